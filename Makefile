@@ -1,0 +1,58 @@
+# `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
+
+.DEFAULT_GOAL := test
+.PHONY: env demo test lint bench clean requirements
+.DELETE_ON_ERROR:
+
+PYTHONS ?= python3 python3.11 python3.12 python3.13 python3.14
+BIN := .venv/bin
+READY := .venv/ready
+
+# A Python counts when it is new enough and can make an environment that has pip.
+PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+
+env: $(READY)
+
+$(READY): requirements-dev.txt pyproject.toml setup.py
+	@if ! $(BIN)/python -c '$(PROBE)' 2>/dev/null; then \
+	    for python in $(PYTHONS); do \
+	        if $$python -c '$(PROBE)' 2>/dev/null; then found=$$python; break; fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "folkmoot needs Python 3.11 or newer with its venv module; tried: $(PYTHONS)." >&2; \
+	        echo "Install one (Debian, Ubuntu: apt install python3-venv), or name it: make PYTHONS=/path/to/python3" >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "making .venv with $$found ($$($$found --version))"; \
+	    $$found -m venv --clear .venv; \
+	fi
+	@echo "installing requirements-dev.txt into .venv"
+	@awk '/^[a-z]/ { wanted = /^uv==/ } wanted' requirements-dev.txt > .venv/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: env
+	$(BIN)/folkmoot demo $(DEMO_ARGS)
+
+test: env
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: env
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Run by hand after a change of the dependencies; what is installed changes only when somebody means it.
+requirements:
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --quiet \
+	    --custom-compile-command 'make requirements' --output-file requirements-dev.txt

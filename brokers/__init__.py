@@ -1,0 +1,1 @@
+"""Keep the log and answer requests."""

@@ -1,0 +1,1 @@
+"""The demo: real flights through brokers, a consumer group and Spark."""

@@ -1,0 +1,1 @@
+"""Read the log, alone or as a member of a group."""

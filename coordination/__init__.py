@@ -1,0 +1,1 @@
+"""All that ZooKeeper knows; the only folder that imports kazoo."""

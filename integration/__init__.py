@@ -1,0 +1,1 @@
+"""ZooKeeper and broker containers, and the tests that need Docker."""

@@ -1,0 +1,1 @@
+"""Connections between clients and brokers; the only folder that imports zmq."""

@@ -1,0 +1,1 @@
+"""Pack records into batches and send each batch to its partition's leader."""

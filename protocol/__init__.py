@@ -1,0 +1,1 @@
+"""What goes over the wire and onto disk, without I/O and without a clock."""

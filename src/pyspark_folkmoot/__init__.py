@@ -1,0 +1,1 @@
+"""Where Spark looks for the data source named folkmoot; importing it stays cheap."""

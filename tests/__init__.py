@@ -1,0 +1,1 @@
+"""Fast tests, without Docker; folders mirror the code's."""
