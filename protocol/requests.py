@@ -1,0 +1,229 @@
+"""Every request and response that travels between a client and a broker, each declared once.
+
+All are positional on the wire (arrays, not maps). A field is never removed or reordered within a
+version; a new version is a new declaration in `APIS`. Results carry an error code of
+`protocol.errors` (0 = none) and a sentence; one entry's failure does not fail its neighbours.
+"""
+
+from enum import IntEnum
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from folkmoot.protocol.names import Name
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=3600)]
+TopicId = Annotated[str, Meta(max_length=64)]
+
+EARLIEST = -2
+LATEST = -1
+
+
+class Api(IntEnum):
+    """Number of an api in a request's envelope."""
+
+    HELLO = 0
+    METADATA = 1
+    PRODUCE = 2
+    FETCH = 3
+    LIST_OFFSETS = 4
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages."""
+
+
+class BrokerInfo(_Message, frozen=True):
+    """A broker and where it listens: listener name → "host:port" as advertised."""
+
+    broker_id: Int32
+    listeners: dict[str, str]
+
+
+class HelloRequest(_Message, frozen=True):
+    """First exchange on a connection: which versions of which apis are spoken."""
+
+    software: Annotated[str, Meta(max_length=200)]
+
+
+class ApiVersions(_Message, frozen=True):
+    """The versions of one api that a broker takes, both inclusive."""
+
+    api: Int32
+    lowest: Int32
+    highest: Int32
+
+
+class HelloResponse(_Message, frozen=True):
+    """The broker's identity and limits."""
+
+    broker_id: Int32
+    max_batch_bytes: Count
+    apis: list[ApiVersions]
+
+
+class MetadataRequest(_Message, frozen=True):
+    """Asks for the named topics, or for all (None)."""
+
+    topics: list[Name] | None
+
+
+class PartitionMetadata(_Message, frozen=True):
+    """Who leads a partition (-1 = nobody now), in which epoch, and who has replicas."""
+
+    partition: Count
+    leader: Int32
+    leader_epoch: Int32
+    replicas: list[Int32]
+
+
+class TopicMetadata(_Message, frozen=True):
+    """A topic as the answering broker knows it; `error` UnknownTopicOrPartition if it does not."""
+
+    topic: str
+    error: Count
+    topic_id: TopicId
+    partitions: list[PartitionMetadata]
+
+
+class MetadataResponse(_Message, frozen=True):
+    """Live brokers and topics."""
+
+    brokers: list[BrokerInfo]
+    topics: list[TopicMetadata]
+
+
+class ProduceEntry(_Message, frozen=True):
+    """One batch for one partition; the batch itself is the payload frame of the same position."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    leader_epoch: Int32
+
+
+class ProduceRequest(_Message, frozen=True):
+    """Append batches. `acks`: 0 no answer, 1 the leader has it, -1 all in-sync replicas have it.
+
+    Several entries for one partition are appended in the order given.
+    """
+
+    acks: Annotated[int, Meta(ge=-1, le=1)]
+    timeout: Seconds
+    entries: Annotated[list[ProduceEntry], Meta(max_length=10_000)]
+
+
+class ProduceResult(_Message, frozen=True):
+    """Outcome of one entry. `leader` is set with NotLeader, when the broker knows who leads."""
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+    base_offset: Int64
+    append_time: Int64
+    leader: BrokerInfo | None = None
+
+
+class ProduceResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ProduceResult]
+
+
+class FetchEntry(_Message, frozen=True):
+    """Read a partition from `offset` on; a batch that contains the offset comes whole."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    leader_epoch: Int32
+    offset: Int64
+    max_bytes: Count
+
+
+class FetchRequest(_Message, frozen=True):
+    """Read batches; the broker waits up to `max_wait` for `min_bytes` in all.
+
+    At least one whole batch of the first partition that has data is sent, even beyond `max_bytes`.
+    """
+
+    max_wait: Seconds
+    min_bytes: Count
+    max_bytes: Count
+    entries: Annotated[list[FetchEntry], Meta(max_length=10_000)]
+
+
+class FetchResult(_Message, frozen=True):
+    """Outcome of one entry; the payload frame of the same position holds whole batches, as stored.
+
+    `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them).
+    """
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+    log_start: Int64
+    high_watermark: Int64
+    leader: BrokerInfo | None = None
+
+
+class FetchResponse(_Message, frozen=True):
+    """One result and one (perhaps empty) payload frame per entry, in order."""
+
+    results: list[FetchResult]
+
+
+class ListOffsetsEntry(_Message, frozen=True):
+    """Asks for the first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    timestamp: Int64
+
+
+class ListOffsetsRequest(_Message, frozen=True):
+    """Look offsets up."""
+
+    entries: Annotated[list[ListOffsetsEntry], Meta(max_length=10_000)]
+
+
+class ListOffsetsResult(_Message, frozen=True):
+    """Outcome of one entry. For a time, `offset` starts the batch that may hold it."""
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+    offset: Int64
+    leader: BrokerInfo | None = None
+
+
+class ListOffsetsResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ListOffsetsResult]
+
+
+class ApiSpec(NamedTuple):
+    """What an api takes and gives, and in which versions (both inclusive)."""
+
+    request: type[Any]
+    response: type[Any]
+    lowest: int
+    highest: int
+
+
+APIS: dict[Api, ApiSpec] = {
+    Api.HELLO: ApiSpec(HelloRequest, HelloResponse, 0, 0),
+    Api.METADATA: ApiSpec(MetadataRequest, MetadataResponse, 0, 0),
+    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
+    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
+}
