@@ -12,7 +12,8 @@ class BuildWithoutTests(build_py):
     """Leaves out test modules and pytest's configuration, which no user of the wheel can run."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        modules: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        modules: list[tuple[str, str, str]]
+        modules = super().find_package_modules(package, package_dir)  # type: ignore[no-untyped-call]
         return [
             module
             for module in modules

@@ -1,0 +1,1 @@
+"""Measurements. `make bench` runs them all; `make bench BENCH_ARGS=codec` those whose name fits."""

@@ -1,0 +1,156 @@
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL
+
+_Watch = Callable[[WatchedEvent], object]
+_Listener = Callable[[str], object]
+
+class KazooClient:
+    chroot: str
+    handler: SequentialThreadingHandler
+    hosts: list[tuple[str, int]]
+    logger: logging.Logger
+    retry: KazooRetry
+    state: str
+    def __init__(
+        self,
+        hosts: str | Sequence[str] = ...,
+        timeout: float = ...,
+        client_id: tuple[int, bytes] | None = ...,
+        handler: SequentialThreadingHandler | None = ...,
+        default_acl: Sequence[ACL] | None = ...,
+        auth_data: Sequence[tuple[str, str]] | None = ...,
+        sasl_options: dict[str, str] | None = ...,
+        read_only: bool | None = ...,
+        randomize_hosts: bool = ...,
+        connection_retry: KazooRetry | dict[str, Any] | None = ...,
+        command_retry: KazooRetry | dict[str, Any] | None = ...,
+        logger: logging.Logger | None = ...,
+        keyfile: str | None = ...,
+        keyfile_password: str | None = ...,
+        certfile: str | None = ...,
+        ca: str | None = ...,
+        use_ssl: bool = ...,
+        verify_certs: bool = ...,
+        check_hostname: bool = ...,
+    ) -> None: ...
+    @property
+    def client_state(self) -> str: ...
+    @property
+    def client_id(self) -> tuple[int, bytes] | None: ...
+    @property
+    def connected(self) -> bool: ...
+    def add_listener(self, listener: _Listener) -> None: ...
+    def remove_listener(self, listener: _Listener) -> None: ...
+    def start(self, timeout: float = ...) -> None: ...
+    def start_async(self) -> Any: ...
+    def stop(self) -> None: ...
+    def restart(self) -> None: ...
+    def close(self) -> None: ...
+    def command(self, cmd: bytes = ...) -> str: ...
+    def add_auth(self, scheme: str, credential: str) -> bool: ...
+    def unchroot(self, path: str) -> str: ...
+    def sync(self, path: str) -> str: ...
+    def sync_async(self, path: str) -> IAsyncResult[str]: ...
+    @overload
+    def create(
+        self,
+        path: str,
+        value: bytes = ...,
+        acl: Sequence[ACL] | None = ...,
+        ephemeral: bool = ...,
+        sequence: bool = ...,
+        makepath: bool = ...,
+        include_data: Literal[False] = ...,
+    ) -> str: ...
+    @overload
+    def create(
+        self,
+        path: str,
+        value: bytes = ...,
+        acl: Sequence[ACL] | None = ...,
+        ephemeral: bool = ...,
+        sequence: bool = ...,
+        makepath: bool = ...,
+        *,
+        include_data: Literal[True],
+    ) -> tuple[str, ZnodeStat]: ...
+    @overload
+    def create_async(
+        self,
+        path: str,
+        value: bytes = ...,
+        acl: Sequence[ACL] | None = ...,
+        ephemeral: bool = ...,
+        sequence: bool = ...,
+        makepath: bool = ...,
+        include_data: Literal[False] = ...,
+    ) -> IAsyncResult[str]: ...
+    @overload
+    def create_async(
+        self,
+        path: str,
+        value: bytes = ...,
+        acl: Sequence[ACL] | None = ...,
+        ephemeral: bool = ...,
+        sequence: bool = ...,
+        makepath: bool = ...,
+        *,
+        include_data: Literal[True],
+    ) -> IAsyncResult[tuple[str, ZnodeStat]]: ...
+    def ensure_path(self, path: str, acl: Sequence[ACL] | None = ...) -> bool: ...
+    def ensure_path_async(
+        self, path: str, acl: Sequence[ACL] | None = ...
+    ) -> IAsyncResult[bool]: ...
+    def exists(self, path: str, watch: _Watch | None = ...) -> ZnodeStat | None: ...
+    def exists_async(
+        self, path: str, watch: _Watch | None = ...
+    ) -> IAsyncResult[ZnodeStat | None]: ...
+    def get(self, path: str, watch: _Watch | None = ...) -> tuple[bytes, ZnodeStat]: ...
+    def get_async(
+        self, path: str, watch: _Watch | None = ...
+    ) -> IAsyncResult[tuple[bytes, ZnodeStat]]: ...
+    @overload
+    def get_children(
+        self, path: str, watch: _Watch | None = ..., include_data: Literal[False] = ...
+    ) -> list[str]: ...
+    @overload
+    def get_children(
+        self, path: str, watch: _Watch | None = ..., *, include_data: Literal[True]
+    ) -> tuple[list[str], ZnodeStat]: ...
+    @overload
+    def get_children_async(
+        self, path: str, watch: _Watch | None = ..., include_data: Literal[False] = ...
+    ) -> IAsyncResult[list[str]]: ...
+    @overload
+    def get_children_async(
+        self, path: str, watch: _Watch | None = ..., *, include_data: Literal[True]
+    ) -> IAsyncResult[tuple[list[str], ZnodeStat]]: ...
+    def set(self, path: str, value: bytes, version: int = ...) -> ZnodeStat: ...
+    def set_async(self, path: str, value: bytes, version: int = ...) -> IAsyncResult[ZnodeStat]: ...
+    def delete(self, path: str, version: int = ..., recursive: bool = ...) -> bool | None: ...
+    def delete_async(self, path: str, version: int = ...) -> IAsyncResult[bool]: ...
+    def transaction(self) -> TransactionRequest: ...
+
+class TransactionRequest:
+    def __init__(self, client: KazooClient) -> None: ...
+    def create(
+        self,
+        path: str,
+        value: bytes = ...,
+        acl: Sequence[ACL] | None = ...,
+        ephemeral: bool = ...,
+        sequence: bool = ...,
+    ) -> None: ...
+    def delete(self, path: str, version: int = ...) -> None: ...
+    def set_data(self, path: str, value: bytes, version: int = ...) -> None: ...
+    def check(self, path: str, version: int) -> None: ...
+    # One entry per operation: created path, ZnodeStat, True, or an exception instance.
+    def commit(self) -> list[str | ZnodeStat | bool | Exception]: ...
+    def commit_async(self) -> IAsyncResult[list[str | ZnodeStat | bool | Exception]]: ...
