@@ -1,0 +1,65 @@
+"""A bell: anything may ring it, from any thread, as often as it likes; its one owner wakes up.
+
+The only thing that a watch, a listener or a foreign thread does to an owner's loop. Rings between
+two answers count once: the owner reads the whole current state and acts on it, so that lost or
+doubled rings do no harm.
+"""
+
+import os
+import select
+from types import TracebackType
+from typing import Self
+
+
+class Bell:
+    """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._open = True
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def ring(self) -> None:
+        """Wake the owner. Does nothing after close, so that late watches are harmless."""
+        if self._open:
+            try:
+                os.write(self._writer, b"!")
+            except BlockingIOError:
+                pass  # a full pipe is a bell that rings already
+            except OSError:
+                if self._open:
+                    raise
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
+        ready, _, _ = select.select([self._reader], [], [], timeout)
+        if ready:
+            self.silence()
+        return bool(ready)
+
+    def silence(self) -> None:
+        """Forget the rings so far."""
+        try:
+            while len(os.read(self._reader, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            os.close(self._writer)
+            os.close(self._reader)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

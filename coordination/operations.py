@@ -1,0 +1,138 @@
+"""What can be asked of ZooKeeper, as plain values, and what it may answer.
+
+A *verb* is a generator that yields operations, is sent their results, has their errors thrown into
+it, and returns its own result. Verbs do no I/O: `store.run` carries one out on a session, the group
+thread carries many out at a time, and a simulator may do it in any order it likes.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import msgspec
+
+from folkmoot.protocol.errors import FolkmootError, RetriableError
+
+Ring = Callable[[], None]
+"""Called once, on any thread, when what was read may have changed; may only ring a bell."""
+
+ANY_VERSION = -1
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """What ZooKeeper knows of a node besides its data; times in ms of the server's clock."""
+
+    version: int
+    czxid: int
+    ctime: int
+    ephemeral_owner: int
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node as read."""
+
+    data: bytes
+    stat: Stat
+
+
+class Get(msgspec.Struct, frozen=True):
+    """Read a node → Node. Raises NoNode (then nothing is watched: `Exists` watches absent nodes)."""
+
+    path: str
+    watch: Ring | None = None
+
+
+class Exists(msgspec.Struct, frozen=True):
+    """Look for a node → Stat or None. The watch also fires when an absent node is created."""
+
+    path: str
+    watch: Ring | None = None
+
+
+class Children(msgspec.Struct, frozen=True):
+    """The names of a node's children → list of str, in no order. Raises NoNode."""
+
+    path: str
+    watch: Ring | None = None
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Create a node → its path (with the number that a sequence appends). Raises NodeExists, NoNode."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+class Set(msgspec.Struct, frozen=True):
+    """Write a node → its new version, if it still has `version`. Raises BadVersion, NoNode."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Delete a node → None, if it still has `version`. Raises BadVersion, NoNode, NotEmpty."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Within a Multi: the node exists and has `version`. → None. Raises BadVersion, NoNode."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Write = Create | Set | Delete | Check
+
+
+class Multi(msgspec.Struct, frozen=True):
+    """All writes or none, in one step → list of their results. Raises MultiFailed."""
+
+    writes: tuple[Write, ...]
+
+
+Operation = Get | Exists | Children | Create | Set | Delete | Multi
+
+_T = TypeVar("_T")
+Verb = Generator[Operation, Any, _T]
+
+
+class StoreError(FolkmootError):
+    """ZooKeeper refused an operation, or could not be asked."""
+
+
+class NoNode(StoreError):
+    """The node, or the parent of the one to create, does not exist."""
+
+
+class NodeExists(StoreError):
+    """The node to create exists."""
+
+
+class BadVersion(StoreError):
+    """The node was written since the version named."""
+
+
+class NotEmpty(StoreError):
+    """The node to delete has children."""
+
+
+class MultiFailed(StoreError):
+    """None of a Multi's writes was done; `failed` is the index of the first that could not be, `cause` why."""
+
+    def __init__(self, failed: int, cause: StoreError) -> None:
+        super().__init__(f"write {failed} of a transaction was refused: {cause}")
+        self.failed = failed
+        self.cause = cause
+
+
+class ConnectionLost(StoreError, RetriableError):
+    """The connection broke before the answer: the operation was done, or not. Read to find out."""
+
+
+class SessionLost(StoreError):
+    """The session is over: its ephemeral nodes are gone, and it will never do anything again."""

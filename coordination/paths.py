@@ -1,0 +1,80 @@
+"""Every znode path of a cluster, below the chroot of its connect string.
+
+| path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
+|-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
+| /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…"}  | the broker      | brokers (children)      |
+| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}}  | topic commands  | brokers, members        |
+| /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "hand_over": 2.0, "protocol": 1} | the member | members (children) |
+| /groups/<group>/plan                    | persistent | {"generation": 7, "members": […], "topics": {…}, "assignment": {…}} | any member, compare-and-set | members  |
+| /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
+| /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…"} | the owner, fenced by version | – |
+| /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
+| /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
+| /schemas/counter                        | persistent | {"last": 3}                                                 | the same transaction | –                  |
+| /schemas/subjects/<subject>             | persistent | {"versions": [1, 3]} (ids, oldest first)                    | the same transaction | –                  |
+
+Subjects are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
+gave it when it joined, so that age needs no further read.
+"""
+
+from urllib.parse import quote
+
+BROKERS = "/brokers/ids"
+TOPICS = "/topics"
+GROUPS = "/groups"
+SCHEMA_IDS = "/schemas/ids"
+SCHEMA_TEXTS = "/schemas/texts"
+SCHEMA_COUNTER = "/schemas/counter"
+SUBJECTS = "/schemas/subjects"
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def group(name: str) -> str:
+    return f"{GROUPS}/{name}"
+
+
+def members(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/ids"
+
+
+def member(group_name: str, member_name: str) -> str:
+    return f"{GROUPS}/{group_name}/ids/{member_name}"
+
+
+def plan(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/plan"
+
+
+def owners(group_name: str, topic_name: str) -> str:
+    return f"{GROUPS}/{group_name}/owners/{topic_name}"
+
+
+def owner(group_name: str, topic_name: str, partition: int) -> str:
+    return f"{GROUPS}/{group_name}/owners/{topic_name}/{partition}"
+
+
+def offsets(group_name: str, topic_name: str) -> str:
+    return f"{GROUPS}/{group_name}/offsets/{topic_name}"
+
+
+def offset(group_name: str, topic_name: str, partition: int) -> str:
+    return f"{GROUPS}/{group_name}/offsets/{topic_name}/{partition}"
+
+
+def schema_id(number: int) -> str:
+    return f"{SCHEMA_IDS}/{number:010d}"
+
+
+def schema_text(digest: str) -> str:
+    return f"{SCHEMA_TEXTS}/{digest}"
+
+
+def subject(name: str) -> str:
+    return f"{SUBJECTS}/{quote(name, safe='').replace('.', '%2E')}"

@@ -1,0 +1,118 @@
+"""The face that ZooKeeper shows to the rest of Folkmoot: one session, a handful of operations.
+
+Two implementations pass one contract suite: `zookeeper.ZooKeeperStore` (kazoo) and
+`memory.MemoryStore`. A store is one ZooKeeper session. When the session is lost, the store is over
+for good, and whoever needs another opens one: no write of an old session ever runs in a new one.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from threading import Event
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from folkmoot.coordination.operations import Create, NodeExists, Operation, StoreError, Verb
+
+_T = TypeVar("_T")
+
+
+class SessionState(Enum):
+    """What the holder may believe of its session.
+
+    CONNECTED → SUSPENDED (no server answers; the session may live or not) → CONNECTED or LOST.
+    CONNECTED → LOST and SUSPENDED → LOST end it.
+    """
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How an operation ended: `error` is None, or `result` is."""
+
+    result: Any
+    error: StoreError | None
+
+
+class Store(Protocol):
+    """One ZooKeeper session. All methods may be called from any thread."""
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds without contact after which ZooKeeper ends the session, as negotiated."""
+        ...
+
+    def last_acknowledged(self) -> float:
+        """`time.monotonic()` at which the last operation that was answered had been *sent*.
+
+        The session cannot have ended before this plus the session timeout.
+        """
+        ...
+
+    def listen(self, listener: Callable[[SessionState], None]) -> None:
+        """Call `listener` on every change of state, on any thread; it may only ring a bell."""
+        ...
+
+    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+        """Start an operation; `done` is called exactly once, on any thread, perhaps at once.
+
+        Operations of one session take effect in the order submitted. While SUSPENDED they wait for
+        the connection or the session's end. After LOST their outcome is SessionLost.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session now, and its ephemeral nodes with it. Never raises, never hangs."""
+        ...
+
+
+Connect = Callable[[float], Store]
+"""Opens a session with the session timeout given, in seconds. Raises ZooKeeperUnreachable."""
+
+
+def perform(store: Store, operation: Operation) -> Any:
+    """Carry an operation out and wait for its result. Raises what the operation raises."""
+    finished = Event()
+    outcomes: list[Outcome] = []
+
+    def done(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        finished.set()
+
+    store.submit(operation, done)
+    finished.wait()
+    (outcome,) = outcomes
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result
+
+
+def run(store: Store, verb: Verb[_T]) -> _T:
+    """Carry a verb out, one operation after the other, and return its result."""
+    try:
+        operation = next(verb)
+        while True:
+            try:
+                result = perform(store, operation)
+            except StoreError as error:
+                operation = verb.throw(error)
+            else:
+                operation = verb.send(result)
+    except StopIteration as stop:
+        returned: _T = stop.value
+        return returned
+
+
+def ensure(path: str) -> Verb[None]:
+    """Create a persistent node and its parents where missing."""
+    parts = path.strip("/").split("/")
+    for depth in range(1, len(parts) + 1):
+        try:
+            yield Create("/" + "/".join(parts[:depth]))
+        except NodeExists:
+            continue
