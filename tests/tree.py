@@ -1,0 +1,63 @@
+"""The project's own files, as the tests about its shape see them."""
+
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+# Which folder may import which: the architecture, in one table. Every folder may import itself.
+CLIENT_FOLDERS = frozenset(
+    {"protocol", "network", "coordination", "schemas", "producers", "consumers"}
+)
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "protocol": frozenset(),
+    "network": frozenset({"protocol"}),
+    "coordination": frozenset({"protocol"}),
+    "schemas": frozenset({"protocol", "coordination"}),
+    "brokers": frozenset({"protocol", "network", "coordination"}),
+    "producers": frozenset({"protocol", "network", "coordination", "schemas"}),
+    "consumers": frozenset({"protocol", "network", "coordination", "producers", "schemas"}),
+    "spark_apps": CLIENT_FOLDERS,
+    "console": CLIENT_FOLDERS | {"brokers", "spark_apps", "integration"},
+    "integration": CLIENT_FOLDERS | {"brokers", "spark_apps", "console"},
+}
+
+# Libraries that one folder hides from all others.
+ONLY_IN = {"zmq": "network", "kazoo": "coordination"}
+
+
+@cache
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """What git has or would take, without what it ignores; links are left out."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    names = {name for name in listing.stdout.decode().split("\0") if name}
+    paths = (ROOT / name for name in sorted(names))
+    return tuple(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def python_files() -> list[Path]:
+    return [path for path in project_files() if path.suffix in (".py", ".pyi")]
+
+
+def is_test(path: Path) -> bool:
+    """Whether a file lives only while tests run, wherever it lies."""
+    return path.name.startswith("test_") or path.name == "conftest.py"
+
+
+def code_folder(path: Path) -> str | None:
+    """The folder of the table that a file belongs to, or None outside of them."""
+    first = path.relative_to(ROOT).parts[0]
+    return first if first in MAY_IMPORT else None
