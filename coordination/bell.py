@@ -7,6 +7,7 @@ doubled rings do no harm.
 
 import os
 import select
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -17,20 +18,19 @@ class Bell:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._open = True
+        self._lock = Lock()  # a late ring must not write to a closed, perhaps reused, descriptor
 
     def fileno(self) -> int:
         return self._reader
 
     def ring(self) -> None:
         """Wake the owner. Does nothing after close, so that late watches are harmless."""
-        if self._open:
-            try:
-                os.write(self._writer, b"!")
-            except BlockingIOError:
-                pass  # a full pipe is a bell that rings already
-            except OSError:
-                if self._open:
-                    raise
+        with self._lock:
+            if self._open:
+                try:
+                    os.write(self._writer, b"!")
+                except BlockingIOError:
+                    pass  # a full pipe is a bell that rings already
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
@@ -48,10 +48,11 @@ class Bell:
             pass
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            os.close(self._writer)
-            os.close(self._reader)
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._writer)
+                os.close(self._reader)
 
     def __enter__(self) -> Self:
         return self
