@@ -1,0 +1,99 @@
+"""Brokers: one ephemeral node each; it says where the broker listens and which process it is.
+
+A registration names the session that made it (`nonce`, so that a lost reply is recognised) and the
+data directory that it serves (`directory`). A directory is locked by its process: a node of our own
+directory under another nonce is what a dead incarnation, or our own lost session, has left behind,
+and goes when that session ends. A node of any other directory is another broker.
+"""
+
+from contextlib import suppress
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.operations import (
+    ConnectionLost,
+    Create,
+    Delete,
+    Get,
+    Node,
+    NodeExists,
+    NoNode,
+    Ring,
+    StoreError,
+    Verb,
+)
+from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.store import ensure
+from folkmoot.protocol.errors import BrokerIdTaken
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a broker publishes: listener name → "host:port" as advertised; and which process it is."""
+
+    listeners: dict[str, str]
+    nonce: str
+    directory: str = ""
+
+
+_encode = msgspec.json.encode
+_decoder = msgspec.json.Decoder(Registration)
+
+
+def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Verb[bool]:
+    """True when the broker is registered as `mine`. Raises BrokerIdTaken.
+
+    False when an earlier registration of the same data directory is still there: `gone` rings when
+    it goes, at the latest when its session times out; then call again.
+    """
+    yield from ensure(paths.BROKERS)
+    path = paths.broker(broker_id)
+    while True:
+        try:
+            yield Create(path, _encode(mine), ephemeral=True)
+            return True
+        except (NodeExists, ConnectionLost):
+            found = yield from read(broker_id, gone)
+        if found is None:
+            continue
+        if found == mine:
+            return True
+        if found.directory == mine.directory:
+            return False
+        where = ", ".join(sorted(found.listeners.values())) or "an unknown address"
+        raise BrokerIdTaken(
+            f"broker id {broker_id} is taken by the broker at {where}: "
+            "stop that one or choose another --id"
+        )
+
+
+def unregister(broker_id: int, mine: Registration) -> Verb[None]:
+    """Remove the registration if it is still `mine`."""
+    if (yield from read(broker_id)) == mine:
+        # If this fails, the end of the session, which follows, removes it as well.
+        with suppress(NoNode, ConnectionLost):
+            yield Delete(paths.broker(broker_id))
+
+
+def read(broker_id: int, watch: Ring | None = None) -> Verb[Registration | None]:
+    """A broker's registration, or None if it is not there."""
+    try:
+        node: Node = yield from surely(Get(paths.broker(broker_id), watch))
+    except NoNode:
+        return None
+    try:
+        return _decoder.decode(node.data)
+    except msgspec.MsgspecError as error:
+        path = paths.broker(broker_id)
+        raise StoreError(f"{path} does not hold a broker's registration: {error}") from None
+
+
+def live(watch: Ring | None = None) -> Verb[dict[int, Registration]]:
+    """All registered brokers by id, in order; `watch` rings when one comes or goes."""
+    brokers: dict[int, Registration] = {}
+    names = yield from children(paths.BROKERS, watch)
+    for broker_id in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
+        found = yield from read(broker_id)
+        if found is not None:
+            brokers[broker_id] = found
+    return brokers

@@ -1,0 +1,135 @@
+"""Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
+
+The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
+topic compares it, so deleting a topic removes its one node and nothing else. Every verb ends with a
+definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+from zlib import crc32
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.operations import (
+    BadVersion,
+    ConnectionLost,
+    Create,
+    Delete,
+    Get,
+    Node,
+    NodeExists,
+    NoNode,
+    Ring,
+    StoreError,
+    Verb,
+)
+from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.store import ensure
+from folkmoot.protocol.errors import ConfigError, TopicExists, UnknownTopicOrPartition
+from folkmoot.protocol.names import check_name
+
+MAX_PARTITIONS = 10_000
+
+
+class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
+    """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first."""
+
+    topic_id: str
+    partitions: list[list[int]]
+    config: dict[str, str] = {}
+
+
+_encode = msgspec.json.encode
+_decoder = msgspec.json.Decoder(TopicInfo)
+
+
+def spread(name: str, partitions: int, brokers: Sequence[int]) -> list[list[int]]:
+    """One replica per partition, round the brokers; the name decides who is first.
+
+    So a topic is spread as evenly as can be, and many topics of one partition are not all at the
+    first broker.
+    """
+    ring = sorted(brokers)
+    first = crc32(name.encode())
+    return [[ring[(first + number) % len(ring)]] for number in range(partitions)]
+
+
+def create(
+    name: str,
+    partitions: int,
+    brokers: Sequence[int],
+    config: Mapping[str, str] | None = None,
+) -> Verb[TopicInfo]:
+    """Create a topic on the live `brokers`. Raises TopicExists, ConfigError, InvalidName."""
+    check_name("topic", name)
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
+        )
+    if not brokers:
+        raise ConfigError(f"topic {name} cannot be placed: no broker is alive, start one first")
+    info = TopicInfo(uuid4().hex, spread(name, partitions, brokers), dict(config or {}))
+    yield from ensure(paths.TOPICS)
+    while True:
+        try:
+            yield Create(paths.topic(name), _encode(info))
+            return info
+        except NodeExists:
+            raise TopicExists(f"topic {name} exists already: choose another name") from None
+        except ConnectionLost:
+            found = yield from read(name)
+        if found is not None:
+            if found.topic_id == info.topic_id:
+                return info
+            raise TopicExists(f"topic {name} exists already: choose another name")
+
+
+def names(watch: Ring | None = None) -> Verb[list[str]]:
+    """The names of all topics, sorted; `watch` rings when one is created or deleted."""
+    return sorted((yield from children(paths.TOPICS, watch)))
+
+
+def read(name: str, watch: Ring | None = None) -> Verb[TopicInfo | None]:
+    """A topic, or None if there is none; `watch` rings when an existing one changes or goes."""
+    try:
+        node: Node = yield from surely(Get(paths.topic(name), watch))
+    except NoNode:
+        return None
+    return _decode(name, node)
+
+
+def delete(name: str) -> Verb[None]:
+    """Delete a topic. Raises UnknownTopicOrPartition."""
+    while True:
+        try:
+            node: Node = yield from surely(Get(paths.topic(name)))
+        except NoNode:
+            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
+        try:
+            yield Delete(paths.topic(name), node.stat.version)
+            return
+        except NoNode:
+            return
+        except BadVersion:
+            continue
+        except ConnectionLost:
+            if (yield from _was_deleted(name, node)):
+                return
+
+
+def _was_deleted(name: str, seen: Node) -> Verb[bool]:
+    """Whether the node that was `seen` is gone, even if another has taken its place since."""
+    try:
+        now: Node = yield from surely(Get(paths.topic(name)))
+    except NoNode:
+        return True
+    return now.stat.czxid != seen.stat.czxid
+
+
+def _decode(name: str, node: Node) -> TopicInfo:
+    try:
+        return _decoder.decode(node.data)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{paths.topic(name)} does not hold a topic: {error}") from None
