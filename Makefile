@@ -29,8 +29,12 @@ $(READY): requirements-dev.txt pyproject.toml setup.py
 	@echo "installing requirements-dev.txt into .venv"
 	@awk '/^[a-z]/ { wanted = /^uv==/ } wanted' requirements-dev.txt > .venv/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@# pip is slower, and knows of indexes and certificates that only its own settings name.
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt || { \
+	    echo "uv could not install them; trying with pip"; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements-dev.txt; \
+	}
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: env
