@@ -22,6 +22,10 @@ Big-endian. Every byte is covered by exactly one CRC-32C. Attributes: bits 0–2
 transactional, bit 4 control. Flags: bit 0, the append time is the timestamp of all records. All
 other bits must be zero. After compaction fewer records than offsets may be left (`offsets` column).
 A broker reads headers only; `check` compares the checksum without opening the body.
+
+Limits, the same for writer and reader: 32 MiB of body before compression and a million records (the
+most that a tiny hostile batch can make a reader allocate is then a few hundred MB), timestamps
+within ±2^61 ms, so that no sum of header and delta leaves 64 bits.
 """
 
 import struct
@@ -29,18 +33,20 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Final
 
-from crc32c import crc32c
 import msgspec
+from crc32c import crc32c
 
 from folkmoot.protocol import codecs
 from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns, pack, unpack
-from folkmoot.protocol.errors import CorruptBatch
+from folkmoot.protocol.columns import MAX_RECORDS as MAX_RECORDS
+from folkmoot.protocol.columns import Columns, check_columns, is_constant, pack, unpack
+from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Record
 
 FORMAT_VERSION: Final = 1
-MAX_BODY_BYTES: Final = 128 * 1024 * 1024
-MAX_RECORDS: Final = 4_000_000
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+MAX_TIMESTAMP: Final = 2**61
+MAX_OFFSET: Final = 2**63 - 2
 NO_PRODUCER_ID: Final = -1
 
 _LEADER = struct.Struct(">qIiqI")
@@ -105,10 +111,22 @@ def encode(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty."""
+    """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
+
+    Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
+    """
+    check_columns(columns)
     stamps = columns.timestamps
+    if not isinstance(stamps, int) and is_constant(stamps):
+        stamps = stamps[0]
+        columns = msgspec.structs.replace(columns, timestamps=stamps)
     base, highest = (stamps, stamps) if isinstance(stamps, int) else (min(stamps), max(stamps))
-    body = codecs.compress(codec, pack(columns, base))
+    if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
+        raise CorruptBatch(f"timestamps from {base} to {highest} ms are outside their range")
+    packed = pack(columns, base)
+    if len(packed) > MAX_BODY_BYTES:
+        raise BatchTooLarge(f"a body of {len(packed)} bytes exceeds the limit of {MAX_BODY_BYTES}")
+    body = codecs.compress(codec, packed)
     last_delta = columns.count - 1 if columns.offsets is None else columns.offsets[-1]
     fields = _PRODUCER.pack(
         *(FORMAT_VERSION, 0, codec, last_delta, columns.count, base, highest),
@@ -122,7 +140,7 @@ def encode(
 def leader_part(
     base_offset: int, length: int, leader_epoch: int, append_time: int, *, stamps: bool = False
 ) -> bytes:
-    """The first LEADER_BYTES of a batch. With `stamps` the append time is every record's timestamp."""
+    """The first LEADER_BYTES of a batch. With `stamps` the append time counts for every record."""
     fields = _LEADER.pack(
         base_offset, length, leader_epoch, append_time, _APPEND_TIME if stamps else 0
     )
@@ -136,7 +154,10 @@ def batch_length(data: _Bytes, position: int = 0) -> int:
 
 
 def read_header(data: _Bytes, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`, checked except for the body's CRC. Raises CorruptBatch."""
+    """The header of the batch at `position`, checked except for the body's CRC.
+
+    Raises CorruptBatch.
+    """
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(data) - position} bytes are too few for a batch's header")
     view = memoryview(data)[position : position + HEADER_BYTES]
@@ -150,8 +171,10 @@ def read_header(data: _Bytes, position: int = 0) -> BatchHeader:
         raise CorruptBatch(f"batch format version {version} is not known here")
     if zero or zero2 or attributes & ~_KNOWN_ATTRIBUTES or flags & ~_APPEND_TIME:
         raise CorruptBatch("reserved bits of a batch's header are set")
-    if length < HEADER_BYTES or base_offset < 0 or highest < base:
-        raise CorruptBatch("a batch's header contradicts itself")
+    if length < HEADER_BYTES or not 0 <= base_offset <= MAX_OFFSET - last_delta:
+        raise CorruptBatch("a batch's length or offset is outside its range")
+    if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
+        raise CorruptBatch("a batch's timestamps are outside their range")
     if not 1 <= count <= min(last_delta + 1, MAX_RECORDS):
         raise CorruptBatch(f"a batch of {count} records cannot span {last_delta + 1} offsets")
     return BatchHeader(
@@ -174,7 +197,10 @@ def check(data: _Bytes, position: int = 0) -> BatchHeader:
 
 
 def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a chunk, each checked, with its bytes. Raises CorruptBatch, also if one is cut off."""
+    """The batches of a chunk, each checked, with its bytes.
+
+    Raises CorruptBatch, also if one is cut off.
+    """
     view = memoryview(chunk)
     position = 0
     while position < len(view):
@@ -185,16 +211,15 @@ def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 def columns_of(header: BatchHeader, batch: _Bytes) -> Columns:
     """The columns of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
-    body = codecs.decompress(header.codec, memoryview(batch)[HEADER_BYTES:], MAX_BODY_BYTES)
+    compressed = memoryview(batch)[HEADER_BYTES : header.length]
+    body = codecs.decompress(header.codec, compressed, MAX_BODY_BYTES)
     columns = unpack(body, header.record_count, header.base_timestamp)
     offsets = columns.offsets
     if offsets is None:
         if header.record_count != header.last_offset_delta + 1:
             raise CorruptBatch("a batch with gaps does not say which offsets are left")
-    elif offsets[-1] != header.last_offset_delta or any(
-        later <= earlier for earlier, later in zip(offsets, offsets[1:], strict=False)
-    ):
-        raise CorruptBatch("a batch's offset deltas do not rise up to its last one")
+    elif offsets[-1] != header.last_offset_delta:
+        raise CorruptBatch("a batch's offset deltas do not end at its last one")
     if header.uses_append_time:
         return msgspec.structs.replace(columns, timestamps=header.append_time)
     return columns

@@ -1,4 +1,4 @@
-"""The body of a record batch: MessagePack columns, each one value for all rows or one value per row.
+"""The body of a record batch: MessagePack columns, each one value for all rows or one per row.
 
 ```
 body = [keys, values, timestamps, headers, offsets]
@@ -6,26 +6,38 @@ column = [0, value]          the same value in every row
        | [1, [value, …]]     one value per row
 ```
 
-`timestamps` are deltas to the header's base timestamp, `offsets` deltas to its base offset; dense
-offsets are the column `[0, nil]`. msgspec packs and checks the types in one pass in C; the bytes are
-plain MessagePack (a test reads them with `msgpack`).
+`timestamps` are deltas to the header's base timestamp, `offsets` deltas to its base offset, neither
+negative. What no row has is the column `[0, nil]`: dense offsets, no keys, no headers; a row that
+has no headers among others that do is an empty array. msgspec packs and checks the types in one pass
+in C; the bytes are plain MessagePack (a test reads them with `msgpack`).
+
+A few bytes can unfold into many rows (`[0, value]`, or a compressed run of nils), so the length of a
+list is compared with MAX_RECORDS before any of it is made.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from operator import lt
+from typing import Annotated, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 
-from folkmoot.protocol.errors import CorruptBatch
+from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Headers
 
-CONSTANT = 0
-PER_ROW = 1
+CONSTANT: Final = 0
+PER_ROW: Final = 1
+MAX_RECORDS: Final = 1_000_000
 
+_ABSENT = (CONSTANT, None)
 _Bytes = bytes | bytearray | memoryview
-_Cells = list[bytes | None] | bytes | None
-_Integers = list[int] | int | None
-_HeaderCells = list[Headers | None] | None
+_Length = Meta(max_length=MAX_RECORDS)
+_TimeDelta = Annotated[int, Meta(ge=0, le=2**62)]
+_OffsetDelta = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+_Cells = Annotated[list[bytes | None], _Length] | bytes | None
+_TimeDeltas = Annotated[list[_TimeDelta], _Length] | _TimeDelta
+_OffsetDeltas = Annotated[list[_OffsetDelta], _Length] | None
+_HeaderCells = Annotated[list[Headers], _Length] | None
 _C = TypeVar("_C")
 
 
@@ -33,7 +45,8 @@ class Columns(msgspec.Struct, frozen=True):
     """A batch's records, column by column; all lists have one length, `count`.
 
     `keys` and `headers` are None when no row has any; `offsets` is None when they are dense, else
-    strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for all.
+    strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for
+    all.
     """
 
     count: int
@@ -49,9 +62,9 @@ class _Body(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
     keys: tuple[int, _Cells]
     values: tuple[int, _Cells]
-    timestamps: tuple[int, _Integers]
+    timestamps: tuple[int, _TimeDeltas]
     headers: tuple[int, _HeaderCells]
-    offsets: tuple[int, _Integers]
+    offsets: tuple[int, _OffsetDeltas]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -59,7 +72,7 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 def pack(columns: Columns, base_timestamp: int) -> bytes:
-    """The body for `columns`. Timestamps may not lie before `base_timestamp`."""
+    """The body for columns that `check_columns` has passed, none of them before `base_timestamp`."""
     stamps = columns.timestamps
     if isinstance(stamps, int):
         times: tuple[int, object] = (CONSTANT, stamps - base_timestamp)
@@ -67,11 +80,11 @@ def pack(columns: Columns, base_timestamp: int) -> bytes:
         times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
     return _encoder.encode(
         (
-            (CONSTANT, None) if columns.keys is None else (PER_ROW, columns.keys),
-            (PER_ROW, columns.values),
+            _ABSENT if columns.keys is None else _column(columns.keys),
+            _column(columns.values),
             times,
-            (CONSTANT, None) if columns.headers is None else (PER_ROW, columns.headers),
-            (CONSTANT, None) if columns.offsets is None else (PER_ROW, columns.offsets),
+            (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT,
+            _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets),
         )
     )
 
@@ -80,17 +93,14 @@ def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
     """The columns of a body that must have `count` rows. Raises CorruptBatch."""
     try:
         packed = _decoder.decode(body)
-    except (msgspec.MsgspecError, MemoryError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
         raise CorruptBatch(f"a batch's body is not what it should be: {error}") from None
     keys = _rows("keys", packed.keys, count)
     values = _rows("values", packed.values, count)
     deltas = _rows("timestamps", packed.timestamps, count)
-    headers = _rows("headers", packed.headers, count)
     offsets = _rows("offsets", packed.offsets, count)
-    if deltas is None:
-        raise CorruptBatch("a batch's timestamps are missing")
-    if isinstance(offsets, int):
-        raise CorruptBatch("a batch's offset deltas are not a list")
+    if offsets is not None and not _rising(offsets):
+        raise CorruptBatch("a batch's offset deltas do not rise")
     return Columns(
         count=count,
         keys=[keys] * count if isinstance(keys, bytes) else keys,
@@ -100,9 +110,36 @@ def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
             if isinstance(deltas, int)
             else [base_timestamp + delta for delta in deltas]
         ),
-        headers=None if headers is None else [row or () for row in headers],
+        headers=_rows("headers", packed.headers, count),
         offsets=offsets,
     )
+
+
+def is_constant(cells: Sequence[object]) -> bool:
+    """Whether all rows have one value. Columns that vary mostly differ at the ends: a cheap look."""
+    first = cells[0]
+    return first == cells[-1] and cells.count(first) == len(cells)
+
+
+def check_columns(columns: Columns) -> None:
+    """Refuses what could be written but not read again. Raises BatchTooLarge, CorruptBatch."""
+    count = columns.count
+    if count > MAX_RECORDS:
+        raise BatchTooLarge(f"{count} records exceed the {MAX_RECORDS} that a batch may have")
+    per_row = (columns.keys, columns.values, columns.timestamps, columns.headers, columns.offsets)
+    lengths = {len(rows) for rows in per_row if rows is not None and not isinstance(rows, int)}
+    if count < 1 or lengths != {count}:
+        raise CorruptBatch(f"columns of {sorted(lengths)} rows do not make a batch of {count}")
+    if columns.offsets is not None and not _rising(columns.offsets):
+        raise CorruptBatch("a batch's offset deltas do not rise")
+
+
+def _column(cells: Sequence[_C]) -> tuple[int, _C | Sequence[_C]]:
+    return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
+
+
+def _rising(offsets: Sequence[int]) -> bool:
+    return all(map(lt, offsets, offsets[1:]))
 
 
 def _rows(name: str, column: tuple[int, _C], count: int) -> _C:

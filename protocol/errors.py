@@ -11,7 +11,10 @@ from typing import ClassVar
 
 
 class FolkmootError(Exception):
-    """Base of all errors raised by Folkmoot. `str(error)` is one line that names the thing and what to do."""
+    """Base of all errors raised by Folkmoot.
+
+    `str(error)` is one line that names the thing and what to do.
+    """
 
     code: ClassVar[int | None] = None
 
@@ -20,7 +23,7 @@ class RetriableError(FolkmootError):
     """The same call may succeed later: leaders move, brokers restart, space returns."""
 
 
-# -- errors that a broker sends ---------------------------------------------------------------------
+# -- errors that a broker sends --------------------------------------------------------------------
 
 
 class UnknownServerError(FolkmootError):
@@ -102,12 +105,12 @@ class Overloaded(RetriableError):
 
 
 class StaleTopicId(RetriableError):
-    """The topic was deleted and created again: offsets and positions of the old one mean nothing."""
+    """The topic was deleted and created again: offsets of the old one mean nothing."""
 
     code = 14
 
 
-# -- errors that arise in a client or a tool --------------------------------------------------------
+# -- errors that arise in a client or a tool -------------------------------------------------------
 
 
 class ConfigError(FolkmootError, ValueError):
