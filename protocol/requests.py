@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
 TopicId = Annotated[str, Meta(max_length=64)]
 
+MAX_ENTRIES = 10_000
 EARLIEST = -2
 LATEST = -1
 
@@ -69,7 +70,7 @@ class HelloResponse(_Message, frozen=True):
 class MetadataRequest(_Message, frozen=True):
     """Asks for the named topics, or for all (None)."""
 
-    topics: list[Name] | None
+    topics: Annotated[list[Name], Meta(max_length=MAX_ENTRIES)] | None
 
 
 class PartitionMetadata(_Message, frozen=True):
@@ -114,7 +115,7 @@ class ProduceRequest(_Message, frozen=True):
 
     acks: Annotated[int, Meta(ge=-1, le=1)]
     timeout: Seconds
-    entries: Annotated[list[ProduceEntry], Meta(max_length=10_000)]
+    entries: Annotated[list[ProduceEntry], Meta(max_length=MAX_ENTRIES)]
 
 
 class ProduceResult(_Message, frozen=True):
@@ -155,7 +156,7 @@ class FetchRequest(_Message, frozen=True):
     max_wait: Seconds
     min_bytes: Count
     max_bytes: Count
-    entries: Annotated[list[FetchEntry], Meta(max_length=10_000)]
+    entries: Annotated[list[FetchEntry], Meta(max_length=MAX_ENTRIES)]
 
 
 class FetchResult(_Message, frozen=True):
@@ -191,7 +192,7 @@ class ListOffsetsEntry(_Message, frozen=True):
 class ListOffsetsRequest(_Message, frozen=True):
     """Look offsets up."""
 
-    entries: Annotated[list[ListOffsetsEntry], Meta(max_length=10_000)]
+    entries: Annotated[list[ListOffsetsEntry], Meta(max_length=MAX_ENTRIES)]
 
 
 class ListOffsetsResult(_Message, frozen=True):
