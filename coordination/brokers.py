@@ -14,16 +14,14 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.operations import (
     ConnectionLost,
     Create,
-    Delete,
     Get,
     Node,
     NodeExists,
     NoNode,
     Ring,
-    StoreError,
     Verb,
 )
-from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.questions import Malformed, children, decode, surely
 from folkmoot.coordination.store import ensure
 from folkmoot.protocol.errors import BrokerIdTaken
 
@@ -67,33 +65,22 @@ def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Ve
         )
 
 
-def unregister(broker_id: int, mine: Registration) -> Verb[None]:
-    """Remove the registration if it is still `mine`."""
-    if (yield from read(broker_id)) == mine:
-        # If this fails, the end of the session, which follows, removes it as well.
-        with suppress(NoNode, ConnectionLost):
-            yield Delete(paths.broker(broker_id))
-
-
 def read(broker_id: int, watch: Ring | None = None) -> Verb[Registration | None]:
-    """A broker's registration, or None if it is not there."""
+    """A broker's registration, or None if it is not there. Raises Malformed."""
     try:
         node: Node = yield from surely(Get(paths.broker(broker_id), watch))
     except NoNode:
         return None
-    try:
-        return _decoder.decode(node.data)
-    except msgspec.MsgspecError as error:
-        path = paths.broker(broker_id)
-        raise StoreError(f"{path} does not hold a broker's registration: {error}") from None
+    return decode(_decoder, paths.broker(broker_id), node)
 
 
 def live(watch: Ring | None = None) -> Verb[dict[int, Registration]]:
-    """All registered brokers by id, in order; `watch` rings when one comes or goes."""
+    """All brokers that are registered and legible, by id; `watch` rings when one comes or goes."""
     brokers: dict[int, Registration] = {}
     names = yield from children(paths.BROKERS, watch)
     for broker_id in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
-        found = yield from read(broker_id)
-        if found is not None:
-            brokers[broker_id] = found
+        with suppress(Malformed):
+            found = yield from read(broker_id)
+            if found is not None:
+                brokers[broker_id] = found
     return brokers

@@ -22,10 +22,9 @@ from folkmoot.coordination.operations import (
     NodeExists,
     NoNode,
     Ring,
-    StoreError,
     Verb,
 )
-from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.questions import children, decode, surely
 from folkmoot.coordination.store import ensure
 from folkmoot.protocol.errors import ConfigError, TopicExists, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
@@ -92,12 +91,12 @@ def names(watch: Ring | None = None) -> Verb[list[str]]:
 
 
 def read(name: str, watch: Ring | None = None) -> Verb[TopicInfo | None]:
-    """A topic, or None if there is none; `watch` rings when an existing one changes or goes."""
+    """A topic, or None; `watch` rings when an existing one changes or goes. Raises Malformed."""
     try:
         node: Node = yield from surely(Get(paths.topic(name), watch))
     except NoNode:
         return None
-    return _decode(name, node)
+    return decode(_decoder, paths.topic(name), node)
 
 
 def delete(name: str) -> Verb[None]:
@@ -126,10 +125,3 @@ def _was_deleted(name: str, seen: Node) -> Verb[bool]:
     except NoNode:
         return True
     return now.stat.czxid != seen.stat.czxid
-
-
-def _decode(name: str, node: Node) -> TopicInfo:
-    try:
-        return _decoder.decode(node.data)
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"{paths.topic(name)} does not hold a topic: {error}") from None
