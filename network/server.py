@@ -1,0 +1,133 @@
+"""The server's end of the wire: one ROUTER socket, any number of addresses, whole messages in and out."""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import zmq
+
+from folkmoot.protocol.errors import AddressTaken
+from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
+
+Payload = bytes | bytearray | memoryview
+
+_NOT_BINDABLE: Final = {
+    errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
+    errno.EADDRNOTAVAIL: "is not an address of this machine",
+    errno.ENODEV: "is not an address of this machine",
+    errno.EACCES: "may not be listened on by this user: choose a port above 1023",
+}
+
+
+class Message(NamedTuple):
+    """What a peer sent: its routing id, for the answer, and its frames, still in ZeroMQ's memory."""
+
+    peer: bytes
+    frames: list[memoryview]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Limits of a server's socket; the queues are per peer and count messages."""
+
+    receive_queue: int = 1_000
+    send_queue: int = 256
+    heartbeat_interval: float = 10.0
+    heartbeat_timeout: float = 30.0
+    handshake_timeout: float = 5.0
+    io_threads: int = 1
+
+
+class ServerSocket:
+    """A ROUTER socket that never waits for a peer.
+
+    - Frames arrive as views of ZeroMQ's own memory and are sent without a copy when they are large;
+      a sent payload is kept alive until the last byte is out.
+    - An answer to a peer that is gone, or whose queue is full because it does not read, is dropped:
+      its client asks again. Nobody else notices.
+    - A frame beyond MAX_FRAME_BYTES costs its sender the connection. Of a message with more than
+      MAX_FRAMES frames the rest is thrown away; what is left fails as a request.
+    - A routing id that a peer chose for itself and another one has is refused, never handed over.
+
+    Any one thread at a time may call; `bind` and `watch` before the loop, then the loop's thread only.
+    """
+
+    def __init__(self, config: ServerConfig | None = None) -> None:
+        self._config = config or ServerConfig()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self._config.io_threads)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._poller = zmq.Poller()
+        self._open = True
+        self._set_options()
+        self._poller.register(self._socket, zmq.POLLIN)
+
+    def _set_options(self) -> None:
+        config, socket = self._config, self._socket
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.ROUTER_MANDATORY, 0)
+        socket.set(zmq.ROUTER_HANDOVER, 0)
+        socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.set(zmq.RCVHWM, config.receive_queue)
+        socket.set(zmq.SNDHWM, config.send_queue)
+        socket.set(zmq.HANDSHAKE_IVL, round(config.handshake_timeout * 1000))
+        socket.set(zmq.HEARTBEAT_IVL, round(config.heartbeat_interval * 1000))
+        socket.set(zmq.HEARTBEAT_TIMEOUT, round(config.heartbeat_timeout * 1000))
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+
+    def bind(self, host: str, port: int) -> int:
+        """Listen on an address too; port 0 is a free one. → the port. Raises AddressTaken.
+
+        IPv6 hosts are written in brackets.
+        """
+        self._socket.set(zmq.IPV6, int(host.startswith("[")))
+        try:
+            self._socket.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            why = _NOT_BINDABLE.get(error.errno or 0, f"cannot be listened on: {error.strerror}")
+            raise AddressTaken(f"address {host}:{port} {why}") from None
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return int(endpoint.rstrip("\0").rpartition(":")[2])
+
+    def watch(self, descriptor: int) -> None:
+        """Let `wait` end when a descriptor becomes readable too."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait for a message or a watched descriptor, at most `timeout` seconds."""
+        # Rounded up, so that a loop with a deadline does not spin through its last millisecond.
+        self._poller.poll(None if timeout is None else max(0, -int(-timeout * 1000 // 1)))
+
+    def receive(self, limit: int) -> list[Message]:
+        """What has arrived, at most `limit` messages; never waits."""
+        messages: list[Message] = []
+        receive = self._socket.recv
+        try:
+            while len(messages) < limit:
+                frame = receive(zmq.NOBLOCK, copy=False)
+                peer = frame.bytes
+                frames: list[memoryview] = []
+                while frame.more:
+                    frame = receive(zmq.NOBLOCK, copy=False)
+                    if len(frames) < MAX_FRAMES:
+                        frames.append(frame.buffer)
+                messages.append(Message(peer, frames))
+        except zmq.Again:
+            pass
+        return messages
+
+    def send(self, peer: bytes, frames: Sequence[Payload]) -> None:
+        """Send a message, or drop it if the peer is gone or does not read."""
+        try:
+            self._socket.send_multipart((peer, *frames), zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            pass
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+
+    def close(self, linger: float = 0.0) -> None:
+        """Stop listening; answers not sent yet have `linger` seconds left."""
+        if self._open:
+            self._open = False
+            self._context.destroy(linger=round(linger * 1000))
