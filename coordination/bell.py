@@ -7,6 +7,7 @@ doubled rings do no harm.
 
 import os
 import select
+from contextlib import suppress
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -27,10 +28,8 @@ class Bell:
         """Wake the owner. Does nothing after close, so that late watches are harmless."""
         with self._lock:
             if self._open:
-                try:
+                with suppress(BlockingIOError):  # a full pipe is a bell that rings already
                     os.write(self._writer, b"!")
-                except BlockingIOError:
-                    pass  # a full pipe is a bell that rings already
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
@@ -41,11 +40,9 @@ class Bell:
 
     def silence(self) -> None:
         """Forget the rings so far."""
-        try:
+        with suppress(BlockingIOError):
             while len(os.read(self._reader, 4096)) == 4096:
-                pass
-        except BlockingIOError:
-            pass
+                continue
 
     def close(self) -> None:
         with self._lock:

@@ -122,7 +122,7 @@ class NotEmpty(StoreError):
 
 
 class MultiFailed(StoreError):
-    """None of a Multi's writes was done; `failed` is the index of the first that could not be, `cause` why."""
+    """None of a Multi's writes was done: the one at index `failed` could not be, because of `cause`."""
 
     def __init__(self, failed: int, cause: StoreError) -> None:
         super().__init__(f"write {failed} of a transaction was refused: {cause}")

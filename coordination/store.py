@@ -12,7 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from folkmoot.coordination.operations import Create, NodeExists, Operation, StoreError, Verb
+from folkmoot.coordination.operations import (
+    ConnectionLost,
+    Create,
+    NodeExists,
+    Operation,
+    StoreError,
+    Verb,
+)
 
 _T = TypeVar("_T")
 
@@ -109,10 +116,14 @@ def run(store: Store, verb: Verb[_T]) -> _T:
 
 
 def ensure(path: str) -> Verb[None]:
-    """Create a persistent node and its parents where missing."""
+    """Create a persistent node and its parents where missing; a lost reply is asked for again."""
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
-        try:
-            yield Create("/" + "/".join(parts[:depth]))
-        except NodeExists:
-            continue
+        while True:
+            try:
+                yield Create("/" + "/".join(parts[:depth]))
+            except NodeExists:
+                pass
+            except ConnectionLost:
+                continue
+            break

@@ -1,0 +1,68 @@
+"""What a consumer can be told."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from folkmoot.coordination.store import Connect
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.names import check_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig:
+    """Settings of a consumer; durations in seconds, sizes in bytes."""
+
+    zookeeper: str | Connect
+    """Connect string with its chroot, or something that opens a session."""
+    group: str | None = None
+    """The group to join; without one, partitions are assigned by hand and nothing is committed."""
+    topics: tuple[str, ...] = ()
+    """The topics whose partitions the group divides."""
+    client_id: str = "consumer"
+    """Begins the member's name, and is what brokers see."""
+    listener: str = "client"
+    """Which of the brokers' listeners to connect to."""
+    auto_commit: bool = True
+    """Commit what was processed every `commit_interval`, when a partition is given up, and on close."""
+    commit_interval: float = 5.0
+    auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
+    """Where to start without a committed offset, or when it is out of range."""
+    session_timeout: float = 6.0
+    """After this long without a sign of life the partitions go to others."""
+    hand_over: float = 2.0
+    """How long this member may take to give a partition up; the successor steals it after that."""
+    max_poll_records: int = 500
+    """How many records one `poll` hands out at most."""
+    fetch_max_wait: float = 0.5
+    """How long a broker may hold a fetch back for `fetch_min_bytes`."""
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    """Of one fetch, over all its partitions; one batch comes whole in any case."""
+    partition_fetch_bytes: int = 1024 * 1024
+    """Of one partition in one fetch."""
+    buffer_bytes: int = 32 * 1024 * 1024
+    """Fetched ahead, not yet handed out; nothing more is fetched beyond it."""
+    request_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_name("client id", self.client_id)
+        if self.group is not None:
+            check_name("group", self.group)
+        for topic in self.topics:
+            check_name("topic", topic)
+        if self.topics and self.group is None:
+            raise ConfigError("topics are divided within a group: give group=…, or use assign()")
+        if self.auto_offset_reset not in ("earliest", "latest", "error"):
+            raise ConfigError(
+                f"auto_offset_reset {self.auto_offset_reset!r} is not known: "
+                "use 'earliest', 'latest' or 'error'"
+            )
+        for name in (
+            *("commit_interval", "session_timeout", "hand_over", "request_timeout"),
+            *("max_poll_records", "fetch_max_bytes", "partition_fetch_bytes", "buffer_bytes"),
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+        for name in ("fetch_max_wait", "fetch_min_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative: {getattr(self, name)!r}")

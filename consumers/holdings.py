@@ -1,0 +1,173 @@
+"""What a member holds, and the writes made under it: commits and releases, one at a time.
+
+Every write under a claim moves the fence that the next write stands on, so at most one commit is
+under way, and nothing is released while one is. An answer about a claim that is no longer held is
+ignored: ZooKeeper has decided by the fence already. Pure: effects are appended to the list given.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from folkmoot.consumers.events import (
+    Assigned,
+    Commit,
+    CommitOffsets,
+    Committed,
+    Effect,
+    Lost,
+    ReleasePartition,
+    Revoking,
+    VerifyOwner,
+)
+from folkmoot.coordination.ownership import Claim, Fenced
+from folkmoot.protocol.records import TopicPartition
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that is ours until it is released or fenced.
+
+    held → revoking (the consumer was asked to finish) → drained (it has) → releasing (the last write)
+    """
+
+    claim: Claim
+    revoking: bool = False
+    drained: bool = False
+    releasing: bool = False
+    final_offset: int | None = None
+
+
+class Holdings:
+    """The partitions held by one incarnation of a member."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self.fenced_commits = 0
+        self._effects = effects
+        self._held: dict[TopicPartition, _Held] = {}
+        self._asked: list[Commit] = []
+        self._committing: CommitOffsets | None = None
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._held
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(tuple(self._held))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held and no write is under way."""
+        return not self._held and self._committing is None
+
+    def claim_of(self, partition: TopicPartition) -> Claim:
+        return self._held[partition].claim
+
+    def add(self, partition: TopicPartition, claim: Claim) -> None:
+        """A claim was won and is wanted: tell the consumer."""
+        self._held[partition] = _Held(claim)
+        state = claim.state
+        self._effects.append(Assigned(partition, state.topic_id, state.offset, state.epoch))
+
+    def decline(self, partition: TopicPartition, claim: Claim) -> None:
+        """A claim was won but is no longer wanted: nobody was told, so nobody needs to be asked."""
+        self._held[partition] = _Held(claim, revoking=True, drained=True)
+        self.release_drained()
+
+    def revoke(self, partition: TopicPartition) -> None:
+        """Ask the consumer, once, to finish with a partition."""
+        held = self._held[partition]
+        if not held.revoking:
+            held.revoking = True
+            self._effects.append(Revoking(partition))
+
+    def drained(self, partition: TopicPartition, offset: int | None) -> None:
+        """The consumer has finished with a partition that is being revoked."""
+        held = self._held.get(partition)
+        if held is not None and held.revoking and not held.drained:
+            held.drained = True
+            held.final_offset = offset
+            self.release_drained()
+
+    def release_drained(self) -> None:
+        """Let go of what is drained, unless a commit that moves its fence is under way."""
+        if self._committing is not None:
+            return
+        for partition, held in self._held.items():
+            if held.drained and not held.releasing:
+                held.releasing = True
+                self._effects.append(ReleasePartition(partition, held.claim, held.final_offset))
+
+    def released(self, task: ReleasePartition) -> None:
+        if self._holds(task.partition, task.held):
+            del self._held[task.partition]
+
+    def commit(self, asked: Commit) -> None:
+        """Write offsets as soon as the last commit is answered."""
+        self._asked.append(asked)
+        self._commit_next()
+
+    def committed(self, task: CommitOffsets, answers: dict[TopicPartition, Claim | Fenced]) -> None:
+        """Adopt the new fences; what was fenced is lost."""
+        self._committing = None
+        done: dict[TopicPartition, int] = {}
+        refused: set[TopicPartition] = set()
+        for partition, answer in answers.items():
+            before, offset = task.offsets[partition]
+            if isinstance(answer, Claim):
+                done[partition] = offset
+                if self._holds(partition, before):
+                    self._held[partition].claim = answer
+            else:
+                refused.add(partition)
+                self.fenced_commits += 1
+                if self._holds(partition, before):
+                    self._drop(partition, "a commit was fenced")
+        self._effects.append(Committed(task.token, done, frozenset(refused)))
+        self._commit_next()
+        self.release_drained()
+
+    def verify(self, partition: TopicPartition) -> None:
+        """Look whether the owner's node is still ours; one being released goes anyway."""
+        held = self._held[partition]
+        if not held.releasing:
+            self._effects.append(VerifyOwner(partition, held.claim))
+
+    def verified(self, task: VerifyOwner, ours: bool) -> None:
+        if not ours and self._holds(task.partition, task.held):
+            self._drop(task.partition, "another member took it over")
+
+    def drop_all(self, reason: str) -> None:
+        """Stop at once with everything; nothing under way will be committed by us."""
+        for partition in self:
+            self._drop(partition, reason)
+
+    def forget(self, reason: str) -> None:
+        """The session is over: drop everything, and no answer of it will come."""
+        self.drop_all(reason)
+        if self._committing is not None:
+            refused = frozenset(self._committing.offsets)
+            self._effects.append(Committed(self._committing.token, {}, refused))
+            self._committing = None
+        self._commit_next()
+
+    def _commit_next(self) -> None:
+        while self._asked and self._committing is None:
+            asked = self._asked.pop(0)
+            ours = {
+                partition: (self._held[partition].claim, offset)
+                for partition, offset in asked.offsets.items()
+                if partition in self._held and not self._held[partition].drained
+            }
+            refused = frozenset(asked.offsets) - frozenset(ours)
+            if refused or not ours:
+                self._effects.append(Committed(asked.token, {}, refused))
+            if ours:
+                self._committing = CommitOffsets(asked.token, ours)
+                self._effects.append(self._committing)
+
+    def _holds(self, partition: TopicPartition, claim: Claim) -> bool:
+        held = self._held.get(partition)
+        return held is not None and held.claim.state.epoch == claim.state.epoch
+
+    def _drop(self, partition: TopicPartition, reason: str) -> None:
+        if not self._held.pop(partition).drained:
+            self._effects.append(Lost(partition, reason))

@@ -1,0 +1,294 @@
+"""Ownership of partitions: fenced claims, releases, and commits of offsets under them.
+
+The owner's node says who owns; the *offset's* node is the fence. Every claim rewrites it with the
+next epoch, so that its version moves, and every commit is conditional on the version that the owner
+itself wrote last. A zombie's commit therefore fails for ever (a check of the owner's node would not
+do: a node deleted and created again has version 0 again).
+
+Each verb ends with a definite answer even if a reply is lost: it reads back and recognises its own
+hand by the nonce and the epoch. SessionLost is the only error that gets out.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.operations import (
+    ANY_VERSION,
+    Check,
+    ConnectionLost,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
+    NodeExists,
+    NoNode,
+    Ring,
+    Set,
+    Verb,
+    Write,
+)
+from folkmoot.coordination.questions import surely
+from folkmoot.coordination.store import ensure
+from folkmoot.protocol.records import TopicPartition
+
+COMMITS_PER_TRANSACTION = 100
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The owner's node: who, in which incarnation and epoch, and how long it may take to let go (s)."""
+
+    member: str
+    nonce: str
+    epoch: int
+    hand_over: float
+
+
+class OffsetState(msgspec.Struct, frozen=True):
+    """The offset's node. `offset` is the next record to process, None if nothing was committed."""
+
+    offset: int | None = None
+    epoch: int = 0
+    member: str = ""
+    nonce: str = ""
+    topic_id: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A partition held: `state` as last written by the holder, `version` the fence it stands on."""
+
+    state: OffsetState
+    version: int
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The partition still has an owner; the ring given to `claim` tells when that changes."""
+
+    owner: Owner
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """The plan, or the claimant's own membership, is not what the claimant believes: read again."""
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """Somebody else has the current epoch; nothing was written."""
+
+
+class Claimant(msgspec.Struct, frozen=True):
+    """Who claims: its name, the nonce of its incarnation, its hand-over time (s)."""
+
+    group: str
+    member: str
+    nonce: str
+    hand_over: float
+
+
+_encode = msgspec.json.encode
+_owner_decoder = msgspec.json.Decoder(Owner)
+_state_decoder = msgspec.json.Decoder(OffsetState)
+
+
+def claim(
+    me: Claimant,
+    partition: TopicPartition,
+    topic_id: str,
+    plan_version: int,
+    ring: Ring,
+    steal_from: Owner | None = None,
+) -> Verb[Claim | Blocked | Stale]:
+    """Own `partition` from exactly its committed offset on, if the plan of that version stands.
+
+    One transaction: the plan and the claimant's node are checked, the owner's node is created, the
+    offset's node gets the next epoch. With `steal_from` that owner's node is deleted in the same
+    step. `ring` rings when the owner's node changes, be it ours (we are fenced) or another's (it is
+    our turn). Dying before the transaction changes nothing; dying after it frees the partition with
+    the session.
+    """
+    group, (topic, number) = me.group, partition
+    offset_path = paths.offset(group, topic, number)
+    owner_path = paths.owner(group, topic, number)
+    while True:
+        try:
+            old = yield from _offset_node(group, partition)
+            if steal_from is not None and (yield from owner_of(group, partition)) != steal_from:
+                steal_from = None
+            was = _state_decoder.decode(old.data)
+            kept = was.offset if was.topic_id in ("", topic_id) else None
+            new = OffsetState(kept, was.epoch + 1, me.member, me.nonce, topic_id)
+            owner = Owner(me.member, me.nonce, new.epoch, me.hand_over)
+            writes: list[Write] = [
+                Check(paths.plan(group), plan_version),
+                Check(paths.member(group, me.member), ANY_VERSION),
+                Set(offset_path, _encode(new), old.stat.version),
+            ]
+            if steal_from is not None:
+                writes.append(Delete(owner_path))
+            writes.append(Create(owner_path, _encode(owner), ephemeral=True))
+            results = yield Multi(tuple(writes))
+            held = Claim(new, results[2])
+        except MultiFailed as refusal:
+            if isinstance(refusal.cause, NodeExists):
+                blocking = yield from _watch_owner(group, partition, ring)
+                if blocking is not None:
+                    return Blocked(blocking)
+                continue  # it let go in between
+            if refusal.failed < 2:
+                return Stale()
+            if isinstance(refusal.cause, NoNode) and refusal.failed > 2:
+                yield from _ensure_parents(group, topic)
+            continue  # the offset moved, or an owner came or went: look again
+        except ConnectionLost:
+            found = yield from _held(me, partition)
+            if found is None:
+                continue
+            held = found
+        return (yield from _watched(me, partition, held, ring))
+
+
+def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | None) -> Verb[None]:
+    """Commit `offset` (None: as committed) and let the partition go, in one transaction.
+
+    If the claim was fenced meanwhile, nothing is written: somebody else owns the partition already.
+    """
+    group, (topic, number) = me.group, partition
+    state = held.state if offset is None else msgspec.structs.replace(held.state, offset=offset)
+    version = held.version
+    while True:
+        try:
+            yield Multi(
+                (
+                    Set(paths.offset(group, topic, number), _encode(state), version),
+                    Delete(paths.owner(group, topic, number)),
+                )
+            )
+            return
+        except MultiFailed:
+            return
+        except ConnectionLost:
+            again = yield from _held(me, partition)
+            if again is None or again.state.epoch != held.state.epoch:
+                return
+            version = again.version
+            if (yield from owner_of(group, partition)) is None:
+                return
+
+
+def commit(
+    me: Claimant, offsets: Mapping[TopicPartition, tuple[Claim, int]]
+) -> Verb[dict[TopicPartition, Claim | Fenced]]:
+    """Write the offset of every partition under its claim; many partitions per transaction.
+
+    One fenced partition fails the transaction it is in: it is taken out and the rest is sent again.
+    """
+    done: dict[TopicPartition, Claim | Fenced] = {}
+    todo = {
+        partition: Claim(msgspec.structs.replace(held.state, offset=offset), held.version)
+        for partition, (held, offset) in offsets.items()
+    }
+    while todo:
+        some = list(todo)[:COMMITS_PER_TRANSACTION]
+        writes = tuple(
+            Set(paths.offset(me.group, *each), _encode(todo[each].state), todo[each].version)
+            for each in some
+        )
+        try:
+            versions: list[int] = yield Multi(writes)
+        except MultiFailed as refusal:
+            fenced = some[refusal.failed]
+            del todo[fenced]
+            done[fenced] = Fenced()
+        except ConnectionLost:
+            yield from _sort_out(me, some, todo, done)
+        else:
+            for each, version in zip(some, versions, strict=True):
+                done[each] = Claim(todo.pop(each).state, version)
+    return done
+
+
+def verify(me: Claimant, partition: TopicPartition, held: Claim, ring: Ring) -> Verb[bool]:
+    """True if the owner's node is still ours; `ring` is armed again for its next change."""
+    owner = yield from _watch_owner(me.group, partition, ring)
+    return owner is not None and (owner.nonce, owner.epoch) == (me.nonce, held.state.epoch)
+
+
+def owner_of(group: str, partition: TopicPartition) -> Verb[Owner | None]:
+    """Who owns a partition now."""
+    return (yield from _watch_owner(group, partition, None))
+
+
+def committed(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
+    """The offset's node as it is, None if nobody ever claimed the partition."""
+    try:
+        node: Node = yield from surely(Get(paths.offset(group, *partition)))
+    except NoNode:
+        return None
+    return _state_decoder.decode(node.data)
+
+
+def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Verb[Owner | None]:
+    try:
+        node: Node = yield from surely(Get(paths.owner(group, *partition), ring))
+    except NoNode:
+        return None
+    return _owner_decoder.decode(node.data)
+
+
+def _watched(
+    me: Claimant, partition: TopicPartition, held: Claim, ring: Ring
+) -> Verb[Claim | Blocked | Stale]:
+    """The claim just won, with the holder's watch on its own node: a fenced holder must learn of it."""
+    return held if (yield from verify(me, partition, held, ring)) else Stale()
+
+
+def _held(me: Claimant, partition: TopicPartition) -> Verb[Claim | None]:
+    """What this incarnation holds, read back after a lost reply; None if the fence is not ours."""
+    try:
+        node: Node = yield from surely(Get(paths.offset(me.group, *partition)))
+    except NoNode:
+        return None
+    state = _state_decoder.decode(node.data)
+    return Claim(state, node.stat.version) if state.nonce == me.nonce else None
+
+
+def _sort_out(
+    me: Claimant,
+    some: list[TopicPartition],
+    todo: dict[TopicPartition, Claim],
+    done: dict[TopicPartition, Claim | Fenced],
+) -> Verb[None]:
+    """After a lost reply: which of `some` were written, which must be sent again, which are fenced."""
+    for each in some:
+        sent = todo[each]
+        found = yield from _held(me, each)
+        if found is None or found.state.epoch != sent.state.epoch:
+            done[each] = Fenced()
+            del todo[each]
+        elif found.state.offset == sent.state.offset:
+            done[each] = found
+            del todo[each]
+        else:
+            todo[each] = Claim(sent.state, found.version)
+
+
+def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
+    """The offset's node, created if this is the first claim ever."""
+    path = paths.offset(group, *partition)
+    while True:
+        try:
+            node: Node = yield from surely(Get(path))
+            return node
+        except NoNode:
+            yield from _ensure_parents(group, partition.topic)
+        try:
+            yield Create(path, _encode(OffsetState()))
+        except NodeExists:
+            continue
+
+
+def _ensure_parents(group: str, topic: str) -> Verb[None]:
+    yield from ensure(paths.offsets(group, topic))
+    yield from ensure(paths.owners(group, topic))
