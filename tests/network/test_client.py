@@ -1,0 +1,328 @@
+"""Requests and replies over real sockets, against a broker that does as it is told."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from folkmoot.network.client import MAX_IN_FLIGHT, Connections, Reply
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    BrokerUnreachable,
+    InvalidRequest,
+    NotLeader,
+    Overloaded,
+    RequestTimeout,
+    UnsupportedVersion,
+)
+from folkmoot.protocol.requests import (
+    Api,
+    FetchEntry,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceEntry,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+)
+from tests.network.stub import StubBroker, hello
+from tests.tree import ROOT
+from tests.waiting import eventually
+
+ASK = MetadataRequest(None)
+PRODUCE = ProduceRequest(1, 1.0, [ProduceEntry("t", "", 0, 0)])
+
+
+def silence(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+    return None
+
+
+def metadata(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+    return MetadataResponse([], [])
+
+
+def collect(connections: Connections, count: int, timeout: float = 10.0) -> list[Reply]:
+    replies: list[Reply] = []
+    end = time.monotonic() + timeout
+    while len(replies) < count:
+        left = end - time.monotonic()
+        assert left > 0, f"only {replies} within {timeout} s"
+        replies += connections.poll(left)
+    return replies
+
+
+def unused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_a_request_is_answered_under_its_correlation_id() -> None:
+    with StubBroker(metadata) as broker, Connections("me") as connections:
+        ids = [connections.send(broker.address, Api.METADATA, ASK) for _ in range(5)]
+        replies = collect(connections, 5)
+        assert [reply.correlation_id for reply in replies] == ids
+        assert all(reply.response == MetadataResponse([], []) for reply in replies)
+        assert {reply.address for reply in replies} == {broker.address}
+        assert connections.max_batch_bytes(broker.address) == 1_000_000
+
+
+def test_payloads_travel_both_ways_as_they_are() -> None:
+    body = os.urandom(300_000)
+
+    def echo(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        results = [FetchResult("t", 0, 0, "", 0, 1), FetchResult("t", 1, 0, "", 0, 1)]
+        response = wire.encode_response(envelope.correlation_id, FetchResponse(results))
+        return [response, *payloads]
+
+    request = FetchRequest(0, 0, 1, [FetchEntry("t", "", number, 0, 0, 1) for number in (0, 1)])
+    with StubBroker(echo) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.FETCH, request, [body, memoryview(b"small")])
+        (reply,) = collect(connections, 1)
+        assert [bytes(payload) for payload in reply.payloads] == [body, b"small"]
+
+
+def test_a_request_without_an_answer_times_out_and_the_next_is_answered() -> None:
+    answering = threading.Event()
+
+    def later(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        return MetadataResponse([], []) if answering.is_set() else None
+
+    with StubBroker(later) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.METADATA, ASK, timeout=0.05)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, RequestTimeout)
+        answering.set()
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert reply.error is None
+
+
+def test_an_error_that_the_broker_answers_is_raised_as_its_class() -> None:
+    def refuse(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        raise NotLeader("broker 2 leads t-0")
+
+    with StubBroker(refuse) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, NotLeader)
+        assert str(reply.error) == "broker 2 leads t-0"
+
+
+def test_nobody_listening_fails_everything_in_flight_at_once() -> None:
+    address = unused_address()
+    with Connections("me") as connections:
+        begun = time.monotonic()
+        ids = [connections.send(address, Api.METADATA, ASK) for _ in range(3)]
+        replies = collect(connections, 3)
+        assert time.monotonic() - begun < 3.0
+        assert [reply.correlation_id for reply in replies] == ids
+        assert all(isinstance(reply.error, BrokerUnreachable) for reply in replies)
+        assert address in str(replies[0].error)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "no such host:1"])
+def test_an_address_that_is_none_is_a_typed_error(address: str) -> None:
+    with Connections("me", connect_timeout=2.0) as connections:
+        connections.send(address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, BrokerUnreachable)
+
+
+def test_a_broker_that_goes_away_fails_what_is_in_flight_and_is_found_again() -> None:
+    with Connections("me") as connections:
+        with StubBroker(silence) as broker:
+            connections.send(broker.address, Api.METADATA, ASK)
+            connections.send(broker.address, Api.METADATA, ASK)
+            while len(broker.seen) < 2:
+                assert connections.poll(0.01) == []
+        replies = collect(connections, 2)
+        assert all(isinstance(reply.error, BrokerUnreachable) for reply in replies)
+        with StubBroker(metadata, port=broker.port) as again:
+            connections.send(again.address, Api.METADATA, ASK)
+            (reply,) = collect(connections, 1)
+            assert reply.error is None
+            assert len(again.seen) == 1
+
+
+def test_a_request_that_failed_is_never_sent_later() -> None:
+    address = unused_address()
+    with Connections("me") as connections:
+        connections.send(address, Api.PRODUCE, PRODUCE, [b"batch"])
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, BrokerUnreachable)
+        with StubBroker(metadata, port=int(address.rpartition(":")[2])) as broker:
+            connections.send(address, Api.METADATA, ASK)
+            (reply,) = collect(connections, 1)
+            assert reply.error is None
+            assert [api for api, _, _ in broker.seen] == [Api.METADATA]
+
+
+def test_an_unreadable_envelope_costs_the_peer_its_connection() -> None:
+    def garbage(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        return [b"\xc1 this is no MessagePack"]
+
+    with StubBroker(garbage) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, BrokerUnreachable)
+        assert "does not speak" in str(reply.error)
+
+
+def test_a_body_of_the_wrong_shape_is_a_typed_error_on_that_request() -> None:
+    def answer(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        if envelope.api == Api.METADATA:
+            return MetadataResponse([], [])
+        return [wire.encode_response(envelope.correlation_id, MetadataResponse([], []))]
+
+    with StubBroker(answer) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.PRODUCE, PRODUCE, [b"batch"])
+        connections.send(broker.address, Api.METADATA, ASK)
+        bad, good = collect(connections, 2)
+        assert isinstance(bad.error, InvalidRequest)
+        assert good.error is None
+
+
+@pytest.mark.parametrize(
+    "results",
+    [[], [ProduceResult("t", 1, 0, "", 0, 0)], [ProduceResult("u", 0, 0, "", 0, 0)]],
+    ids=["too few", "another partition", "another topic"],
+)
+def test_results_for_what_was_not_asked_are_an_error(results: list[ProduceResult]) -> None:
+    with (
+        StubBroker(lambda *_: ProduceResponse(results)) as broker,
+        Connections("me") as connections,
+    ):
+        connections.send(broker.address, Api.PRODUCE, PRODUCE, [b"batch"])
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, InvalidRequest)
+
+
+def test_a_frame_beyond_the_limit_is_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
+    with StubBroker(metadata) as broker, Connections("me") as connections:
+        with pytest.raises(BatchTooLarge):
+            connections.send(broker.address, Api.PRODUCE, PRODUCE, [bytes(1001)])
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert reply.error is None
+
+
+def test_a_frame_beyond_the_limit_from_a_broker_is_a_broken_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
+    with (
+        StubBroker(lambda *_: [bytes(2000)]) as broker,
+        Connections("me") as connections,
+    ):
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, BrokerUnreachable)
+
+
+def test_no_shared_version_is_said_before_anything_is_sent() -> None:
+    with StubBroker(metadata) as broker, Connections("me") as connections:
+        broker.greeting = hello(lowest=7, highest=9)
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, UnsupportedVersion)
+        assert broker.seen == []
+
+
+def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout() -> None:
+    with (
+        StubBroker(metadata) as broker,
+        Connections("me", connect_timeout=0.2) as connections,
+    ):
+        broker.greeting = None
+        connections.send(broker.address, Api.METADATA, ASK)
+        (reply,) = collect(connections, 1, timeout=5.0)
+        assert isinstance(reply.error, BrokerUnreachable)
+        assert "0.2 s" in str(reply.error)
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    with StubBroker(silence) as broker, Connections("me") as connections:
+        for _ in range(MAX_IN_FLIGHT):
+            connections.send(broker.address, Api.METADATA, ASK)
+        with pytest.raises(Overloaded):
+            connections.send(broker.address, Api.METADATA, ASK)
+        assert connections.in_flight(broker.address) == MAX_IN_FLIGHT
+
+
+def test_a_request_without_reply_is_done_when_it_was_handed_over() -> None:
+    with StubBroker(silence) as broker, Connections("me") as connections:
+        sent = [
+            connections.send(broker.address, Api.PRODUCE, PRODUCE, [b"batch"], expect_reply=False)
+            for _ in range(20)
+        ]
+        replies = collect(connections, 20)
+        assert [reply.correlation_id for reply in replies] == sent
+        assert all(reply.error is None and reply.response is None for reply in replies)
+        while len(broker.seen) < 20:
+            connections.poll(0.01)
+
+
+def test_poll_ends_when_woken_and_when_its_time_is_over() -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb", buffering=0) as wake, Connections("me") as connections:
+        threading.Timer(0.05, os.write, (writer, b"!")).start()
+        begun = time.monotonic()
+        assert connections.poll(30.0, wake) == []
+        assert time.monotonic() - begun < 10.0
+        os.read(reader, 1)
+        assert connections.poll(0.02, wake) == []
+        os.close(writer)
+
+
+def test_a_reply_that_arrived_before_the_break_counts() -> None:
+    with Connections("me") as connections:
+        with StubBroker(metadata) as broker:
+            connections.send(broker.address, Api.METADATA, ASK)
+            collect(connections, 1)  # the connection stands
+            connections.send(broker.address, Api.METADATA, ASK)
+            eventually(lambda: len(broker.seen) == 2)
+        # Answer and break both lie unread by now.
+        (reply,) = collect(connections, 1)
+        assert reply.error is None
+
+
+STOPPED = """
+import sys, time
+from tests.network.stub import StubBroker
+with StubBroker(lambda *_: None) as broker:
+    print(broker.address, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_stopped_broker_is_noticed_by_its_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("folkmoot.network.connection.HEARTBEAT_INTERVAL", 0.1)
+    monkeypatch.setattr("folkmoot.network.connection.HEARTBEAT_TIMEOUT", 0.5)
+    command = [sys.executable, "-c", STOPPED]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with Connections("me") as connections:
+            connections.send(address, Api.METADATA, ASK)
+            assert connections.poll(0.3) == []
+            os.kill(process.pid, signal.SIGSTOP)
+            (reply,) = collect(connections, 1)
+            assert isinstance(reply.error, BrokerUnreachable)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
