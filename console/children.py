@@ -1,0 +1,234 @@
+"""Child processes that end with their parent, and the waiting for their readiness."""
+
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from random import SystemRandom
+from typing import IO, TypeVar
+
+from folkmoot.protocol.errors import AddressTaken, StartFailed
+
+T = TypeVar("T")
+
+LOOK_EVERY = 0.01
+LAST_LINES = 15
+NAMES_AN_ERROR = re.compile(r"^folkmoot: |(Error|Exception): ")
+
+# Becomes the command after it has told the kernel to kill it when the thread that made it ends. The
+# parent may have ended before that call: then getppid() is somebody else. 1 = PR_SET_PDEATHSIG.
+TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Spawner:
+    """One thread that makes all child processes of this process, and lives as long as it.
+
+    Linux kills a child when the *thread* that made it ends (PR_SET_PDEATHSIG), so a child made by a
+    short-lived thread would die with that thread. The signal is asked for by a tiny Python that then
+    becomes the command, and not by `preexec_fn`, which may deadlock in a process with threads. Next
+    to a watching process, this keeps the child's pid and exit code our own, and leaves no window:
+    the kernel does it, even after SIGKILL. A forked copy of this process starts its own thread.
+
+    Any thread may call `spawn`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._wanted: queue.SimpleQueue[
+            tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
+        ] = queue.SimpleQueue()
+
+    def spawn(
+        self, command: Sequence[str], output: IO[bytes], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        argv = list(command)
+        if sys.platform == "linux":
+            argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *argv]
+
+        def make() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C on the terminal is for the parent, which then stops its children in order.
+                start_new_session=True,
+            )
+
+        made: Future[subprocess.Popen[bytes]] = Future()
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._wanted = queue.SimpleQueue()
+                threading.Thread(target=self._run, name="folkmoot-spawner", daemon=True).start()
+            self._wanted.put((make, made))
+        return made.result()
+
+    def _run(self) -> None:
+        wanted = self._wanted
+        while True:
+            make, made = wanted.get()
+            try:
+                made.set_result(make())
+            except BaseException as error:
+                made.set_exception(error)
+
+
+_spawner = Spawner()
+
+
+class ChildProcess:
+    """A program run as a child process, its output appended to one file.
+
+    `start` and `stop` may be called in turn, any number of times; `kill`, `pause` and `resume` do
+    to it what faults do. Nothing here is signalled but the child's own pid, and only while it has
+    not been waited for, so a pid that was given to another process is never hit. One thread at a
+    time uses it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise StartFailed(f"{self.name} was not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs and before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        if self.is_running:
+            raise StartFailed(f"{self.name} runs already")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._log_start = output.tell()
+            self._process = _spawner.spawn(
+                self.command, output, {**os.environ, **self._environment}
+            )
+
+    def wait_until(self, look: Callable[[], T | None], timeout: float) -> T:
+        """What `look` returns as soon as it is not None; StartFailed if the child ends before."""
+        deadline = time.monotonic() + timeout
+        while True:
+            expired = time.monotonic() >= deadline
+            # Looked at first: an answer may come from another process, of whose port ours died.
+            alive = self.is_running
+            seen = look()
+            if seen is not None and alive:
+                return seen
+            if not alive:
+                raise self.failure(f"ended with exit code {self.exit_code}")
+            if expired:
+                raise self.failure(f"was not ready within {timeout:g} s")
+            time.sleep(LOOK_EVERY)
+
+    def output(self) -> str:
+        """What it has written since it was started last."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                return file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def failure(self, what: str) -> StartFailed:
+        """One line with what it said last, or the last error if it named one; notes tell more."""
+        lines = [line.rstrip() for line in self.output().splitlines() if line.strip()]
+        # The frames of a Java stack trace push out of sight what stands above them.
+        lines = [line for line in lines if not line.startswith("\tat ")]
+        named = [line for line in lines if NAMES_AN_ERROR.search(line)] or lines or ["nothing"]
+        error = StartFailed(f"{self.name} {what}, it said: {named[-1].strip()} (log: {self.log})")
+        for line in lines[-LAST_LINES:]:
+            error.add_note(line)
+        return error
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to end, without waiting; a paused one is woken to hear it."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def stop(self, timeout: float) -> int | None:
+        """SIGTERM, then SIGKILL after `timeout`. Returns the exit code, or None if never started."""
+        if self._process is None:
+            return None
+        self.terminate()
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.returncode
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on, below those that the kernel hands out itself.
+
+    Of the kernel's own a stopped server would not be sure to get its port back: an outgoing
+    connection may take it, even one that a client makes to this very port and thereby to itself.
+    """
+    random = SystemRandom()
+    for _ in range(100):
+        port = random.randrange(10_240, 32_000)
+        if port_is_free(port):
+            return port
+    raise AddressTaken("found no free port on 127.0.0.1: stop some of the servers here")
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

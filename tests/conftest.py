@@ -1,0 +1,5 @@
+"""Fixtures for all tests here."""
+
+from tests.servers import chroot, private_zookeeper, start_cluster, zookeeper, zookeeper_root
+
+__all__ = ["chroot", "private_zookeeper", "start_cluster", "zookeeper", "zookeeper_root"]

@@ -1,0 +1,75 @@
+"""Fixtures that give a test real servers. `tests/conftest.py` and `integration/` make them known."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.console.processes import EmbeddedCluster
+
+# A kill of the process loses nothing, so tests need not wait for the disk.
+FOR_TESTS = ZooKeeperConfig(fsync=False)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One server for all tests of the run: use it through `chroot`, and do it no harm."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), FOR_TESTS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_root(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    """A client at the root of the shared server."""
+    client = KazooClient(hosts=zookeeper.address)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def chroot(zookeeper: EmbeddedZooKeeper, zookeeper_root: KazooClient) -> str:
+    """A connect string with a new, empty chroot of this test's own."""
+    path = f"/test-{uuid4().hex[:12]}"
+    zookeeper_root.create(path)
+    return f"{zookeeper.address}{path}"
+
+
+@pytest.fixture
+def private_zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """A server for this test alone, to be killed, paused and restarted."""
+    with EmbeddedZooKeeper(tmp_path / "private-zookeeper", FOR_TESTS) as server:
+        yield server
+
+
+@pytest.fixture
+def start_cluster(chroot: str, tmp_path: Path) -> Iterator[Callable[..., EmbeddedCluster]]:
+    """Starts broker processes: `start_cluster(brokers=3)`, all stopped after the test.
+
+    They register in a chroot of the shared ZooKeeper; `zookeeper=None` gives them their own, and
+    `zookeeper=` a connect string that one.
+    """
+    numbers = itertools.count(1)
+
+    with ExitStack() as stack:
+
+        def start(
+            brokers: int = 1,
+            zookeeper: str | ZooKeeperConfig | None = chroot,
+            session_timeout: float | None = None,
+        ) -> EmbeddedCluster:
+            cluster = EmbeddedCluster(
+                tmp_path / f"cluster-{next(numbers)}",
+                brokers,
+                FOR_TESTS if zookeeper is None else zookeeper,
+                session_timeout=session_timeout,
+            )
+            return stack.enter_context(cluster)
+
+        yield start
