@@ -28,15 +28,15 @@ from folkmoot.protocol.records import Headers
 CONSTANT: Final = 0
 PER_ROW: Final = 1
 MAX_RECORDS: Final = 1_000_000
+MAX_OFFSET_DELTA: Final = 2**32 - 1
 
 _ABSENT = (CONSTANT, None)
 _Bytes = bytes | bytearray | memoryview
 _Length = Meta(max_length=MAX_RECORDS)
 _TimeDelta = Annotated[int, Meta(ge=0, le=2**62)]
-_OffsetDelta = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Cells = Annotated[list[bytes | None], _Length] | bytes | None
 _TimeDeltas = Annotated[list[_TimeDelta], _Length] | _TimeDelta
-_OffsetDeltas = Annotated[list[_OffsetDelta], _Length] | None
+_OffsetDeltas = Annotated[list[int], _Length] | None
 _HeaderCells = Annotated[list[Headers], _Length] | None
 _C = TypeVar("_C")
 
@@ -100,7 +100,7 @@ def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
     deltas = _rows("timestamps", packed.timestamps, count)
     offsets = _rows("offsets", packed.offsets, count)
     if offsets is not None and not _rising(offsets):
-        raise CorruptBatch("a batch's offset deltas do not rise")
+        raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
     return Columns(
         count=count,
         keys=[keys] * count if isinstance(keys, bytes) else keys,
@@ -131,7 +131,7 @@ def check_columns(columns: Columns) -> None:
     if count < 1 or lengths != {count}:
         raise CorruptBatch(f"columns of {sorted(lengths)} rows do not make a batch of {count}")
     if columns.offsets is not None and not _rising(columns.offsets):
-        raise CorruptBatch("a batch's offset deltas do not rise")
+        raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
 
 
 def _column(cells: Sequence[_C]) -> tuple[int, _C | Sequence[_C]]:
@@ -139,7 +139,8 @@ def _column(cells: Sequence[_C]) -> tuple[int, _C | Sequence[_C]]:
 
 
 def _rising(offsets: Sequence[int]) -> bool:
-    return all(map(lt, offsets, offsets[1:]))
+    within = offsets[0] >= 0 and offsets[-1] <= MAX_OFFSET_DELTA
+    return within and all(map(lt, offsets, offsets[1:]))
 
 
 def _rows(name: str, column: tuple[int, _C], count: int) -> _C:

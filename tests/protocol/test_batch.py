@@ -1,0 +1,179 @@
+"""The batch format: golden bytes, and what a reader says to anything else."""
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from folkmoot.protocol.batch import (
+    HEADER_BYTES,
+    LEADER_BYTES,
+    batch_length,
+    check,
+    columns_of,
+    encode,
+    leader_part,
+    records_of,
+    split,
+)
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
+from tests.protocol.forged import castagnoli, opened
+from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, SPARSE, Golden, T
+
+golden_files = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+
+
+def read(batch: bytes) -> Columns:
+    return columns_of(check(batch), batch)
+
+
+# -- golden bytes -----------------------------------------------------------------------------------
+
+
+@golden_files
+def test_batches_written_long_ago_are_read_to_what_they_were_made_of(golden: Golden) -> None:
+    batch = golden.path.read_bytes()
+    header = check(batch)
+    columns = columns_of(header, batch)
+    made = golden.columns
+    stamps = golden.append_time if golden.stamps else made.timestamps
+    assert columns == msgspec.structs.replace(made, timestamps=stamps)
+    assert (header.base_offset, header.leader_epoch) == (golden.base_offset, golden.leader_epoch)
+    assert (header.append_time, header.uses_append_time) == (golden.append_time, golden.stamps)
+    assert (header.codec, header.record_count) == (golden.codec, made.count)
+    assert header.length == batch_length(batch) == len(batch)
+    producer = {name: getattr(header, name) for name in golden.producer}
+    assert producer == golden.producer
+
+
+def spread(column: tuple[int, Any], count: int) -> list[Any]:
+    tag, cells = column
+    return list(cells) if tag else [cells] * count
+
+
+@golden_files
+def test_a_second_reader_finds_the_same_in_the_golden_files(golden: Golden) -> None:
+    batch = golden.path.read_bytes()
+    fields, (keys, values, stamps, headers, offsets) = opened(batch)
+    assert fields.pop("version") == 1
+    header = check(batch)
+    assert {name: getattr(header, name) for name in fields} == fields
+    made = golden.columns
+    times = [made.timestamps] * made.count if isinstance(made.timestamps, int) else made.timestamps
+    assert spread(values, made.count) == made.values
+    assert spread(keys, made.count) == (made.keys or [None] * made.count)
+    assert [fields["base_timestamp"] + delta for delta in spread(stamps, made.count)] == times
+    assert fields["max_timestamp"] == max(times)
+    assert offsets == ([0, None] if made.offsets is None else [1, made.offsets])
+    pairs = [] if made.headers is None else [[list(pair) for pair in row] for row in made.headers]
+    assert headers == ([1, pairs] if pairs else [0, None])
+
+
+@golden_files
+def test_the_encoder_writes_the_golden_bytes(golden: Golden) -> None:
+    """zstd's bytes may change with the library's version, and are only read back."""
+    batch = golden.stamped()
+    if golden.codec == Codec.NONE:
+        assert batch == golden.path.read_bytes()
+    else:
+        assert read(batch) == read(golden.path.read_bytes())
+
+
+def test_the_checksum_is_crc_32c() -> None:
+    """The check value of the catalogues, and RFC 3720's vector of 32 zeros."""
+    assert castagnoli(b"123456789") == 0xE3069283
+    assert castagnoli(bytes(32)) == 0x8A9136AA
+
+
+# -- records ----------------------------------------------------------------------------------------
+
+
+def test_records_carry_offsets_timestamps_keys_and_headers() -> None:
+    batch = encode(ALL)
+    batch = leader_part(500, len(batch), 3, T) + batch[LEADER_BYTES:]
+    first, second, third, fourth = records_of("flights", 2, check(batch), batch)
+    assert (first.topic, first.partition, first.offset, first.timestamp) == ("flights", 2, 500, T)
+    assert (first.key, first.header("trace"), first.append_time) == (b"N14228", None, False)
+    assert first.headers == (("trace", b"\x01\x02"), ("trace", None))
+    assert (second.key, second.value, second.headers) == (None, None, ())
+    assert (third.key, third.headers, third.offset) == (b"", (("", b""),), 502)
+    assert fourth.timestamp == T + 70_000
+
+
+def test_records_of_a_compacted_batch_keep_their_offsets() -> None:
+    batch = encode(SPARSE)
+    header = check(batch)
+    assert [record.offset for record in records_of("t", 0, header, batch)] == SPARSE.offsets
+    assert (header.record_count, header.next_offset) == (3, 4_000_000_001)
+
+
+def test_append_time_replaces_all_timestamps_and_rewrites_nothing() -> None:
+    batch = encode(NO_KEYS)
+    stamped = leader_part(7, len(batch), 1, T + 1, stamps=True) + batch[LEADER_BYTES:]
+    records = records_of("t", 0, check(stamped), stamped)
+    assert [(record.timestamp, record.append_time) for record in records] == [(T + 1, True)] * 3
+    assert stamped[LEADER_BYTES:] == batch[LEADER_BYTES:]
+
+
+def test_a_batch_is_read_from_any_buffer_and_leaves_it_free() -> None:
+    batch = bytearray(b"before" + encode(ALL, Codec.NONE) + b"after")
+    view = memoryview(batch)
+    header = check(view, 6)
+    read_back = columns_of(header, view[6:])
+    view.release()
+    batch.clear()  # raises BufferError while anything points into it
+    assert read_back == ALL
+
+
+def test_split_yields_the_batches_of_a_chunk() -> None:
+    batches = [encode(columns, Codec.NONE) for columns in (ALL, NO_KEYS, SPARSE)]
+    assert [bytes(part) for _, part in split(b"".join(batches))] == batches
+    assert list(split(b"")) == []
+
+
+# -- columns that say little take little --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_columns_with_one_value_are_collapsed_and_come_back_whole(codec: Codec) -> None:
+    count = 1000
+    columns = Columns(
+        count=count,
+        keys=[None] * count,
+        values=[b"the same"] * count,
+        timestamps=[T] * count,
+        headers=[()] * count,
+    )
+    batch = encode(columns, codec)
+    assert len(batch) < HEADER_BYTES + 40
+    back = read(batch)
+    assert (back.keys, back.headers, back.timestamps) == (None, None, T)
+    assert back.values == columns.values
+
+
+@pytest.mark.parametrize("odd_one", [0, 1, 2])
+def test_columns_that_differ_in_one_row_stay_whole(odd_one: int) -> None:
+    keys: list[bytes | None] = [b"k", b"k", b"k"]
+    keys[odd_one] = None
+    stamps = [T, T, T]
+    stamps[odd_one] = T + 1
+    columns = Columns(count=3, keys=keys, values=keys, timestamps=stamps)
+    assert read(encode(columns)) == columns
+
+
+def test_offsets_rise_within_random_sparse_batches() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(50):
+        offsets = sorted(rng.sample(range(1000), rng.randrange(1, 20)))
+        values: list[bytes | None] = [b"v"] * len(offsets)
+        columns = Columns(
+            count=len(offsets), keys=None, values=values, timestamps=T, offsets=offsets
+        )
+        back = read(encode(columns)).offsets
+        assert back == offsets
+        assert all(earlier < later for earlier, later in pairwise(back))
