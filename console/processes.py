@@ -17,6 +17,7 @@ from folkmoot.protocol.errors import DirectoryLocked, StartFailed
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 LOCK_NAME = "cluster.lock"
+FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
 
 class BrokerProcess:
@@ -36,8 +37,8 @@ class BrokerProcess:
     ) -> None:
         self.broker_id = broker_id
         self.data = data.absolute()
-        command = [sys.executable, "-m", "folkmoot.console.main", "broker"]
-        command += ["--id", str(broker_id), "--data", str(self.data), "--zookeeper", zookeeper]
+        command = [*FOLKMOOT, "broker", "--id", str(broker_id)]
+        command += ["--data", str(self.data), "--zookeeper", zookeeper]
         for listener in listeners:
             command += ["--listener", listener]
         if session_timeout is not None:
