@@ -1,0 +1,160 @@
+"""The metadata cache, with the time moved by hand."""
+
+import math
+
+from folkmoot.network.metadata import LONGEST_PAUSE, Metadata
+from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import (
+    BrokerInfo,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+BROKERS = [BrokerInfo(number, {"client": f"b{number}:1", "inner": "x:1"}) for number in (1, 2)]
+
+
+def topic(*leaders: tuple[int, int], topic_id: str = "id") -> TopicMetadata:
+    partitions = [
+        PartitionMetadata(number, leader, epoch, [leader])
+        for number, (leader, epoch) in enumerate(leaders)
+    ]
+    return TopicMetadata("t", 0, topic_id, partitions)
+
+
+MISSING = TopicMetadata("t", UnknownTopicOrPartition.code, "", [])
+
+
+def filled(*leaders: tuple[int, int], now: float = 0.0) -> Metadata:
+    metadata = Metadata(max_age=300.0)
+    metadata.want("t")
+    metadata.ask(now)
+    metadata.update(MetadataResponse(BROKERS, [topic(*leaders)]), now)
+    return metadata
+
+
+def test_what_is_wanted_is_asked_for_and_then_known() -> None:
+    metadata = Metadata()
+    assert metadata.leader_address(T0) is None
+    assert metadata.partitions("t") == range(0)
+    assert metadata.due() <= 0.0
+    assert metadata.ask(0.0) == MetadataRequest(["t"])
+    assert metadata.due() == math.inf
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 5))]), 0.1)
+    assert metadata.leader_address(T0) == "b1:1"
+    assert metadata.leader_address(T1) == "b2:1"
+    assert metadata.leader_epoch(T1) == 5
+    assert metadata.topic_id("t") == "id"
+    assert metadata.partitions("t") == range(2)
+    assert sorted(metadata.addresses()) == ["b1:1", "b2:1"]
+
+
+def test_it_is_due_again_when_it_is_old_and_when_it_was_wrong() -> None:
+    metadata = filled((1, 0), now=10.0)
+    assert metadata.due() == 310.0
+    metadata.expire()
+    assert metadata.due() < 11.0
+
+
+def test_a_missing_topic_is_asked_for_with_growing_pauses() -> None:
+    metadata = Metadata()
+    metadata.want("t")
+    now, pauses = 0.0, []
+    for _ in range(10):
+        metadata.ask(now)
+        metadata.update(MetadataResponse(BROKERS, [MISSING]), now)
+        assert metadata.is_missing("t")
+        pauses.append(metadata.due() - now)
+        now = metadata.due()
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < 0.2
+    assert pauses[-1] == LONGEST_PAUSE
+    metadata.want("another")
+    assert metadata.due() <= now
+
+
+def test_a_partition_without_leader_keeps_it_due() -> None:
+    metadata = filled((1, 0), (-1, 3))
+    assert metadata.leader_address(T1) is None
+    assert metadata.due() < 1.0
+    metadata.ask(1.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 4))]), 1.0)
+    assert metadata.due() > 100.0
+
+
+def test_failed_requests_are_repeated_with_growing_pauses() -> None:
+    metadata = Metadata()
+    metadata.want("t")
+    now = 0.0
+    for _ in range(10):
+        metadata.ask(now)
+        metadata.fail(now)
+        assert now < metadata.due() <= now + LONGEST_PAUSE
+        now = metadata.due()
+
+
+def test_an_older_epoch_never_replaces_a_newer_one() -> None:
+    metadata = filled((2, 7))
+    metadata.ask(1.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 6))]), 1.0)
+    assert metadata.leader_address(T0) == "b2:1"
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 8))]), 2.0)
+    assert metadata.leader_address(T0) == "b1:1"
+
+
+def test_a_topic_made_again_is_another_topic() -> None:
+    metadata = filled((2, 7), (2, 7))
+    metadata.ask(1.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), topic_id="new")]), 1.0)
+    assert metadata.topic_id("t") == "new"
+    assert metadata.leader_address(T0) == "b1:1"
+    assert metadata.partitions("t") == range(1)
+
+
+def test_a_hint_counts_until_the_next_answer() -> None:
+    metadata = filled((1, 0))
+    metadata.hint(T0, BrokerInfo(3, {"client": "b3:1"}))
+    assert metadata.leader_address(T0) == "b3:1"
+    metadata.hint(T0, BrokerInfo(4, {"inner": "b4:1"}))
+    metadata.hint(TopicPartition("t", 9), BrokerInfo(5, {"client": "b5:1"}))
+    metadata.hint(TopicPartition("unknown", 0), BrokerInfo(5, {"client": "b5:1"}))
+    assert metadata.leader_address(T0) == "b3:1"
+    metadata.ask(1.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((2, 1))]), 1.0)
+    assert metadata.leader_address(T0) == "b2:1"
+
+
+def test_the_listener_decides_the_address() -> None:
+    metadata = Metadata("inner")
+    metadata.want("t")
+    metadata.ask(0.0)
+    brokers = [BROKERS[0], BrokerInfo(2, {"client": "b2:1"})]
+    metadata.update(MetadataResponse(brokers, [topic((1, 0), (2, 0))]), 0.0)
+    assert metadata.leader_address(T0) == "x:1"
+    assert metadata.leader_address(T1) is None
+
+
+def test_an_answer_without_brokers_does_not_forget_them() -> None:
+    metadata = filled((1, 0))
+    metadata.ask(1.0)
+    metadata.update(MetadataResponse([], []), 1.0)
+    assert metadata.leader_address(T0) == "b1:1"
+
+
+def test_partitions_that_do_not_count_from_zero_are_not_believed() -> None:
+    metadata = Metadata()
+    metadata.want("t")
+    metadata.ask(0.0)
+    odd = TopicMetadata("t", 0, "id", [PartitionMetadata(2**31 - 1, 1, 0, [1])])
+    metadata.update(MetadataResponse(BROKERS, [odd]), 0.0)
+    assert metadata.partitions("t") == range(0)
+
+
+def test_a_forgotten_topic_is_asked_for_no_more() -> None:
+    metadata = filled((-1, 0))
+    metadata.forget("t")
+    assert metadata.ask(5.0) == MetadataRequest([])
