@@ -1,0 +1,97 @@
+"""One example of every request and response, and a builder of random MessagePack values."""
+
+import random
+from typing import Any
+
+from folkmoot.protocol.requests import (
+    LATEST,
+    Api,
+    ApiVersions,
+    BrokerInfo,
+    FetchEntry,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    HelloRequest,
+    HelloResponse,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    ProduceEntry,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    TopicMetadata,
+)
+
+BROKER = BrokerInfo(1, {"client": "127.0.0.1:4000", "inside": "broker-1:4000"})
+
+REQUESTS: dict[Api, list[Any]] = {
+    Api.HELLO: [HelloRequest("folkmoot 0.1")],
+    Api.METADATA: [MetadataRequest(None), MetadataRequest(["a", "b"]), MetadataRequest([])],
+    Api.PRODUCE: [
+        ProduceRequest(1, 30.0, [ProduceEntry("flights", "id-1", 0, 5)]),
+        ProduceRequest(-1, 0.5, [ProduceEntry("a", "", n, -1) for n in range(3)]),
+    ],
+    Api.FETCH: [FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20)])],
+    Api.LIST_OFFSETS: [ListOffsetsRequest([ListOffsetsEntry("a", "x", 0, LATEST)])],
+}
+
+RESPONSES: dict[Api, list[Any]] = {
+    Api.HELLO: [HelloResponse(1, 2**20, [ApiVersions(0, 0, 0), ApiVersions(1, 0, 3)])],
+    Api.METADATA: [
+        MetadataResponse(
+            [BROKER, BrokerInfo(2, {})],
+            [
+                TopicMetadata("a", 0, "id", [PartitionMetadata(0, 1, 3, [1, 2])]),
+                TopicMetadata("b", 3, "", []),
+            ],
+        )
+    ],
+    Api.PRODUCE: [
+        ProduceResponse([ProduceResult("a", 0, 0, "", 17, -1)]),
+        ProduceResponse([ProduceResult("a", 0, 5, "ask broker 1", -1, -1, BROKER)]),
+    ],
+    Api.FETCH: [
+        FetchResponse([FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9)])
+    ],
+    Api.LIST_OFFSETS: [ListOffsetsResponse([ListOffsetsResult("a", 0, 0, "", 12)])],
+}
+
+_EDGES = [0, 1, -1, 2**7, 2**15, 2**31, -(2**31) - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+_SCALARS = [None, True, False, 0.0, -1.5, float("nan"), float("inf"), "", "a", "..", b"", b"\xff"]
+
+
+def random_value(rng: random.Random, depth: int = 3) -> Any:
+    """Anything that MessagePack can say."""
+    kind = rng.randrange(10)
+    if kind < 3:
+        return rng.choice(_EDGES)
+    if kind < 6 or depth == 0:
+        return rng.choice(_SCALARS)
+    size = rng.choice((0, 1, 2, 5, 20))
+    if kind == 6:
+        return {str(n): random_value(rng, depth - 1) for n in range(size)}
+    if kind == 7:
+        return rng.choice(("x", "é", "\n")) * rng.choice((1, 250, 5000))
+    return [random_value(rng, depth - 1) for _ in range(size)]
+
+
+def with_one_part_replaced(rng: random.Random, value: Any) -> Any:
+    """The same nested lists with one element, at any depth, replaced, dropped or doubled."""
+    if not isinstance(value, list) or not value or rng.random() < 0.15:
+        return random_value(rng)
+    place = rng.randrange(len(value))
+    middle: list[Any]
+    match rng.randrange(8):
+        case 0:
+            middle = []
+        case 1:
+            middle = [value[place]] * 2
+        case _:
+            middle = [with_one_part_replaced(rng, value[place])]
+    return [*value[:place], *middle, *value[place + 1 :]]

@@ -1,0 +1,111 @@
+"""Columns and records of any shape come back as they were; the body is plain MessagePack."""
+
+from typing import Any
+
+import msgpack
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from folkmoot.protocol.batch import (
+    HEADER_BYTES,
+    MAX_TIMESTAMP,
+    check,
+    columns_of,
+    encode,
+    records_of,
+)
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.records import Headers, Record, TopicPartition
+
+cells = st.none() | st.binary(max_size=40) | st.binary(min_size=250, max_size=300)
+stamps = st.integers(-MAX_TIMESTAMP, MAX_TIMESTAMP) | st.integers(0, 1000)
+header_names = st.text(max_size=8)
+headers = st.lists(st.tuples(header_names, st.none() | st.binary(max_size=8)), max_size=3).map(
+    tuple
+)
+
+
+@st.composite
+def any_columns(draw: st.DrawFn) -> Columns:
+    count = draw(st.integers(1, 30))
+
+    def per_row(row: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+        varied = st.lists(row, min_size=count, max_size=count)
+        return varied | row.map(lambda cell: [cell] * count)
+
+    offsets = st.sets(st.integers(0, 2**32 - 1), min_size=count, max_size=count).map(sorted)
+    return Columns(
+        count=count,
+        keys=draw(st.none() | per_row(cells)),
+        values=draw(per_row(cells)),
+        timestamps=draw(stamps | per_row(stamps)),
+        headers=draw(st.none() | per_row(headers)),
+        offsets=draw(st.none() | offsets),
+    )
+
+
+def rows(columns: Columns) -> list[tuple[Any, ...]]:
+    """What the columns say about each record, whichever way they say it."""
+    count, stamps = columns.count, columns.timestamps
+    nothing: Headers = ()
+    return list(
+        zip(
+            range(count) if columns.offsets is None else columns.offsets,
+            [stamps] * count if isinstance(stamps, int) else stamps,
+            [None] * count if columns.keys is None else columns.keys,
+            columns.values,
+            [nothing] * count if columns.headers is None else columns.headers,
+            strict=True,
+        )
+    )
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(columns=any_columns(), codec=st.sampled_from(Codec))
+def test_columns_come_back_as_they_were(columns: Columns, codec: Codec) -> None:
+    batch = encode(columns, codec)
+    header = check(batch)
+    back = columns_of(header, batch)
+    assert rows(back) == rows(columns)
+    # What a reader got can be written again: compaction does.
+    again = encode(back, codec)
+    assert columns_of(check(again), again) == back
+    assert (header.record_count, header.last_offset) == (columns.count, rows(columns)[-1][0])
+    times = [row[1] for row in rows(columns)]
+    assert (header.base_timestamp, header.max_timestamp) == (min(times), max(times))
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(columns=any_columns(), codec=st.sampled_from(Codec))
+def test_records_say_what_the_columns_said(columns: Columns, codec: Codec) -> None:
+    batch = encode(columns, codec)
+    records = records_of("t", 3, check(batch), batch)
+    fields = [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records]
+    assert fields == rows(columns)
+    assert {record.topic_partition for record in records} == {TopicPartition("t", 3)}
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(columns=any_columns())
+def test_any_messagepack_library_reads_the_body_to_the_same(columns: Columns) -> None:
+    batch = encode(columns, Codec.NONE)
+    body = msgpack.unpackb(batch[HEADER_BYTES:], use_list=False)
+    count = columns.count
+    assert len(body) == 5
+    keys, values, deltas, pairs, offsets = (
+        cells if tag else (cells,) * count for tag, cells in body
+    )
+    base = check(batch).base_timestamp
+    times = [base + delta for delta in deltas]
+    dense = tuple(range(count)) if offsets == (None,) * count else offsets
+    row_headers = ((),) * count if pairs == (None,) * count else pairs
+    assert list(zip(dense, times, keys, values, row_headers, strict=True)) == rows(columns)
+    assert msgpack.packb(body) == msgspec.msgpack.encode(body)
+
+
+def test_the_last_header_of_a_name_counts() -> None:
+    record = Record("t", 0, 5, 9, None, None, (("a", b"1"), ("b", None), ("a", b"2")))
+    assert (record.header("a"), record.header("b"), record.header("c")) == (b"2", None, None)
+    assert str(record.topic_partition) == "t-0"

@@ -1,0 +1,71 @@
+"""One code, one class, for ever."""
+
+from folkmoot.protocol import errors
+from folkmoot.protocol.errors import (
+    BY_CODE,
+    FolkmootError,
+    RetriableError,
+    UnknownServerError,
+    from_wire,
+)
+
+# Codes are never reused or renumbered; a new error gets a new line here.
+CODES = {
+    1: "UnknownServerError",
+    2: "CorruptBatch",
+    3: "UnknownTopicOrPartition",
+    4: "OffsetOutOfRange",
+    5: "NotLeader",
+    6: "BatchTooLarge",
+    7: "InvalidRequest",
+    8: "UnsupportedVersion",
+    9: "UnknownApi",
+    10: "UnsupportedCodec",
+    11: "StorageError",
+    12: "BrokerStopping",
+    13: "Overloaded",
+    14: "StaleTopicId",
+}
+RETRIABLE = {3, 5, 11, 12, 13, 14}
+
+
+def classes() -> list[type[FolkmootError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, FolkmootError)
+    ]
+
+
+def test_the_codes_are_what_they_were() -> None:
+    assert {code: cls.__name__ for code, cls in BY_CODE.items()} == CODES
+    assert {code for code, cls in BY_CODE.items() if issubclass(cls, RetriableError)} == RETRIABLE
+
+
+def test_no_two_classes_share_a_code() -> None:
+    coded = [cls for cls in classes() if cls.code is not None]
+    assert {cls.code: cls for cls in coded} == BY_CODE
+    assert len(coded) == len(BY_CODE)
+
+
+def test_codes_fit_the_wire_and_none_means_no_error() -> None:
+    assert all(0 < code < 2**15 for code in BY_CODE)
+
+
+def test_a_code_becomes_its_class_with_the_brokers_sentence() -> None:
+    for code, cls in BY_CODE.items():
+        error = from_wire(code, "a sentence")
+        assert (type(error), str(error), error.code) == (cls, "a sentence", code)
+
+
+def test_an_unknown_code_is_an_unknown_server_error_that_names_it() -> None:
+    for code in (-1, 15, 9999, 2**63):
+        error = from_wire(code, "from the future")
+        assert type(error) is UnknownServerError
+        assert str(code) in str(error)
+        assert "from the future" in str(error)
+
+
+def test_every_error_says_what_it_means() -> None:
+    for cls in classes():
+        assert cls.__doc__, cls

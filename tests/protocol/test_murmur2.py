@@ -1,0 +1,43 @@
+"""Kafka's murmur2: the published vectors, and numpy against one key at a time."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from folkmoot.protocol.murmur2 import murmur2, murmur2_many, partition_for, partitions_for
+
+# UtilsTest.testMurmur2 of apache/kafka; signed, as Java prints them.
+VECTORS = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.mark.parametrize("key", VECTORS, ids=bytes.decode)
+def test_kafkas_vectors(key: bytes) -> None:
+    assert murmur2(key) == VECTORS[key] & 0xFFFFFFFF
+    assert partition_for(key, 12) == (VECTORS[key] & 0x7FFFFFFF) % 12
+
+
+def test_all_of_kafkas_vectors_at_once() -> None:
+    hashes = murmur2_many(list(VECTORS))
+    assert hashes.astype("int32").tolist() == list(VECTORS.values())
+
+
+@settings(deadline=None, print_blob=True)
+@given(keys=st.lists(st.binary(max_size=20) | st.binary(max_size=300), max_size=40))
+@example(keys=[])
+@example(keys=[b""])
+@example(keys=[bytes(length) for length in range(20)])
+@example(keys=[b"\xff" * length for length in range(20)])
+@example(keys=[b"\x80" * length for length in range(20)])
+def test_many_keys_hash_as_each_alone(keys: list[bytes]) -> None:
+    assert murmur2_many(keys).tolist() == [murmur2(key) for key in keys]
+    for partitions in (1, 12, 1000):
+        chosen = partitions_for(keys, partitions).tolist()
+        assert chosen == [partition_for(key, partitions) for key in keys]
+        assert all(0 <= partition < partitions for partition in chosen)
