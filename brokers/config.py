@@ -1,0 +1,139 @@
+"""What a broker and its logs can be told, each option with its range.
+
+Every value is checked where the object is made; a ConfigError names the option.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from folkmoot.protocol.batch import HEADER_BYTES
+from folkmoot.protocol.errors import ConfigError
+
+MAX_BROKER_ID = 2**31 - 1
+MAX_SEGMENT_BYTES = 1024 * 1024 * 1024
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+
+_LISTENER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+):(?P<port>[0-9]{1,5})")
+_ANY_ADDRESS = ("0.0.0.0", "[::]")
+
+
+def _check_whole(option: str, value: int, lowest: int, highest: int) -> None:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ConfigError(
+            f"{option}={value!r} is not allowed: use a whole number from {lowest} to {highest}"
+        )
+
+
+def _check_seconds(option: str, value: float, lowest: float, highest: float) -> None:
+    if type(value) not in (int, float) or not lowest <= value <= highest:
+        raise ConfigError(
+            f"{option}={value!r} is not allowed: use {lowest:g} to {highest:g} seconds"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogConfig:
+    """How a partition's log lies on disk."""
+
+    segment_bytes: int = 256 * 1024 * 1024
+    """A new segment is begun when the next append would make the active one larger than this."""
+
+    index_interval_bytes: int = 4096
+    """At least so many bytes of log lie between two entries of the offset index."""
+
+    max_batch_bytes: int = 8 * 1024 * 1024
+    """The largest batch taken from a producer, as it is on the wire."""
+
+    def __post_init__(self) -> None:
+        _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
+        _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
+        _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address that a broker binds, and the one under which clients are to find it.
+
+    They differ where a network lies between (containers). Port 0 binds a free port; an advertised
+    port 0 is the port that was bound. IPv6 hosts are written in brackets.
+    """
+
+    name: str
+    bind_host: str
+    bind_port: int
+    advertised_host: str
+    advertised_port: int
+
+    def __post_init__(self) -> None:
+        if not _LISTENER.fullmatch(self.name):
+            raise ConfigError(f"listener name {self.name!r} is not allowed: use a-z, 0-9, '-', '_'")
+        for option, port in (("port", self.bind_port), ("advertised port", self.advertised_port)):
+            _check_whole(f"listener {self.name}: {option}", port, 0, 65535)
+        for host in (self.bind_host, self.advertised_host):
+            if not _ADDRESS.fullmatch(f"{host}:0"):
+                raise ConfigError(f"listener {self.name}: {host!r} is not a host")
+        if self.advertised_host in _ANY_ADDRESS:
+            raise ConfigError(
+                f"listener {self.name}: {self.advertised_host} is no address that a client can "
+                f"reach: add one, as in {self.name}={self.bind_host}:{self.bind_port}@HOST:PORT"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Listener":
+        """A listener written `NAME=BINDHOST:PORT[@ADVERTISEDHOST:PORT]`."""
+        name, _, addresses = text.partition("=")
+        bound_text, at, advertised_text = addresses.partition("@")
+        bound = _ADDRESS.fullmatch(bound_text)
+        advertised = _ADDRESS.fullmatch(advertised_text) if at else bound
+        if bound is None or advertised is None:
+            raise ConfigError(
+                f"listener {text!r} is not understood: write NAME=HOST:PORT or NAME=HOST:PORT@HOST:PORT"
+            )
+        return cls(
+            name, bound["host"], int(bound["port"]), advertised["host"], int(advertised["port"])
+        )
+
+    def advertised(self, bound_port: int) -> str:
+        """The "host:port" for the broker's znode, once `bound_port` is known."""
+        return f"{self.advertised_host}:{self.advertised_port or bound_port}"
+
+
+DEFAULT_LISTENER = Listener("client", "127.0.0.1", 0, "127.0.0.1", 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """One broker process."""
+
+    broker_id: int
+    """Names the broker in its cluster, for good: it is written into the data directory."""
+
+    data: Path
+    """Directory of the logs, made if missing, used by one broker at a time."""
+
+    zookeeper: str
+    """The cluster's address: ZooKeeper's connect string with its chroot."""
+
+    listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
+    """Where the broker answers; clients use the listener `client` unless told another."""
+
+    session_timeout: float = 6.0
+    """Seconds after which ZooKeeper takes a silent broker for dead."""
+
+    log: LogConfig = LogConfig()
+    """For topics that have no settings of their own."""
+
+    def __post_init__(self) -> None:
+        _check_whole("broker_id", self.broker_id, 0, MAX_BROKER_ID)
+        if not isinstance(self.data, Path):
+            raise ConfigError(f"data={self.data!r} is not a path")
+        if not self.zookeeper.strip() or self.zookeeper.startswith("/"):
+            raise ConfigError(
+                f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
+            )
+        names = [listener.name for listener in self.listeners]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")
+        _check_seconds("session_timeout", self.session_timeout, 0.5, 300.0)

@@ -1,0 +1,89 @@
+"""Names of the partitions' directories, and how they come and go.
+
+```
+<data>/<topic>-<partition>/topic-id                 served
+<data>/<topic>-<partition>.<topic id>.creating/     not finished: removed at start
+<data>/<topic>-<partition>.<topic id>.deleted/      given up: removed at start, if not before
+```
+
+A directory appears under its own name by a rename, with its topic id inside, and disappears by one,
+so none is ever half there. Names of served directories end in a digit and the others do not, so no
+topic's name can pass for one of them. The two changing names leave out the end of very long topics.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from folkmoot.brokers.durable import sync_directory, write_whole
+from folkmoot.protocol.errors import InvalidRequest
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.records import TopicPartition
+
+TOPIC_ID_FILE: Final = "topic-id"
+_CREATING = ".creating"
+_DELETED = ".deleted"
+_MAX_FILE_NAME = 255
+_MAX_PARTITION = 99_999
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SERVED = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,4})")
+
+
+def check_partition(topic: str, topic_id: str, partition: int) -> TopicPartition:
+    """Refuse what cannot be a directory's name. Raises InvalidName, InvalidRequest."""
+    check_name("topic", topic)
+    if not _TOPIC_ID.fullmatch(topic_id):
+        raise InvalidRequest(f"topic id {topic_id!r} of {topic} is not allowed")
+    if not 0 <= partition <= _MAX_PARTITION:
+        raise InvalidRequest(f"partition {partition} of {topic} is outside 0 … {_MAX_PARTITION}")
+    return TopicPartition(topic, partition)
+
+
+def create(data: Path, name: TopicPartition, topic_id: str) -> Path:
+    """The directory of a new partition, on disk when this returns. Raises OSError."""
+    new = _aside(data, name, topic_id, _CREATING)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    write_whole(new / TOPIC_ID_FILE, f"{topic_id}\n".encode())
+    directory = data / str(name)
+    new.rename(directory)
+    sync_directory(data)
+    return directory
+
+
+def discard(data: Path, name: TopicPartition, topic_id: str) -> None:
+    """Remove a partition's directory; it is out of use before its files go. Raises OSError."""
+    doomed = _aside(data, name, topic_id, _DELETED)
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    (data / str(name)).rename(doomed)
+    sync_directory(data)
+    shutil.rmtree(doomed)
+
+
+def finish(data: Path) -> None:
+    """Remove what an interrupted `create` or `discard` left. Raises OSError."""
+    for directory in data.iterdir():
+        if directory.name.endswith((_CREATING, _DELETED)) and directory.is_dir():
+            shutil.rmtree(directory)
+
+
+def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
+    """Every partition that lies in `data`, with its topic's id, "" if that cannot be read."""
+    for directory in data.iterdir():
+        match = _SERVED.fullmatch(directory.name)
+        if match is None or not directory.is_dir():
+            continue
+        try:
+            topic_id = (directory / TOPIC_ID_FILE).read_text(errors="replace").strip()
+        except FileNotFoundError:
+            topic_id = ""
+        name = TopicPartition(match["topic"], int(match["partition"]))
+        yield name, topic_id if _TOPIC_ID.fullmatch(topic_id) else ""
+
+
+def _aside(data: Path, name: TopicPartition, topic_id: str, suffix: str) -> Path:
+    rest = f"-{name.partition}.{topic_id}{suffix}"
+    return data / (name.topic[: _MAX_FILE_NAME - len(rest)] + rest)

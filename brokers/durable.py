@@ -1,0 +1,44 @@
+"""Small files that are there whole or not at all, whatever is killed or unplugged."""
+
+import os
+from pathlib import Path
+
+from crc32c import crc32c
+
+_NEW_SUFFIX = ".new"
+_MAX_BYTES = 64 * 1024 * 1024
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError."""
+    new = path.with_name(path.name + _NEW_SUFFIX)
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_directory(path.parent)
+
+
+def write_checked(path: Path, data: bytes) -> None:
+    """As `write_whole`, with a first line that holds the checksum of the rest."""
+    write_whole(path, b"%08x\n%b" % (crc32c(data), data))
+
+
+def read_checked(path: Path) -> bytes | None:
+    """What `write_checked` wrote; None if the file is missing or is not that. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            checksum, _, data = file.read(_MAX_BYTES).partition(b"\n")
+    except FileNotFoundError:
+        return None
+    return data if checksum == b"%08x" % crc32c(data) else None
+
+
+def sync_directory(path: Path) -> None:
+    """Return when the names in a directory are on disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,259 @@
+"""The log of one partition: segments in order, and the offsets that the broker gives."""
+
+import logging
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from folkmoot.brokers import directories
+from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
+from folkmoot.brokers.durable import sync_directory
+from folkmoot.brokers.segment import LOG_SUFFIX, Segment, Stamped
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    ClosedError,
+    CorruptBatch,
+    InvalidRequest,
+    OffsetOutOfRange,
+    StorageError,
+    UnsupportedCodec,
+)
+from folkmoot.protocol.records import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_MAX_RELATIVE_OFFSET: Final = 2**32 - 1
+_SEGMENT_FILE = re.compile(r"(?P<base>[0-9]{20})" + re.escape(LOG_SUFFIX))
+_KNOWN_CODECS = frozenset(Codec)
+_NOTHING = memoryview(b"")
+
+_Bytes = bytes | bytearray | memoryview
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a log vouches for when it is closed in order: where it ends, in which file, at which size."""
+
+    end_offset: _Natural
+    segment: _Natural
+    size: _Natural
+
+
+class Log:
+    """`<data>/<topic>-<partition>/` with its segments.
+
+    Invariants. Offsets are dense from `start_offset` up to `end_offset` (exclusive) and never given
+    twice. Every batch in the log was compared with its checksum when it came in. Only the last
+    segment is appended to; it is never left while its end is in doubt.
+
+    Append. All batches of a call are checked first, then stamped with offset, leader epoch and the
+    append time `now` (ms; there is no clock here), then written by one call into one segment: all of
+    them are in the log or none is. A call is never divided, so a segment may exceed `segment_bytes`
+    by one call if that alone is larger.
+
+    Open. `start` lists the directory and, unless a CleanEnd proves that the log was closed in order,
+    recovers the last segment. Files are opened by the first append or read, and a log that was never
+    written to has none: ten thousand idle partitions cost ten thousand directory listings.
+
+    Owner: `Logs`, on the broker's reactor thread.
+    """
+
+    __slots__ = (
+        "_new_names",
+        "_open",
+        "_segments",
+        "config",
+        "directory",
+        "name",
+        "topic_id",
+    )
+
+    def __init__(self, data: Path, name: TopicPartition, topic_id: str, config: LogConfig) -> None:
+        self.directory = data / str(name)
+        self.name = name
+        self.topic_id = topic_id
+        self.config = config
+        self._segments: list[Segment] = []
+        self._new_names = False
+        self._open = False
+
+    # -- opening and closing ------------------------------------------------------------------------
+
+    def start(self, clean: CleanEnd | None = None) -> None:
+        """Find the segments and make the last one whole. Raises StorageError."""
+        try:
+            found = sorted(
+                (int(match["base"]), file.stat().st_size)
+                for file in self.directory.iterdir()
+                if (match := _SEGMENT_FILE.fullmatch(file.name))
+            )
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
+        self._segments = [
+            Segment(self.directory, base, self.config, size=size, end_offset=end, active=False)
+            for (base, size), (end, _) in pairwise(found)
+        ]
+        if found:
+            base, size = found[-1]
+            last = Segment(self.directory, base, self.config, size=size)
+            if clean is not None and (clean.segment, clean.size) == (base, size):
+                last.end_offset = clean.end_offset
+            else:
+                last.recover()
+                last.release()
+            self._segments.append(last)
+        self._open = True
+
+    def close(self) -> CleanEnd | None:
+        """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+        if not self._segments:
+            return None
+        last = self._segments[-1]
+        return CleanEnd(end_offset=last.end_offset, segment=last.base_offset, size=last.size)
+
+    def delete(self) -> None:
+        """Close the log and remove its directory. Raises StorageError."""
+        self.abandon()
+        try:
+            directories.discard(self.directory.parent, self.name, self.topic_id)
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be deleted: {error}") from error
+
+    def abandon(self) -> None:
+        """Close all files as they are, without a flush and without vouching for them."""
+        self._open = False
+        for segment in self._segments:
+            segment.release()
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise ClosedError(f"the log of {self.name} is not open")
+
+    # -- what it holds ------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._segments[0].base_offset if self._segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets; as long as nothing is replicated, the high watermark."""
+        return self._segments[-1].end_offset if self._segments else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, indexes left out."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    def read(self, offset: int, max_bytes: int) -> memoryview:
+        """Whole batches from the one that contains `offset` on, nothing at the log's end.
+
+        The first batch comes whole even if it is larger than `max_bytes`; the answer ends with the
+        segment at the latest. Raises OffsetOutOfRange, CorruptBatch, StorageError.
+        """
+        self._require_open()
+        start, end = self.start_offset, self.end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
+        if offset == end:
+            return _NOTHING
+        number = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
+        return self._segments[number].read(offset, max_bytes)
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
+        """Append a producer's batches; returns the base offset of each.
+
+        Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec and StorageError; then
+        nothing was appended.
+        """
+        self._require_open()
+        headers = [check_produced(data, self.config.max_batch_bytes) for data in batches]
+        total = sum(header.length for header in headers)
+        if total > MAX_SEGMENT_BYTES:
+            raise BatchTooLarge(
+                f"batches of {total} bytes exceed the {MAX_SEGMENT_BYTES} of a call"
+            )
+        offset = self.end_offset
+        stamped = []
+        for data, header in zip(batches, headers, strict=True):
+            leader = batch.leader_part(offset, header.length, leader_epoch, now)
+            stamped.append(Stamped(offset, leader, memoryview(data)[LEADER_BYTES:]))
+            offset += header.record_count
+        if stamped:
+            self._segment_for(total).append(stamped, offset)
+        return [each.base_offset for each in stamped]
+
+    def flush(self) -> None:
+        """Return when all that was appended is on disk. Raises StorageError."""
+        if self._new_names:
+            try:
+                sync_directory(self.directory)
+            except OSError as error:
+                raise StorageError(f"{self.directory} cannot be flushed: {error}") from error
+            self._new_names = False
+        # Whatever is not flushed yet lies at the end.
+        unflushed = len(self._segments)
+        while unflushed and self._segments[unflushed - 1].dirty:
+            unflushed -= 1
+        for segment in self._segments[unflushed:]:
+            segment.flush()
+
+    def _segment_for(self, total: int) -> Segment:
+        """The segment for an append of so many bytes: the active one, or a new one after it."""
+        if not self._segments:
+            return self._roll()
+        active = self._segments[-1]
+        active.require_sound()
+        too_long = active.size > 0 and active.size + total > self.config.segment_bytes
+        too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
+        return self._roll() if too_long or too_far else active
+
+    def _roll(self) -> Segment:
+        segment = Segment.create(self.directory, self.end_offset, self.config)
+        self._new_names = True
+        if self._segments:
+            self._segments[-1].seal()
+        self._segments.append(segment)
+        return segment
+
+
+def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
+    """The header of a producer's batch that may be appended.
+
+    Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec.
+    """
+    if len(data) > max_batch_bytes:
+        raise BatchTooLarge(f"a batch of {len(data)} bytes exceeds the limit of {max_batch_bytes}")
+    header = batch.check(data)
+    if header.length != len(data):
+        raise CorruptBatch(f"{len(data) - header.length} bytes follow a batch of {header.length}")
+    if header.record_count != header.last_offset_delta + 1:
+        raise InvalidRequest(
+            f"a producer's batch of {header.record_count} records spans "
+            f"{header.last_offset_delta + 1} offsets: it may have no gaps"
+        )
+    if header.codec not in _KNOWN_CODECS:
+        raise UnsupportedCodec(f"codec number {header.codec} is not known here")
+    return header

@@ -1,0 +1,237 @@
+"""All logs of a broker: its data directory."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from folkmoot.brokers import directories
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
+from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.protocol.errors import (
+    ConfigError,
+    DirectoryLocked,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.records import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE: Final = ".lock"
+IDENTITY_FILE: Final = "broker.json"
+CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown"
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    """Content of `broker.json`; fields that a later version adds are passed over."""
+
+    broker_id: int
+
+
+class Logs:
+    """A broker's data directory.
+
+    ```
+    .lock                   held by flock as long as the broker lives; names its process
+    broker.json             {"broker_id": 1}: whose directory this is
+    clean-shutdown          where each log ended, written by an orderly stop, removed by the next start
+    <topic>-<partition>/    see directories.py and Log
+    ```
+
+    Start: lock, compare the identity, finish what was interrupted, take the clean-shutdown file (and
+    remove it: from here on only another orderly stop vouches for the logs), open every log. A log
+    that the file does not vouch for is recovered. Stop is the reverse.
+
+    A partition is known by its topic's id. A directory with another id under the same name belongs
+    to a topic that was deleted and is never served: `create` puts it away. A directory without a
+    readable id is neither served nor touched.
+
+    Owner: the broker's reactor thread.
+    """
+
+    def __init__(self, data: Path, broker_id: int, config: LogConfig) -> None:
+        self._data = data
+        self._broker_id = broker_id
+        self._config = config
+        self._lock = -1
+        self._logs: dict[TopicPartition, Log] = {}
+
+    def start(self) -> None:
+        """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
+        try:
+            self._take_lock()
+            self._check_identity()
+            self._open_all()
+        except OSError as error:
+            self._abandon()
+            raise StorageError(f"{self._data} cannot be used: {error}") from error
+        except BaseException:
+            self._abandon()
+            raise
+
+    def close(self) -> None:
+        """Flush and close all logs, leave word that it was done. Raises the first StorageError, closed."""
+        if self._lock < 0:
+            return
+        ends: dict[str, CleanEnd] = {}
+        failures: list[StorageError] = []
+        for log in self._logs.values():
+            try:
+                end = log.close()
+            except StorageError as error:
+                failures.append(error)
+                continue
+            if end is not None:
+                ends[str(log.name)] = end
+        try:
+            write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
+        except OSError as error:
+            failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
+        self._release_lock()
+        if failures:
+            raise failures[0]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- logs ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def get(self, topic: str, partition: int) -> Log:
+        """The log of a partition. Raises UnknownTopicOrPartition."""
+        log = self._logs.get(TopicPartition(topic, partition))
+        if log is None:
+            raise UnknownTopicOrPartition(f"{topic}-{partition} has no log on this broker")
+        return log
+
+    def create(self, topic: str, topic_id: str, partition: int) -> Log:
+        """The log of a partition, made if it is not there; one of an older topic of the name goes.
+
+        Raises InvalidName, InvalidRequest, StorageError.
+        """
+        name = directories.check_partition(topic, topic_id, partition)
+        log = self._logs.get(name)
+        if log is not None and log.topic_id == topic_id:
+            return log
+        if log is not None:
+            logger.warning("%s: deleting topic %s, it is %s now", name, log.topic_id, topic_id)
+            self._delete(log)
+        try:
+            directories.create(self._data, name, topic_id)
+        except OSError as error:
+            raise StorageError(
+                f"{self._data / str(name)} cannot be created: {error.strerror}"
+            ) from error
+        log = Log(self._data, name, topic_id, self._config)
+        log.start()
+        self._logs[name] = log
+        return log
+
+    def delete_topic(self, topic_id: str) -> None:
+        """Delete all logs of a topic. Raises StorageError; what is left then goes at the next start."""
+        for log in self:
+            if log.topic_id == topic_id:
+                self._delete(log)
+
+    def flush(self) -> None:
+        """Return when all that was appended to any log is on disk. Raises StorageError."""
+        for log in self._logs.values():
+            log.flush()
+
+    def _delete(self, log: Log) -> None:
+        del self._logs[log.name]
+        log.delete()
+
+    # -- start and stop -----------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        try:
+            self._data.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"data={self._data}: {error.strerror}: use another directory"
+            ) from error
+        self._lock = lock
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+            raise DirectoryLocked(
+                f"data={self._data} is in use by process {owner}: stop it or use another directory"
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _check_identity(self) -> None:
+        path = self._data / IDENTITY_FILE
+        try:
+            identity = msgspec.json.decode(path.read_bytes(), type=_Identity)
+        except FileNotFoundError:
+            write_whole(path, msgspec.json.encode(_Identity(self._broker_id)) + b"\n")
+            return
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{path} is not a broker's identity: {error}") from error
+        if identity.broker_id != self._broker_id:
+            raise ConfigError(
+                f"broker_id={self._broker_id} is not allowed with data={self._data}, which belongs "
+                f"to broker {identity.broker_id}: use that id or another directory"
+            )
+
+    def _open_all(self) -> None:
+        directories.finish(self._data)
+        ends = self._take_clean_ends()
+        for name, topic_id in directories.served(self._data):
+            if not topic_id:
+                logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
+                continue
+            log = Log(self._data, name, topic_id, self._config)
+            log.start(ends.get(str(name)))
+            self._logs[name] = log
+
+    def _take_clean_ends(self) -> dict[str, CleanEnd]:
+        """What the last orderly stop vouched for; its word holds for one start."""
+        path = self._data / CLEAN_SHUTDOWN_FILE
+        data = read_checked(path)
+        if path.exists():
+            path.unlink()
+            sync_directory(self._data)
+        if data is None:
+            return {}
+        try:
+            return msgspec.json.decode(data, type=dict[str, CleanEnd])
+        except msgspec.MsgspecError as error:
+            logger.warning("%s: not understood, recovering all logs: %s", path, error)
+            return {}
+
+    def _abandon(self) -> None:
+        for log in self._logs.values():
+            log.abandon()
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        self._logs.clear()
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            os.close(lock)
