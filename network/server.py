@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, NamedTuple
 
 import zmq
@@ -93,10 +94,14 @@ class ServerSocket:
         """Let `wait` end when a descriptor becomes readable too."""
         self._poller.register(descriptor, zmq.POLLIN)
 
-    def wait(self, timeout: float | None) -> None:
-        """Wait for a message or a watched descriptor, at most `timeout` seconds."""
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for a message or a watched descriptor, at most `timeout` seconds.
+
+        True if a watched descriptor is readable.
+        """
         # Rounded up, so that a loop with a deadline does not spin through its last millisecond.
-        self._poller.poll(None if timeout is None else max(0, -int(-timeout * 1000 // 1)))
+        ready = self._poller.poll(None if timeout is None else ceil(timeout * 1000))
+        return any(found is not self._socket for found, _ in ready)
 
     def receive(self, limit: int) -> list[Message]:
         """What has arrived, at most `limit` messages; never waits."""

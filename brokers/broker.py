@@ -1,0 +1,140 @@
+"""A broker: all its parts, started in order and stopped in reverse."""
+
+import logging
+import resource
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+from folkmoot.brokers.config import BrokerConfig
+from folkmoot.brokers.durable import write_whole
+from folkmoot.brokers.handlers import Context
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.reactor import Reactor
+from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
+from folkmoot.coordination.store import Connect
+from folkmoot.network.server import ServerSocket
+from folkmoot.protocol.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_ID_FILE: Final = "directory-id"
+
+
+class Broker:
+    """One broker, in this process, from `start` to `close`.
+
+    The order of starting is the order of trust: the data directory is locked and its logs recovered
+    before a port is opened; the port is open before ZooKeeper tells others of it; the reactor runs
+    before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
+    first out of ZooKeeper, then an answer for all who wait, then the logs are flushed and closed.
+
+    Start and close it from one thread. `failed` is set when something ended it from within.
+    """
+
+    def __init__(self, config: BrokerConfig, connect: Connect) -> None:
+        self._config = config
+        self._connect = connect
+        self._stack = ExitStack()
+        self._ended = Event()
+        self._failure: Exception | None = None
+        self._listeners: dict[str, str] = {}
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """Listener name → "host:port" as advertised; known once it has started."""
+        return dict(self._listeners)
+
+    def start(self) -> None:
+        """Return when the broker is registered and serves.
+
+        Raises DirectoryLocked, ConfigError, StorageError, AddressTaken, ZooKeeperUnreachable,
+        BrokerIdTaken; then nothing is left running or locked.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        config = self._config
+        _raise_open_file_limit()
+        logs = Logs(config.data, config.broker_id, config.log)
+        logs.start()
+        self._stack.callback(logs.close)
+        socket = ServerSocket()
+        self._stack.callback(socket.close)
+        for listener in config.listeners:
+            port = socket.bind(listener.bind_host, listener.bind_port)
+            self._listeners[listener.name] = listener.advertised(port)
+        context = Context(config.broker_id, logs, config.log.max_batch_bytes)
+        reactor = Reactor(socket, context, self._fail)
+        self._stack.callback(reactor.stop)
+        identity = Identity(
+            broker_id=config.broker_id,
+            directory=_directory_id(config.data),
+            listeners=self._listeners,
+            session_timeout=config.session_timeout,
+        )
+        watcher = ClusterWatcher(
+            self._connect, identity, Reports(view=reactor.show, failed=self._fail)
+        )
+        self._stack.callback(watcher.close)
+        reactor.start()
+        watcher.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until something ends the broker from within; raises that. False when time is up."""
+        if not self._ended.wait(timeout):
+            return False
+        assert self._failure is not None
+        raise self._failure
+
+    def close(self) -> None:
+        """Stop in order. Raises StorageError if a log could not be flushed; stopped all the same."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._ended.set()
+
+
+def _directory_id(data: Path) -> str:
+    """What tells this data directory from any other, made when it is first used."""
+    path = data / DIRECTORY_ID_FILE
+    try:
+        with suppress(FileNotFoundError):
+            known = path.read_text(encoding="ascii", errors="replace").strip()
+            if known:
+                return known
+        new = uuid4().hex
+        write_whole(path, new.encode())
+        return new
+    except OSError as error:
+        raise StorageError(f"{path} cannot be used: {error.strerror}") from error
+
+
+def _raise_open_file_limit() -> None:
+    """Every partition costs files; the soft limit of most systems is meant for `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays at %d: %s", soft, error)

@@ -1,0 +1,186 @@
+"""The broker's one loop: it owns the socket, the logs, the parked requests and every timer."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, Final, NamedTuple
+
+from folkmoot.brokers.handlers import Answer, Context, Now, Wait, handle, wake
+from folkmoot.brokers.parked import Parked
+from folkmoot.brokers.view import ClusterView
+from folkmoot.coordination.bell import Bell
+from folkmoot.network.server import Message, ServerSocket
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import (
+    BrokerStopping,
+    FolkmootError,
+    InvalidRequest,
+    UnknownServerError,
+)
+
+log = logging.getLogger(__name__)
+
+MESSAGES_PER_TURN: Final = 64
+LAST_MESSAGES: Final = 1_000
+NO_CORRELATION: Final = -1
+STOP_LINGER: Final = 0.5
+STOP_TIMEOUT: Final = 10.0
+
+
+class Asked(NamedTuple):
+    """Who waits for the answer, and to what."""
+
+    peer: bytes
+    correlation_id: int
+    request: Any
+
+
+@dataclass(eq=False, slots=True)
+class Timer:
+    """Something to be done about every `period` seconds, on the reactor's thread."""
+
+    period: float
+    action: Callable[[], None]
+    due: float = 0.0
+
+
+class Reactor:
+    """One thread, no locks. All that the broker keeps is touched here and nowhere else.
+
+    Turn: wait for messages, the bell or the next deadline; empty the inbox; handle a bounded number
+    of messages; answer those parked requests that are due; run due timers. Appends of one turn wake
+    a parked fetch once.
+
+    Other threads hand in work with `post` and never wait. Requests are taken one at a time, to their
+    end, so that a peer's requests take effect in the order sent.
+
+    Whatever a peer sends costs at most that peer an error: a typed one for what is wrong with the
+    request, UnknownServerError, with the stack in the log, for a fault of ours. What cannot be read
+    at all is answered under correlation id -1. Only a failure of the loop itself ends it, and is
+    reported to `failed`.
+
+    Stopping: parked requests, and those that still arrive, are answered with BrokerStopping.
+    """
+
+    def __init__(
+        self, socket: ServerSocket, context: Context, failed: Callable[[Exception], None]
+    ) -> None:
+        self._socket = socket
+        self._context = context
+        self._failed = failed
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._bell = Bell()
+        self._timers: list[Timer] = []
+        self._running = True
+        self._thread = Thread(target=self._run, name="reactor", daemon=True)
+
+    def every(self, period: float, action: Callable[[], None]) -> None:
+        """Have something done from time to time. Before `start` only."""
+        self._timers.append(Timer(period, action, time.monotonic() + period))
+
+    def start(self) -> None:
+        self._socket.watch(self._bell.fileno())
+        self._thread.start()
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have `work` done on the reactor's thread. From any thread; does not wait."""
+        self._inbox.append(work)
+        self._bell.ring()
+
+    def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
+        """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
+        self.post(lambda: self._context.show(view, deleted))
+
+    def stop(self) -> None:
+        """Answer all who wait, then end; the socket is closed. Any thread but the reactor's."""
+        if self._thread.is_alive():
+            self.post(self._end)
+            self._thread.join(STOP_TIMEOUT)
+        self._bell.close()
+
+    def _end(self) -> None:
+        self._running = False
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                self._turn()
+            self._say_goodbye()
+        except Exception as error:
+            log.exception("the reactor failed")
+            self._failed(error)
+        finally:
+            self._socket.close(STOP_LINGER)
+
+    def _turn(self) -> None:
+        if self._socket.wait(self._time_left()):
+            self._bell.silence()
+        while self._inbox:
+            self._inbox.popleft()()
+        messages = self._socket.receive(MESSAGES_PER_TURN)
+        now = Now(time.monotonic(), time.time_ns() // 1_000_000)
+        for message in messages:
+            self._take(message, now)
+        for parked in self._context.parked.take_woken(now.monotonic):
+            self._wake(parked.request)
+        for timer in self._timers:
+            if timer.due <= now.monotonic:
+                timer.due = now.monotonic + timer.period
+                timer.action()
+
+    def _time_left(self) -> float | None:
+        deadlines = [timer.due for timer in self._timers]
+        parked = self._context.parked.next_deadline()
+        if parked is not None:
+            deadlines.append(parked)
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def _take(self, message: Message, now: Now) -> None:
+        asked = Asked(message.peer, NO_CORRELATION, None)
+        try:
+            envelope = wire.decode_envelope(_first_frame(message))
+            asked = Asked(message.peer, envelope.correlation_id, None)
+            request = wire.decode_body(envelope)
+            outcome = handle(request, message.frames[1:], now, self._context)
+            if isinstance(outcome, Wait):
+                asked = Asked(message.peer, envelope.correlation_id, request)
+                self._context.parked.park(Parked(*outcome, asked))
+            elif outcome is not None:
+                self._answer(asked, outcome)
+        except Exception as error:
+            self._refuse(asked, error)
+
+    def _wake(self, asked: Asked) -> None:
+        try:
+            self._answer(asked, wake(asked.request, self._context))
+        except Exception as error:
+            self._refuse(asked, error)
+
+    def _answer(self, asked: Asked, answer: Answer) -> None:
+        envelope = wire.encode_response(asked.correlation_id, answer.response)
+        self._socket.send(asked.peer, (envelope, *answer.payloads))
+
+    def _refuse(self, asked: Asked, error: Exception) -> None:
+        if not isinstance(error, FolkmootError):
+            log.error("a request could not be answered", exc_info=error)
+            error = UnknownServerError("the broker failed at this request: its log says how")
+        self._socket.send(asked.peer, (wire.encode_error(asked.correlation_id, error),))
+
+    def _say_goodbye(self) -> None:
+        stopping = BrokerStopping("the broker is stopping: ask again elsewhere or later")
+        for parked in self._context.parked.take_all():
+            self._refuse(parked.request, stopping)
+        for message in self._socket.receive(LAST_MESSAGES):
+            with suppress(InvalidRequest):
+                envelope = wire.decode_envelope(_first_frame(message))
+                self._refuse(Asked(message.peer, envelope.correlation_id, None), stopping)
+
+
+def _first_frame(message: Message) -> memoryview:
+    if not message.frames:
+        raise InvalidRequest("a message without frames is not a request")
+    return message.frames[0]
