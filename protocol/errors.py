@@ -185,6 +185,10 @@ class DirectoryLocked(FolkmootError):
     """Another process uses the same data directory."""
 
 
+class NotConfirmed(FolkmootError):
+    """Something that cannot be undone was asked for, and not confirmed."""
+
+
 class AddressTaken(FolkmootError):
     """The port to listen on is in use, or the address is not one of this machine."""
 

@@ -1,0 +1,104 @@
+"""The command line's front: finds the command, and turns errors into one line and an exit code.
+
+A command is a module with `add_arguments(parser)` and `run(args) -> exit code`. Only the module of
+the command that was chosen is imported, so that help appears at once; modules import what is heavy
+in `run`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NamedTuple
+
+from folkmoot import __version__
+from folkmoot.protocol.errors import (
+    BrokerIdTaken,
+    BrokerUnreachable,
+    ConfigError,
+    DirectoryLocked,
+    FolkmootError,
+    InvalidName,
+    NotConfirmed,
+    RequestTimeout,
+    ZooKeeperUnreachable,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+REFUSED: Final = 4
+INTERRUPTED: Final = 130
+
+
+class Command(NamedTuple):
+    """Where a command lives, and its line in the help."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: Final = {
+    "broker": Command("folkmoot.console.broker", "run one broker until it is told to stop"),
+    "topic": Command("folkmoot.console.topic", "create, list, describe and delete topics"),
+}
+
+EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
+    ConfigError: USAGE,
+    InvalidName: USAGE,
+    BrokerUnreachable: UNREACHABLE,
+    RequestTimeout: UNREACHABLE,
+    ZooKeeperUnreachable: UNREACHABLE,
+    BrokerIdTaken: REFUSED,
+    DirectoryLocked: REFUSED,
+    NotConfirmed: REFUSED,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line given, by default this process's. → the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        args = build_parser(words).parse_args(words)
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except FolkmootError as error:
+        print(f"folkmoot: {error}", file=sys.stderr)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has enough. Nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for these words; of all commands only the chosen one's options are known to it."""
+    parser = argparse.ArgumentParser(
+        prog="folkmoot",
+        description="A replicated, partitioned log with consumer groups.",
+        epilog="exit codes: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 refused for safety",
+    )
+    parser.add_argument("--version", action="version", version=f"folkmoot {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, (module_name, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name == chosen:
+            module = import_module(module_name)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def exit_code(error: FolkmootError) -> int:
+    """The process's exit code for an error."""
+    return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""`folkmoot topic`: create, list, describe and delete topics."""
+
+import argparse
+import sys
+
+from folkmoot.console.options import add_output, add_zookeeper, store_of
+from folkmoot.console.tables import show
+from folkmoot.protocol.errors import ConfigError, NotConfirmed, UnknownTopicOrPartition
+from folkmoot.protocol.names import check_name
+
+DEFAULT_PARTITIONS = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    create = actions.add_parser("create", help="create a topic on the live brokers")
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument(
+        "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
+    )
+    create.set_defaults(act=_create)
+
+    listing = actions.add_parser("list", help="all topics")
+    listing.set_defaults(act=_list)
+
+    describe = actions.add_parser("describe", help="a topic's partitions and who leads them")
+    describe.add_argument("topic", metavar="TOPIC")
+    describe.set_defaults(act=_describe)
+
+    delete = actions.add_parser("delete", help="delete a topic and all its records")
+    delete.add_argument("topic", metavar="TOPIC")
+    delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
+    delete.set_defaults(act=_delete)
+
+    for action in (create, listing, describe, delete):
+        add_zookeeper(action)
+    for action in (listing, describe):
+        add_output(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    if "topic" in args:
+        check_name("topic", args.topic)
+    code: int = args.act(args)
+    return code
+
+
+def _create(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import brokers, topics
+    from folkmoot.coordination.store import run
+
+    if args.partitions < 1:
+        raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
+    with store_of(args) as store:
+        alive = list(run(store, brokers.live()))
+        run(store, topics.create(args.topic, args.partitions, alive))
+    print(f"created topic {args.topic} with {args.partitions} partitions")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.store import run
+
+    rows = []
+    with store_of(args) as store:
+        for name in run(store, topics.names()):
+            topic = run(store, topics.read(name))
+            if topic is not None:
+                rows.append((name, len(topic.partitions), topic.topic_id))
+    show(("topic", "partitions", "id"), rows, args.output)
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import brokers, topics
+    from folkmoot.coordination.store import run
+
+    with store_of(args) as store:
+        topic = run(store, topics.read(args.topic))
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
+        alive = run(store, brokers.live())
+    rows = []
+    for number, replicas in enumerate(topic.partitions):
+        leader = replicas[0] if replicas and replicas[0] in alive else None
+        address = alive[leader].listeners.get("client") if leader is not None else None
+        rows.append((number, leader, address, replicas))
+    show(("partition", "leader", "address", "replicas"), rows, args.output)
+    return 0
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.store import run
+
+    with store_of(args) as store:
+        if not args.yes:
+            if run(store, topics.read(args.topic)) is None:
+                raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
+            _confirm(args.topic)
+        run(store, topics.delete(args.topic))
+    print(f"deleted topic {args.topic}")
+    return 0
+
+
+def _confirm(topic: str) -> None:
+    prompt = f"This deletes all records of {topic}. Type its name to go on: "
+    print(prompt, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != topic:
+        raise NotConfirmed(f"topic {topic} was not deleted: type its name, or use --yes")
