@@ -5,6 +5,7 @@ it, and returns its own result. Verbs do no I/O: `store.run` carries one out on 
 thread carries many out at a time, and a simulator may do it in any order it likes.
 """
 
+import re
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -13,9 +14,19 @@ import msgspec
 from folkmoot.protocol.errors import FolkmootError, RetriableError
 
 Ring = Callable[[], None]
-"""Called once, on any thread, when what was read may have changed; may only ring a bell."""
+"""Called once, on any thread, when what was read may have changed; may only ring a bell.
+
+It also rings when the connection breaks: nothing is watched any more then, so read again. A ring
+armed twice on one node rings once. It rings too often rather than too seldom.
+"""
 
 ANY_VERSION = -1
+
+MAX_REQUEST_BYTES = 1_000_000
+"""A little less than ZooKeeper's default `jute.maxbuffer`: it answers more with a broken connection."""
+
+_PATH = re.compile(r"/|(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
+_OVERHEAD_BYTES = 100  # of a write besides path and data: the header, the ACL, the version
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -130,9 +141,31 @@ class MultiFailed(StoreError):
         self.cause = cause
 
 
+class TooLarge(StoreError):
+    """The operation is more than ZooKeeper takes in one request."""
+
+
 class ConnectionLost(StoreError, RetriableError):
     """The connection broke before the answer: the operation was done, or not. Read to find out."""
 
 
 class SessionLost(StoreError):
-    """The session is over: its ephemeral nodes are gone, and it will never do anything again."""
+    """The session is over: its ephemeral nodes are gone, and it will never do anything again.
+
+    What was under way when it ended was done before that, or never will be.
+    """
+
+
+def refusal(operation: Operation) -> TooLarge | None:
+    """Why an operation must not be sent, if so. Raises ValueError for a path that cannot be one."""
+    writes = operation.writes if isinstance(operation, Multi) else (operation,)
+    size = 0
+    for write in writes:
+        if _PATH.fullmatch(write.path) is None:
+            raise ValueError(f"not a path below the chroot: {write.path!r}")
+        size += _OVERHEAD_BYTES + len(write.path)
+        if isinstance(write, Create | Set):
+            size += len(write.data)
+    if size <= MAX_REQUEST_BYTES:
+        return None
+    return TooLarge(f"{writes[0].path}: {size} bytes in one request, ZooKeeper takes a million")
