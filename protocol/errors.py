@@ -197,6 +197,10 @@ class StartFailed(FolkmootError):
     """A child process (ZooKeeper, a broker, a Spark app) did not come up."""
 
 
+class DockerUnavailable(FolkmootError):
+    """No Docker engine answers, or an image that is needed is neither here nor to be had."""
+
+
 class SchemaNotFound(FolkmootError):
     """No schema has the id or subject asked for."""
 
