@@ -10,7 +10,7 @@ JOINING ─────────► MEMBER ───────────�
 For each partition that the plan gives to this member:
 
 ```
-(nothing) ─ ClaimPartition ─► claiming ─ Claim ───► held ─ plan takes it ─► revoking ─ Drained ─► releasing ─► (nothing)
+(none) ─ ClaimPartition ─► claiming ─ Claim ─► held ─ plan takes it ─► revoking ─ Drained ─► releasing ─► (none)
                                  │ Blocked            │ VerifyOwner says no, commit fenced,
                                  ▼                    │ session silent for too long
                               waiting ─ its owner's   ▼
@@ -256,7 +256,8 @@ class GroupMember:
 
     def _consider_planning(self, now: float) -> None:
         """The oldest plans; each younger member only if the older ones have not after a while."""
-        assert self._members is not None and self._known_topics is not None
+        assert self._members is not None
+        assert self._known_topics is not None
         plan, known = self.plan.plan, self._known_topics
         due = plan.members != self._members or any(
             plan.topics.get(topic) != known.get(topic) for topic in self.topics

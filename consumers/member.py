@@ -35,7 +35,6 @@ from folkmoot.consumers.events import (
     Join,
     Leave,
     Leaving,
-    Left,
     MakePlan,
     Notice,
     OwnerRang,

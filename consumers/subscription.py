@@ -1,0 +1,182 @@
+"""A consumer's place in its group, seen from the thread that polls.
+
+Turns the group thread's notices into what the fetcher reads and into the application's callbacks,
+and the application's progress into commits. Notices are taken in their order; only the outcomes of
+commits overtake, since a callback may be waiting for one.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Rebalanced, Revoking
+from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.consumers.member import Member
+from folkmoot.consumers.positions import Positions
+from folkmoot.coordination.bell import Bell
+from folkmoot.protocol.errors import NotOwner, RequestTimeout
+from folkmoot.protocol.records import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.5
+
+OnPartitions = Callable[[list[TopicPartition]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What the application wants to be told, in the polling thread."""
+
+    on_assign: OnPartitions
+    on_revoke: OnPartitions
+    on_lost: OnPartitions
+    on_rebalance: Callable[[Rebalanced], None]
+
+
+class Subscription:
+    """Serves one member; owned by the polling thread, which `bell` wakes."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member: Member,
+        fetcher: Fetcher,
+        positions: Positions,
+        callbacks: Callbacks,
+        bell: Bell,
+    ) -> None:
+        self.member = member
+        self.epochs: dict[TopicPartition, int] = {}
+        self.left = False
+        self._config = config
+        self._fetcher = fetcher
+        self._positions = positions
+        self._callbacks = callbacks
+        self._bell = bell
+        self._notices: deque[Notice] = deque()
+        self._awaited: dict[int, list[Committed]] = {}
+        self._token = 0
+        self._commit_at = time.monotonic() + config.commit_interval
+
+    @property
+    def due(self) -> bool:
+        """The next automatic commit is due; `serve` makes it."""
+        return time.monotonic() >= self._commit_at
+
+    def serve(self) -> None:
+        """Act on what the group thread said since the last time, and commit when it is due."""
+        self._pump()
+        while self._notices:
+            notice = self._notices.popleft()
+            match notice:
+                case Assigned():
+                    self._assigned([notice, *self._more(Assigned)])
+                case Revoking():
+                    self._revoking([notice, *self._more(Revoking)])
+                case Lost():
+                    self._lost([notice, *self._more(Lost)])
+                case Rebalanced():
+                    self._callbacks.on_rebalance(notice)
+                case Left():
+                    self.left = True
+        if self.due:
+            self._commit_at = time.monotonic() + self._config.commit_interval
+            offsets = self._positions.uncommitted(self.epochs)
+            if offsets and self._config.auto_commit:
+                self._token += 1
+                self.member.commit(self._token, offsets)
+
+    def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
+        """Commit and wait. Raises NotOwner, RequestTimeout."""
+        self._token += 1
+        token = self._token
+        outcomes = self._awaited[token] = []
+        self.member.commit(token, offsets)
+        deadline = time.monotonic() + timeout
+        try:
+            while sum(len(each.offsets) + len(each.refused) for each in outcomes) < len(offsets):
+                self._pump()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise RequestTimeout(
+                        f"ZooKeeper did not answer a commit within {timeout:g} s: "
+                        "it may still come to pass"
+                    )
+                self._bell.wait(min(remaining, _LOOK))
+        finally:
+            del self._awaited[token]
+        refused = sorted(frozenset().union(*(each.refused for each in outcomes)))
+        if refused:
+            some = ", ".join(map(str, refused))
+            raise NotOwner(f"not committed, another member owns it now: {some}")
+
+    def leave(self, deadline: float) -> None:
+        """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic)."""
+        self.member.begin_to_leave()
+        while not self.left and self.member.error is None:
+            self.serve()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            if not self.left:
+                self._bell.wait(min(remaining, _LOOK))
+        self.member.stop(max(0.0, deadline - time.monotonic()))
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Take what the group thread said. Raises what ended it."""
+        while self.member.notices:
+            notice = self.member.notices.popleft()
+            if not isinstance(notice, Committed):
+                self._notices.append(notice)
+                continue
+            self._positions.commit(notice.offsets)
+            if notice.token in self._awaited:
+                self._awaited[notice.token].append(notice)
+            elif notice.refused:
+                some = ", ".join(map(str, sorted(notice.refused)))
+                log.warning("a commit was refused, another member owns %s", some)
+        if self.member.error is not None:
+            raise self.member.error
+
+    def _more(self, kind: type[Any]) -> Iterator[Any]:
+        """The notices of the same kind that follow at once: the application is called for all."""
+        while self._notices and isinstance(self._notices[0], kind):
+            yield self._notices.popleft()
+
+    def _assigned(self, notices: list[Assigned]) -> None:
+        """Nothing is fetched before the callback has returned: it may seek."""
+        for notice in notices:
+            self.epochs[notice.partition] = notice.epoch
+            self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
+        self._callbacks.on_assign([notice.partition for notice in notices])
+
+    def _revoking(self, notices: list[Revoking]) -> None:
+        partitions = [each.partition for each in notices if each.partition in self.epochs]
+        for partition in partitions:
+            self._fetcher.remove(partition)
+        if partitions:
+            self._callbacks.on_revoke(partitions)
+        for partition in partitions:
+            final = self._positions.processed(partition) if self._config.auto_commit else None
+            self._forget(partition)
+            self.member.drained(partition, final)
+
+    def _lost(self, notices: list[Lost]) -> None:
+        partitions = [each.partition for each in notices if each.partition in self.epochs]
+        for notice in notices:
+            log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
+            self._forget(notice.partition)
+        if partitions:
+            self._callbacks.on_lost(partitions)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._fetcher.remove(partition)
+        self._positions.forget(partition)
+        self.epochs.pop(partition, None)

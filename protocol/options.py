@@ -1,0 +1,34 @@
+"""Building a frozen config from keyword options, so that a typing slip is found where it was made."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from folkmoot.protocol.errors import ConfigError
+
+_Config = TypeVar("_Config")
+
+
+def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
+    """A `config` (a dataclass) of these options. Raises ConfigError for an unknown or missing one."""
+    assert dataclasses.is_dataclass(config)
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    for name in options:
+        if name not in fields:
+            raise unknown_option(name, fields)
+    for name, field in fields.items():
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and name not in options:
+            raise ConfigError(f"option {name}=… is missing")
+    built: _Config = config(**options)
+    return built
+
+
+def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for an option that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f": did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"option {name!r} is not known{hint}")
