@@ -3,23 +3,17 @@
 from __future__ import annotations  # kazoo's generic classes are so in the stubs only
 
 import logging
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import SessionExpiredError
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
-from kazoo.protocol.states import Callback, KazooState
-from kazoo.retry import KazooRetry
+from kazoo.protocol.states import KazooState
 
-from folkmoot.coordination import connect_string, kazoo_calls
+from folkmoot.coordination import connect_string, kazoo_calls, kazoo_client
 from folkmoot.coordination.operations import (
     ConnectionLost,
     Exists,
@@ -32,7 +26,6 @@ from folkmoot.coordination.store import Outcome, SessionState, ensure, run
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 
 CLOSE_TIMEOUT = 1.5
-IN_FLIGHT = 128
 
 _OVER = "the ZooKeeper session is over"
 
@@ -64,7 +57,7 @@ class ZooKeeperStore:
     it. None of them may wait for anything, an answer of this store least of all. (An answer that is
     there before its `done` is known is given to it on the thread that submitted.)
 
-    **Operations** wait in `_waiting` while there is no connection; at most IN_FLIGHT are in kazoo's
+    **Operations** wait in `_waiting` while there is no connection; at most MAX_QUEUED are in kazoo's
     hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those
     in flight with ConnectionLost; a session that ends ends everything with SessionLost.
 
@@ -98,18 +91,10 @@ class ZooKeeperStore:
         self._negotiated = session_timeout
         self._last_acknowledged = 0.0
         self._identity: tuple[int, bytes] = (0, b"")
-        self._client = KazooClient(
-            hosts=servers,
-            timeout=session_timeout,
-            handler=_OneThread(),
-            # For connecting only; operations never see a retry of kazoo's.
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, ignore_expire=False
-            ),
-            logger=_quiet_logger(),
+        self._client = kazoo_client.create(
+            servers, session_timeout, self._may_connect, self._connected
         )
         self._client.add_listener(self._connection_changed)
-        _intercept_connecting(self._client, self._may_connect, self._connected)
 
     def start(self, chroot: str, connect_timeout: float) -> None:
         """Connect, and make sure of the chroot. Raises ZooKeeperUnreachable."""
@@ -201,7 +186,7 @@ class ZooKeeperStore:
                 self._waiting
                 and self._state is SessionState.CONNECTED
                 and not self._over
-                and len(self._in_flight) < IN_FLIGHT
+                and len(self._in_flight) < kazoo_client.MAX_QUEUED
             ):
                 request = self._waiting.popleft()
                 request.sent = time.monotonic()
@@ -318,70 +303,6 @@ class _Request:
             log.exception("what was to be done after %r failed", self.operation)
 
 
-class _OneThread(SequentialThreadingHandler):
-    """Runs results and watches on the connection thread, at once and in order.
-
-    Never `running`, it has no worker threads, and kazoo then calls the callbacks of results itself.
-    """
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def dispatch_callback(self, callback: Callback) -> None:
-        try:
-            callback.func(*callback.args)
-        except Exception:  # it must not take the connection thread with it
-            log.exception("a ring failed")
-
-    def create_socket_pair(self) -> tuple[socket.socket, _Waker]:
-        """kazoo's own pair would block the thread that submits, and us with it, when it is full."""
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
-        return reader, _Waker(writer)
-
-
-class _Waker:
-    """The end of a socket pair into which kazoo writes one byte for each request it has queued.
-
-    A full pair holds more bytes than there can be requests (IN_FLIGHT), so that a byte may be
-    dropped then: kazoo reads one per request, and enough are there.
-    """
-
-    def __init__(self, writer: socket.socket) -> None:
-        self._writer = writer
-
-    def send(self, data: bytes) -> int:
-        with suppress(BlockingIOError):
-            self._writer.send(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def _intercept_connecting(
-    client: KazooClient, may_connect: Callable[[], bool], connected: Callable[[float], None]
-) -> None:
-    """Ask before each attempt of kazoo's to connect, and tell the session timeout negotiated.
-
-    kazoo has no public way for either. This is the one place that reaches into it.
-    """
-    connection = cast(Any, client)._connection
-    original: Callable[[str, str, int], tuple[float, float]] = connection._connect
-
-    def connect_if_allowed(host: str, address: str, port: int) -> tuple[float, float]:
-        if not may_connect():
-            raise SessionExpiredError(_OVER)
-        read_timeout_ms, connect_timeout_ms = original(host, address, port)
-        connected(read_timeout_ms * 1.5 / 1000)  # kazoo reads for two thirds of it
-        return read_timeout_ms, connect_timeout_ms
-
-    connection._connect = connect_if_allowed
-
-
 def _make_sure_of(chroot: str) -> Verb[None]:
     while True:
         try:
@@ -395,16 +316,3 @@ def _make_sure_of(chroot: str) -> Verb[None]:
 
 def _nobody(_: Outcome) -> None:
     pass
-
-
-def _quiet_logger() -> logging.Logger:
-    """kazoo tells of every attempt to connect, as a warning. To our users that is detail."""
-    logger = logging.getLogger(f"{__name__}.kazoo")
-
-    def as_detail(record: logging.LogRecord) -> bool:
-        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return logger.isEnabledFor(logging.DEBUG)
-
-    if not logger.filters:
-        logger.addFilter(as_detail)
-    return logger

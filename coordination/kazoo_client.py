@@ -1,0 +1,122 @@
+"""kazoo's client without what it would do on its own: worker threads, retries, a second session."""
+
+from __future__ import annotations  # kazoo's generic classes are so in the stubs only
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import Callback
+from kazoo.retry import KazooRetry
+
+MAX_QUEUED = 128
+"""So many requests may be in kazoo's hands at a time: see `_Waker`."""
+
+log = logging.getLogger(__name__)
+
+
+def create(
+    servers: str,
+    session_timeout: float,
+    may_connect: Callable[[], bool],
+    connected: Callable[[float], None],
+) -> KazooClient:
+    """A client that is not started.
+
+    `may_connect` is asked before each attempt to connect, `connected` is told the session timeout
+    negotiated; both on the connection thread.
+    """
+    client = KazooClient(
+        hosts=servers,
+        timeout=session_timeout,
+        handler=_OneThread(),
+        # For connecting only: what goes through `*_async` never sees a retry.
+        connection_retry=KazooRetry(
+            max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, ignore_expire=False
+        ),
+        logger=_quiet_logger(),
+    )
+    _intercept_connecting(client, may_connect, connected)
+    return client
+
+
+class _OneThread(SequentialThreadingHandler):
+    """Runs results and watches on the connection thread, at once and in order.
+
+    Never `running`, it has no worker threads, and kazoo then calls the callbacks of results itself.
+    """
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        try:
+            callback.func(*callback.args)
+        except Exception:  # it must not take the connection thread with it
+            log.exception("a ring failed")
+
+    def create_socket_pair(self) -> tuple[socket.socket, _Waker]:
+        """kazoo's own pair would block the thread that submits, and us with it, when it is full."""
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        return reader, _Waker(writer)
+
+
+class _Waker:
+    """The end of a socket pair into which kazoo writes one byte for each request it has queued.
+
+    A full pair holds more bytes than there can be requests (MAX_QUEUED), so that a byte may be
+    dropped then: kazoo reads one per request, and enough are there.
+    """
+
+    def __init__(self, writer: socket.socket) -> None:
+        self._writer = writer
+
+    def send(self, data: bytes) -> int:
+        with suppress(BlockingIOError):
+            self._writer.send(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _intercept_connecting(
+    client: KazooClient, may_connect: Callable[[], bool], connected: Callable[[float], None]
+) -> None:
+    """Ask before each attempt of kazoo's to connect, and tell the session timeout negotiated.
+
+    kazoo has no public way for either. This is the one place that reaches into it.
+    """
+    connection = cast(Any, client)._connection
+    original: Callable[[str, str, int], tuple[float, float]] = connection._connect
+
+    def connect_if_allowed(host: str, address: str, port: int) -> tuple[float, float]:
+        if not may_connect():
+            raise SessionExpiredError("the session is over")
+        read_timeout_ms, connect_timeout_ms = original(host, address, port)
+        connected(read_timeout_ms * 1.5 / 1000)  # kazoo reads for two thirds of it
+        return read_timeout_ms, connect_timeout_ms
+
+    connection._connect = connect_if_allowed
+
+
+def _quiet_logger() -> logging.Logger:
+    """kazoo tells of every attempt to connect, as a warning. To our users that is detail."""
+    logger = logging.getLogger(f"{__name__}.kazoo")
+
+    def as_detail(record: logging.LogRecord) -> bool:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logger.isEnabledFor(logging.DEBUG)
+
+    if not logger.filters:
+        logger.addFilter(as_detail)
+    return logger
