@@ -19,7 +19,7 @@ from folkmoot.coordination.store import Connect
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol.errors import StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DIRECTORY_ID_FILE: Final = "directory-id"
 
@@ -137,4 +137,4 @@ def _raise_open_file_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError) as error:
-            log.warning("the limit of open files stays at %d: %s", soft, error)
+            logger.warning("the limit of open files stays at %d: %s", soft, error)

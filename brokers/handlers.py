@@ -44,7 +44,7 @@ from folkmoot.protocol.requests import (
     ProduceResult,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_WAIT: Final = 30.0
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
@@ -110,7 +110,7 @@ class Context:
             try:
                 self.logs.delete_topic(topic_id)
             except StorageError as error:
-                log.error("logs of a deleted topic are left behind: %s", error)
+                logger.error("logs of a deleted topic are left behind: %s", error)
 
     def hint(self, entry: _Entry, error: FolkmootError) -> BrokerInfo | None:
         """Who leads, for those who asked the wrong broker."""

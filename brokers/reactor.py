@@ -1,11 +1,10 @@
-"""The broker's one loop: it owns the socket, the logs, the parked requests and every timer."""
+"""The broker's one loop: it owns the socket, the logs, the parked requests and their deadlines."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from folkmoot.protocol.errors import (
     UnknownServerError,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN: Final = 64
 LAST_MESSAGES: Final = 1_000
@@ -39,21 +38,12 @@ class Asked(NamedTuple):
     request: Any
 
 
-@dataclass(eq=False, slots=True)
-class Timer:
-    """Something to be done about every `period` seconds, on the reactor's thread."""
-
-    period: float
-    action: Callable[[], None]
-    due: float = 0.0
-
-
 class Reactor:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
     Turn: wait for messages, the bell or the next deadline; empty the inbox; handle a bounded number
-    of messages; answer those parked requests that are due; run due timers. Appends of one turn wake
-    a parked fetch once.
+    of messages; answer those parked requests that are due. Appends of one turn wake a parked fetch
+    once.
 
     Other threads hand in work with `post` and never wait. Requests are taken one at a time, to their
     end, so that a peer's requests take effect in the order sent.
@@ -74,13 +64,8 @@ class Reactor:
         self._failed = failed
         self._inbox: deque[Callable[[], None]] = deque()
         self._bell = Bell()
-        self._timers: list[Timer] = []
         self._running = True
         self._thread = Thread(target=self._run, name="reactor", daemon=True)
-
-    def every(self, period: float, action: Callable[[], None]) -> None:
-        """Have something done from time to time. Before `start` only."""
-        self._timers.append(Timer(period, action, time.monotonic() + period))
 
     def start(self) -> None:
         self._socket.watch(self._bell.fileno())
@@ -111,7 +96,7 @@ class Reactor:
                 self._turn()
             self._say_goodbye()
         except Exception as error:
-            log.exception("the reactor failed")
+            logger.exception("the reactor failed")
             self._failed(error)
         finally:
             self._socket.close(STOP_LINGER)
@@ -127,17 +112,10 @@ class Reactor:
             self._take(message, now)
         for parked in self._context.parked.take_woken(now.monotonic):
             self._wake(parked.request)
-        for timer in self._timers:
-            if timer.due <= now.monotonic:
-                timer.due = now.monotonic + timer.period
-                timer.action()
 
     def _time_left(self) -> float | None:
-        deadlines = [timer.due for timer in self._timers]
-        parked = self._context.parked.next_deadline()
-        if parked is not None:
-            deadlines.append(parked)
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        deadline = self._context.parked.next_deadline()
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _take(self, message: Message, now: Now) -> None:
         asked = Asked(message.peer, NO_CORRELATION, None)
@@ -166,7 +144,7 @@ class Reactor:
 
     def _refuse(self, asked: Asked, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
-            log.error("a request could not be answered", exc_info=error)
+            logger.error("a request could not be answered", exc_info=error)
             error = UnknownServerError("the broker failed at this request: its log says how")
         self._socket.send(asked.peer, (wire.encode_error(asked.correlation_id, error),))
 

@@ -20,7 +20,7 @@ from folkmoot.coordination.store import Connect, SessionState, Store, run
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RECONNECT_PAUSE: Final = 1.0
 CLOSE_TIMEOUT: Final = 5.0
@@ -119,7 +119,7 @@ class ClusterWatcher:
                     self._serve_session()
                 except SessionLost:
                     if not self._stopping:
-                        log.warning("the ZooKeeper session is lost; opening another one")
+                        logger.warning("the ZooKeeper session is lost; opening another one")
                         self._reopen()
         except ClosedError:
             pass
@@ -139,7 +139,7 @@ class ClusterWatcher:
                 self._open_session()
                 return
             except ZooKeeperUnreachable as error:
-                log.warning("%s; trying again", error)
+                logger.warning("%s; trying again", error)
                 self._bell.wait(RECONNECT_PAUSE)
 
     def _open_session(self) -> Store:
@@ -203,7 +203,7 @@ class ClusterWatcher:
         try:
             topic = run(store, topics.read(name, partial(self._changed, self._stale, name)))
         except Malformed as error:
-            log.warning("%s; what was known of it stays", error)
+            logger.warning("%s; what was known of it stays", error)
             return
         if topic is None:
             self._topics.pop(name, None)

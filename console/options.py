@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
+CONNECT_TIMEOUT: Final = 5.0
 
 
 def add_zookeeper(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def store_of(args: argparse.Namespace) -> Iterator["Store"]:
     """A short ZooKeeper session at `--zookeeper`. Raises ZooKeeperUnreachable."""
     from folkmoot.coordination.zookeeper import connect
 
-    store = connect(args.zookeeper, SESSION_TIMEOUT)
+    store = connect(args.zookeeper, SESSION_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
     try:
         yield store
     finally:

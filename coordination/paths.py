@@ -2,7 +2,7 @@
 
 | path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
-| /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…"}  | the broker      | brokers (children)      |
+| /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…"} | the broker      | brokers (children)      |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}}  | topic commands  | brokers, members        |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "hand_over": 2.0, "protocol": 1} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | {"generation": 7, "members": […], "topics": {…}, "assignment": {…}} | any member, compare-and-set | members  |

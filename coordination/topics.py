@@ -26,7 +26,12 @@ from folkmoot.coordination.operations import (
 )
 from folkmoot.coordination.questions import children, decode, surely
 from folkmoot.coordination.store import ensure
-from folkmoot.protocol.errors import ConfigError, TopicExists, UnknownTopicOrPartition
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
 from folkmoot.protocol.names import check_name
 
 MAX_PARTITIONS = 10_000
@@ -61,14 +66,17 @@ def create(
     brokers: Sequence[int],
     config: Mapping[str, str] | None = None,
 ) -> Verb[TopicInfo]:
-    """Create a topic on the live `brokers`. Raises TopicExists, ConfigError, InvalidName."""
+    """Create a topic on the live `brokers`.
+
+    Raises TopicExists, BrokerUnreachable if there is none, ConfigError, InvalidName.
+    """
     check_name("topic", name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(
             f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
         )
     if not brokers:
-        raise ConfigError(f"topic {name} cannot be placed: no broker is alive, start one first")
+        raise BrokerUnreachable(f"no broker is alive that could take topic {name}: start one")
     info = TopicInfo(uuid4().hex, spread(name, partitions, brokers), dict(config or {}))
     yield from ensure(paths.TOPICS)
     while True:

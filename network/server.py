@@ -32,7 +32,7 @@ class Message(NamedTuple):
 class ServerConfig:
     """Limits of a server's socket; the queues are per peer and count messages."""
 
-    receive_queue: int = 1_000
+    receive_queue: int = 100
     send_queue: int = 256
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 30.0
