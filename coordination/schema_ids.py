@@ -1,0 +1,246 @@
+"""Schema ids: one text has one id and one id has one text, for ever.
+
+Registering is one transaction: the counter moves on by its version, the id's node and the text's
+node are created, the subject's list of versions is written by its version. A registrar that dies
+has done all of it or nothing; of two that race one is refused, reads, and finds the other's id or
+takes the next. No id comes out of anybody's memory, so no stale holder of anything can give one out
+twice. A lost reply is answered by reading: the text's node tells whether the id was given.
+
+These nodes are never deleted and, but for counter and subjects, never written again, so whatever
+was read of an id or a text holds for ever and may be cached. A server may lag behind the one that
+took a registration; before a verb says that something is not there, it asks by a transaction, which
+the ensemble's leader decides.
+"""
+
+from hashlib import sha256
+from urllib.parse import unquote
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.operations import (
+    Check,
+    ConnectionLost,
+    Create,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
+    NodeExists,
+    NoNode,
+    Set,
+    Verb,
+    Write,
+)
+from folkmoot.coordination.questions import Malformed, children, decode, surely
+from folkmoot.coordination.store import ensure
+from folkmoot.protocol.errors import InvalidName, InvalidSchema
+
+MAX_TEXT_BYTES = 500_000
+"""As stored. ZooKeeper cuts the connection of whoever sends it more than a megabyte."""
+MAX_SUBJECT_CHARACTERS = 512
+MAX_VERSIONS = 30_000
+"""Of one subject; its node holds the id of each."""
+
+
+class _Id(msgspec.Struct, frozen=True):
+    """An id's node: the text that it names."""
+
+    schema: str
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """A text's node: the id that names it."""
+
+    id: int
+
+
+class _Counter(msgspec.Struct, frozen=True):
+    """The counter's node: the last id given."""
+
+    last: int
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    """A subject's node: the ids of its versions, oldest first."""
+
+    versions: list[int]
+
+
+_encode = msgspec.json.encode
+_id_decoder = msgspec.json.Decoder(_Id)
+_text_decoder = msgspec.json.Decoder(_Text)
+_counter_decoder = msgspec.json.Decoder(_Counter)
+_subject_decoder = msgspec.json.Decoder(_Subject)
+
+
+def register(subject: str, text: str) -> Verb[int]:
+    """The id of `text`, which is a version of `subject` from now on. The same text, the same id.
+
+    Raises InvalidName, InvalidSchema (too long), Malformed.
+    """
+    check_subject(subject)
+    id_data = _id_data(text)
+    while True:
+        try:
+            # In this order: who registers the text after this look moves the counter as well.
+            counter = yield from surely(Get(paths.SCHEMA_COUNTER))
+            subject_node = yield from _node(paths.subject(subject))
+            known = yield from _id_of(text)
+        except NoNode:
+            yield from _lay_out()
+            continue
+        versions = _versions(subject, subject_node)
+        if known is not None:
+            if known in versions:
+                return known
+            number = known
+            writes = [_subject_write(subject, subject_node, [*versions, number])]
+        else:
+            number = decode(_counter_decoder, paths.SCHEMA_COUNTER, counter).last + 1
+            writes = [
+                Set(paths.SCHEMA_COUNTER, _encode(_Counter(number)), counter.stat.version),
+                Create(paths.schema_id(number), id_data),
+                Create(paths.schema_text(_digest(text)), _encode(_Text(number))),
+                _subject_write(subject, subject_node, [*versions, number]),
+            ]
+        try:
+            yield Multi(tuple(writes))
+            return number
+        except MultiFailed as refusal:
+            if known is None and refusal.failed == 1 and isinstance(refusal.cause, NodeExists):
+                raise Malformed(
+                    f"{paths.SCHEMA_COUNTER} says that {number - 1} is the last id, but id {number} "
+                    "exists: set it to the highest child of " + paths.SCHEMA_IDS
+                ) from None
+            continue  # another registrar was faster: look again
+        except ConnectionLost:
+            continue  # done or not: the text's node tells
+
+
+def text_of(number: int) -> Verb[str | None]:
+    """The text that an id names, None if the id was not given to any. Raises Malformed."""
+    if number < 1:
+        return None
+    path = paths.schema_id(number)
+    node = yield from _surely_there(path)
+    return None if node is None else decode(_id_decoder, path, node).schema
+
+
+def id_of(text: str) -> Verb[int | None]:
+    """The id of a text, None if it was never registered. Raises Malformed."""
+    path = paths.schema_text(_digest(text))
+    node = yield from _surely_there(path)
+    return None if node is None else decode(_text_decoder, path, node).id
+
+
+def versions_of(subject: str) -> Verb[list[int]]:
+    """The ids of a subject's versions, oldest first; none if there is no such subject."""
+    check_subject(subject)
+    return _versions(subject, (yield from _surely_there(paths.subject(subject))))
+
+
+def latest(subject: str) -> Verb[tuple[int, str] | None]:
+    """The id and the text of a subject's latest version, None if there is no such subject."""
+    versions = yield from versions_of(subject)
+    if not versions:
+        return None
+    text = yield from text_of(versions[-1])
+    if text is None:
+        raise Malformed(f"subject {subject} names id {versions[-1]}, which does not exist")
+    return versions[-1], text
+
+
+def subjects() -> Verb[list[str]]:
+    """All subjects, sorted."""
+    names = yield from children(paths.SUBJECTS)
+    prefix = len(paths.SUBJECTS) + 1
+    found = [unquote(name) for name in names]
+    # What nobody could have written through `register` is not a subject.
+    return sorted(
+        subject
+        for subject, name in zip(found, names, strict=True)
+        if subject and paths.subject(subject)[prefix:] == name
+    )
+
+
+def check_subject(subject: str) -> None:
+    """Raises InvalidName unless `subject` can be one."""
+    legal = 1 <= len(subject) <= MAX_SUBJECT_CHARACTERS and subject.isprintable()
+    if not legal:
+        raise InvalidName(
+            f"subject {subject[:80]!r} is not allowed: use 1 to {MAX_SUBJECT_CHARACTERS} "
+            "printable characters"
+        )
+
+
+def _id_data(text: str) -> bytes:
+    try:
+        data = _encode(_Id(text))
+    except UnicodeEncodeError as error:
+        raise InvalidSchema(f"the schema is not Unicode text: {error}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise InvalidSchema(
+            f"the schema takes {len(data)} bytes to store, more than {MAX_TEXT_BYTES}: "
+            "split it, or shorten its documentation"
+        )
+    return data
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _node(path: str) -> Verb[Node | None]:
+    try:
+        node: Node = yield from surely(Get(path))
+    except NoNode:
+        return None
+    return node
+
+
+def _surely_there(path: str) -> Verb[Node | None]:
+    """A node, or None if the ensemble agrees that there is none."""
+    while True:
+        node = yield from _node(path)
+        if node is not None:
+            return node
+        try:
+            yield from surely(Multi((Check(path),)))
+        except MultiFailed:
+            return None
+
+
+def _id_of(text: str) -> Verb[int | None]:
+    path = paths.schema_text(_digest(text))
+    node = yield from _node(path)
+    return None if node is None else decode(_text_decoder, path, node).id
+
+
+def _versions(subject: str, node: Node | None) -> list[int]:
+    if node is None:
+        return []
+    return decode(_subject_decoder, paths.subject(subject), node).versions
+
+
+def _subject_write(subject: str, node: Node | None, versions: list[int]) -> Write:
+    if len(versions) > MAX_VERSIONS:
+        raise InvalidSchema(f"subject {subject} has {MAX_VERSIONS} versions: use another subject")
+    data = _encode(_Subject(versions))
+    if node is None:
+        return Create(paths.subject(subject), data)
+    return Set(paths.subject(subject), data, node.stat.version)
+
+
+def _lay_out() -> Verb[None]:
+    """The nodes that registering writes under, and the counter, which comes last."""
+    for path in (paths.SCHEMA_IDS, paths.SCHEMA_TEXTS, paths.SUBJECTS):
+        yield from ensure(path)
+    while True:
+        try:
+            yield Create(paths.SCHEMA_COUNTER, _encode(_Counter(0)))
+            return
+        except NodeExists:
+            return
+        except ConnectionLost:
+            continue

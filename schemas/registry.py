@@ -1,0 +1,133 @@
+"""Schemas and their ids, kept in ZooKeeper: a library, no server to run."""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from folkmoot.coordination import schema_ids
+from folkmoot.coordination.operations import SessionLost, Verb
+from folkmoot.coordination.store import Connect, SessionState, Store, run
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.protocol.errors import ClosedError, SchemaNotFound
+from folkmoot.schemas.identity import Schema, canonical
+
+SESSION_TIMEOUT = 10.0
+ATTEMPTS = 3
+MAX_CACHED = 10_000
+"""Of texts, and of ids; more are read again when they are needed."""
+
+_T = TypeVar("_T")
+
+
+class SchemaRegistry:
+    """Registers schemas and looks them up: one schema has one id, one id names one schema, for ever.
+
+    Which texts are the same schema is told by `identity`; ids are given by `schema_ids`. Because an
+    id never changes its meaning, what was found is cached; what was not found is asked again.
+
+    `zookeeper` is a connect string, something that opens a session, or a session. A session of its
+    own is opened when the first question needs one, replaced when it was lost, and ended by `close`;
+    a session that was given stays the giver's. All methods may be called from any thread.
+    """
+
+    def __init__(self, zookeeper: str | Connect | Store) -> None:
+        self._zookeeper = zookeeper
+        self._lock = threading.Lock()
+        self._own: Store | None = None
+        self._closed = False
+        self._ids: dict[tuple[str, str], int] = {}
+        self._texts: dict[int, str] = {}
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id of `schema`, which is a version of `subject` from now on.
+
+        The same schema gets the same id under every subject. Raises InvalidSchema, InvalidName.
+        """
+        text = canonical(schema)
+        number = self._ids.get((subject, text))
+        if number is None:
+            number = self._run(lambda: schema_ids.register(subject, text))
+            _remember(self._ids, (subject, text), number)
+            _remember(self._texts, number, text)
+        return number
+
+    def get(self, number: int) -> str:
+        """The schema that an id names, as canonical text. Raises SchemaNotFound."""
+        text = self._texts.get(number)
+        if text is None:
+            text = self._run(lambda: schema_ids.text_of(number))
+            if text is None:
+                raise SchemaNotFound(f"no schema has the id {number} in this cluster")
+            _remember(self._texts, number, text)
+        return text
+
+    def latest(self, subject: str) -> tuple[int, str]:
+        """The id and the text of a subject's newest version. Raises SchemaNotFound."""
+        found = self._run(lambda: schema_ids.latest(subject))
+        if found is None:
+            raise SchemaNotFound(f"no schema is registered under the subject {subject}")
+        return found
+
+    def versions(self, subject: str) -> list[int]:
+        """The ids of a subject's versions, oldest first. Raises SchemaNotFound."""
+        found = self._run(lambda: schema_ids.versions_of(subject))
+        if not found:
+            raise SchemaNotFound(f"no schema is registered under the subject {subject}")
+        return found
+
+    def subjects(self) -> list[str]:
+        """All subjects, sorted."""
+        return self._run(schema_ids.subjects)
+
+    def close(self) -> None:
+        """End the session that was opened here; what is cached can still be asked for."""
+        with self._lock:
+            self._closed = True
+            if self._own is not None:
+                self._own.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, verb: Callable[[], Verb[_T]]) -> _T:
+        """Carry a verb out. All of them may be done again in another session, done before or not."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return run(self._session(), verb())
+            except SessionLost:
+                if not isinstance(self._zookeeper, str) and not callable(self._zookeeper):
+                    raise
+        return run(self._session(), verb())
+
+    def _session(self) -> Store:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the schema registry was closed: open another one")
+            if not isinstance(self._zookeeper, str) and not callable(self._zookeeper):
+                return self._zookeeper
+            if self._own is None or self._own.state is SessionState.LOST:
+                if isinstance(self._zookeeper, str):
+                    self._own = connect(self._zookeeper, SESSION_TIMEOUT)
+                else:
+                    self._own = self._zookeeper(SESSION_TIMEOUT)
+            return self._own
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:
+    """Keep an answer; what was kept first goes when there are too many."""
+    cache[key] = value
+    while len(cache) > MAX_CACHED:
+        cache.pop(next(iter(cache)), None)

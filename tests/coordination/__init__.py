@@ -1,0 +1,1 @@
+"""Tests of what ZooKeeper is asked, on a real one and on its twin."""

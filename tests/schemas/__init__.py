@@ -1,0 +1,1 @@
+"""Schemas: identity, registry, bytes."""

@@ -1,0 +1,152 @@
+"""Avro values in Confluent's wire format, over a registry in memory."""
+
+from typing import Any
+
+import fastavro
+import pytest
+
+from folkmoot.coordination import schema_ids
+from folkmoot.coordination.store import run
+from folkmoot.protocol.errors import SchemaNotFound, SerializationError
+from folkmoot.schemas.avro import AvroDeserializer, AvroSerializer, schema_id
+from folkmoot.schemas.registry import SchemaRegistry
+from tests.schemas.stores import CountingStore, memory_store
+
+PERSON = {
+    "type": "record",
+    "name": "Person",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "age", "type": ["null", "int"], "default": None},
+    ],
+}
+ADA = {"name": "Ada", "age": 36}
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore(memory_store())
+
+
+@pytest.fixture
+def registry(store: CountingStore) -> SchemaRegistry:
+    return SchemaRegistry(store)
+
+
+def test_a_value_is_byte_0_then_the_id_then_the_avro_body(registry: SchemaRegistry) -> None:
+    serialize = AvroSerializer(registry, "s", {"type": "record", "name": "A", "fields": [
+        {"name": "x", "type": "string"}]})  # fmt: skip
+    assert serialize({"x": "a"}) == bytes.fromhex("00 00000001 02 61")
+    assert serialize.schema_id == 1
+
+
+def test_what_was_written_is_read(registry: SchemaRegistry) -> None:
+    value = AvroSerializer(registry, "people", PERSON)(ADA)
+    assert AvroDeserializer(registry)(value) == ADA
+
+
+def test_a_field_with_a_default_may_be_missing(registry: SchemaRegistry) -> None:
+    value = AvroSerializer(registry, "people", PERSON)({"name": "Ada"})
+    assert AvroDeserializer(registry)(value) == {"name": "Ada", "age": None}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"age": 3},
+        {"name": "Ada", "height": 170},
+        {"name": 3},
+        {"name": "Ada", "age": "old"},
+        {"name": "Ada", "age": 2**40},
+        {"name": "\ud800"},
+        None,
+        "Ada",
+        7,
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_in_one_line(
+    registry: SchemaRegistry, value: Any
+) -> None:
+    with pytest.raises(SerializationError, match=r"does not fit schema 1 of people") as refusal:
+        AvroSerializer(registry, "people", PERSON)(value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_id_that_names_nothing_is_schema_not_found(registry: SchemaRegistry) -> None:
+    with pytest.raises(SchemaNotFound, match="77"):
+        AvroDeserializer(registry)(bytes.fromhex("00 0000004d 02 61"))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(b"", "0 bytes are too few"), (b"\0\0\0\0", "too few"), (b'{"a": 1}', "begins with byte 0")],
+)
+def test_bytes_that_are_not_the_wire_format_are_refused(
+    registry: SchemaRegistry, value: bytes, reason: str
+) -> None:
+    with pytest.raises(SerializationError, match=reason):
+        AvroDeserializer(registry)(value)
+
+
+def test_every_cut_and_every_extension_of_a_value_is_refused(registry: SchemaRegistry) -> None:
+    value = AvroSerializer(registry, "people", PERSON)(ADA)
+    deserialize = AvroDeserializer(registry)
+    for wrong in [*(value[:length] for length in range(len(value))), value + b"\0"]:
+        with pytest.raises(SerializationError):
+            deserialize(wrong)
+
+
+def test_no_damage_to_a_value_raises_anything_else(registry: SchemaRegistry) -> None:
+    value = AvroSerializer(registry, "people", PERSON)(ADA)
+    deserialize = AvroDeserializer(registry)
+    for position in range(len(value)):
+        for byte in range(256):
+            damaged = value[:position] + bytes([byte]) + value[position + 1 :]
+            try:
+                deserialize(damaged)
+            except (SerializationError, SchemaNotFound):
+                continue
+
+
+def test_a_column_of_one_schema_costs_one_look_up(
+    registry: SchemaRegistry, store: CountingStore
+) -> None:
+    value = AvroSerializer(registry, "people", PERSON)(ADA)
+    store.asked = 0
+    fresh = AvroDeserializer(SchemaRegistry(store))
+    assert fresh.decode_values([value] * 500) == [ADA] * 500
+    assert store.asked == 1
+    assert fresh.decode_values([value] * 500) == [ADA] * 500
+    assert store.asked == 1
+
+
+def test_a_column_may_change_its_schema_and_change_back(registry: SchemaRegistry) -> None:
+    person, number = (AvroSerializer(registry, "s", each) for each in (PERSON, {"type": "long"}))
+    column = [person(ADA), number(3), person(ADA), number(4)]
+    assert AvroDeserializer(registry).decode_values(column) == [ADA, 3, ADA, 4]
+
+
+def test_one_bad_value_in_a_column_is_an_error(registry: SchemaRegistry) -> None:
+    value = AvroSerializer(registry, "people", PERSON)(ADA)
+    with pytest.raises(SerializationError, match="no value of schema 1"):
+        AvroDeserializer(registry).decode_values([value, value[:-2]])
+
+
+def test_a_stored_text_that_fastavro_refuses_is_a_serialization_error(
+    store: CountingStore,
+) -> None:
+    number = run(store, schema_ids.register("s", '{"type":"array"}'))
+    with pytest.raises(SerializationError, match=f"schema {number} cannot be used"):
+        AvroDeserializer(SchemaRegistry(store))(b"\0" + number.to_bytes(4, "big") + b"\2")
+
+
+def test_the_id_of_a_value_is_told_without_reading_it() -> None:
+    assert schema_id(bytes.fromhex("00 ffffffff")) == 2**32 - 1
+
+
+def test_bodies_are_what_fastavro_writes(registry: SchemaRegistry) -> None:
+    from io import BytesIO
+
+    body = BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(PERSON), ADA)
+    assert AvroSerializer(registry, "people", PERSON)(ADA)[5:] == body.getvalue()

@@ -1,0 +1,126 @@
+"""The registry as a library: caches, sessions, errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.operations import SessionLost
+from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound
+from folkmoot.schemas.identity import canonical
+from folkmoot.schemas.registry import SchemaRegistry
+from tests.schemas.stores import CountingStore, memory_store
+
+LONG = {"type": "long"}
+
+
+class Opener:
+    """A `Connect` that remembers the sessions it has opened."""
+
+    def __init__(self) -> None:
+        self.ensemble = MemoryZooKeeper()
+        self.opened: list[MemoryStore] = []
+
+    def __call__(self, session_timeout: float) -> MemoryStore:
+        self.opened.append(self.ensemble.connect(session_timeout))
+        return self.opened[-1]
+
+
+def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
+    registry = SchemaRegistry(memory_store())
+    number = registry.register("s", LONG)
+    assert registry.register("s", '{"type" : "long"}') == number
+    assert registry.register("t", '"long"') == number
+    assert registry.get(number) == canonical(LONG) == '"long"'
+    assert registry.latest("s") == (number, '"long"')
+    assert registry.versions("s") == [number]
+    assert registry.subjects() == ["s", "t"]
+
+
+def test_what_was_registered_or_found_is_not_asked_for_again() -> None:
+    store = CountingStore(memory_store())
+    registry = SchemaRegistry(store)
+    number = registry.register("s", LONG)
+    asked = store.asked
+    assert registry.register("s", LONG) == number
+    assert registry.get(number) == '"long"'
+    assert store.asked == asked
+    other = SchemaRegistry(store)
+    other.get(number)
+    asked = store.asked
+    other.get(number)
+    assert store.asked == asked
+
+
+def test_what_is_not_there_yet_is_asked_for_again() -> None:
+    ensemble = MemoryZooKeeper()
+    reader, writer = SchemaRegistry(ensemble.connect()), SchemaRegistry(ensemble.connect())
+    with pytest.raises(SchemaNotFound, match="no schema has the id 1"):
+        reader.get(1)
+    with pytest.raises(SchemaNotFound, match="subject s"):
+        reader.latest("s")
+    with pytest.raises(SchemaNotFound, match="subject s"):
+        reader.versions("s")
+    writer.register("s", LONG)
+    assert reader.get(1) == '"long"'
+    assert reader.latest("s") == (1, '"long"')
+
+
+def test_what_is_no_schema_gets_no_id() -> None:
+    store = CountingStore(memory_store())
+    with pytest.raises(InvalidSchema):
+        SchemaRegistry(store).register("s", "{}")
+    assert store.asked == 0
+
+
+def test_no_session_is_opened_before_it_is_needed_and_the_own_one_is_closed() -> None:
+    opener = Opener()
+    with SchemaRegistry(opener) as registry:
+        assert opener.opened == []
+        number = registry.register("s", LONG)
+        registry.register("t", LONG)
+        assert len(opener.opened) == 1
+    with pytest.raises(SessionLost):
+        SchemaRegistry(opener.opened[0]).subjects()
+    assert registry.get(number) == '"long"'
+    with pytest.raises(ClosedError, match="was closed"):
+        registry.subjects()
+
+
+def test_a_lost_session_is_replaced() -> None:
+    opener = Opener()
+    registry = SchemaRegistry(opener)
+    registry.register("s", LONG)
+    opener.ensemble.expire(opener.opened[0])
+    assert registry.latest("s") == (1, '"long"')
+    assert len(opener.opened) == 2
+
+
+def test_a_session_that_was_given_is_neither_closed_nor_replaced() -> None:
+    ensemble = MemoryZooKeeper()
+    store = ensemble.connect()
+    with SchemaRegistry(store) as registry:
+        registry.register("s", LONG)
+    assert SchemaRegistry(store).subjects() == ["s"]
+    ensemble.expire(store)
+    with pytest.raises(SessionLost):
+        SchemaRegistry(store).subjects()
+
+
+def test_a_registry_takes_a_connect_string(chroot: str) -> None:
+    with SchemaRegistry(chroot) as registry, SchemaRegistry(chroot) as other:
+        assert other.get(registry.register("s", LONG)) == '"long"'
+
+
+def test_without_fastavro_the_pip_command_is_named() -> None:
+    program = (
+        "import sys; sys.modules['fastavro'] = None\n"
+        "from folkmoot.protocol.errors import MissingExtra\n"
+        "try:\n"
+        "    import folkmoot.schemas.avro\n"
+        "except MissingExtra as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'folkmoot[avro]'" in done.stdout, done.stderr
