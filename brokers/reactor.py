@@ -106,6 +106,8 @@ class Reactor:
             self._bell.silence()
         while self._inbox:
             self._inbox.popleft()()
+        if not self._running:
+            return
         messages = self._socket.receive(MESSAGES_PER_TURN)
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
         for message in messages:

@@ -1,0 +1,116 @@
+"""Batches, contexts and a raw peer for the brokers' tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.handlers import Context
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.view import ClusterView
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol import batch, wire
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest, ProduceEntry, ProduceRequest
+
+ME = 1
+OTHER = 2
+TOPIC = TopicInfo("id-1", [[ME], [ME], [OTHER], [3], []])
+BROKERS = {
+    ME: Registration({"client": "127.0.0.1:9001"}, "n1", "d1"),
+    OTHER: Registration({"client": "127.0.0.1:9002"}, "n2", "d2"),
+}
+VIEW = ClusterView(BROKERS, {"t": TOPIC})
+
+
+def make_batch(*values: bytes, codec: int = Codec.NONE) -> bytes:
+    return batch.encode(Columns(len(values), None, list(values), 1000), codec)
+
+
+def make_context(logs: Logs, view: ClusterView = VIEW) -> Context:
+    return Context(ME, logs, LogConfig().max_batch_bytes, view)
+
+
+def make_logs(data: Path, config: LogConfig | None = None) -> Logs:
+    return Logs(data, ME, config or LogConfig())
+
+
+def produce(*entries: ProduceEntry, acks: int = 1) -> ProduceRequest:
+    return ProduceRequest(acks, 1.0, list(entries))
+
+
+def into(partition: int, topic: str = "t", topic_id: str = "id-1", epoch: int = 0) -> ProduceEntry:
+    return ProduceEntry(topic, topic_id, partition, epoch)
+
+
+def fetch(
+    *entries: FetchEntry, max_wait: float = 0.0, min_bytes: int = 1, max_bytes: int = 2**20
+) -> FetchRequest:
+    return FetchRequest(max_wait, min_bytes, max_bytes, list(entries))
+
+
+def out_of(
+    partition: int,
+    offset: int = 0,
+    max_bytes: int = 2**20,
+    topic: str = "t",
+    topic_id: str = "id-1",
+    epoch: int = 0,
+) -> FetchEntry:
+    return FetchEntry(topic, topic_id, partition, epoch, offset, max_bytes)
+
+
+class Peer:
+    """A client that can also send what no client would."""
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.RCVTIMEO, 10_000)
+        self._socket.connect(f"tcp://{address}")
+        self._last = 0
+
+    def send(self, *frames: bytes) -> None:
+        self._socket.send_multipart(frames)
+
+    def ask(self, api: Api, request: Any, payloads: Sequence[bytes] = ()) -> int:
+        """Send a request; → its correlation id."""
+        self._last += 1
+        self.send(wire.encode_request(api, self._last, "peer", request), *payloads)
+        return self._last
+
+    def receive(self) -> tuple[wire.ResponseEnvelope, list[bytes]]:
+        first, *payloads = self._socket.recv_multipart()
+        return wire.decode_response(first), payloads
+
+    def call(
+        self, api: Api, request: Any, payloads: Sequence[bytes] = ()
+    ) -> tuple[Any, list[bytes]]:
+        """The response to a request; raises what the broker answered."""
+        asked = self.ask(api, request, payloads)
+        envelope, frames = self.receive()
+        assert envelope.correlation_id == asked
+        return wire.response_body(api, envelope), frames
+
+    def hears_nothing(self, within: float) -> bool:
+        return not self._socket.poll(round(within * 1000))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

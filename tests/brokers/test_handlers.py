@@ -1,0 +1,308 @@
+"""What the broker answers, without sockets and with a clock that stands still."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folkmoot.brokers import handlers
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.handlers import Answer, Context, Now, Wait, handle, wake
+from folkmoot.brokers.parked import Parked
+from folkmoot.brokers.view import ClusterView
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol import batch
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRequest,
+    NotLeader,
+    OffsetOutOfRange,
+    StaleTopicId,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import (
+    EARLIEST,
+    LATEST,
+    Api,
+    FetchResponse,
+    HelloRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceResponse,
+)
+from tests.brokers.parts import (
+    BROKERS,
+    ME,
+    OTHER,
+    TOPIC,
+    fetch,
+    into,
+    make_batch,
+    make_context,
+    make_logs,
+    out_of,
+    produce,
+)
+
+NOW = Now(100.0, 1_700_000_000_000)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    with make_logs(tmp_path / "data", LogConfig(max_batch_bytes=1_000)) as logs:
+        made = make_context(logs)
+        made.max_batch_bytes = 1_000
+        yield made
+
+
+def answer(request: Any, context: Context, *payloads: bytes) -> Any:
+    outcome = handle(request, [memoryview(each) for each in payloads], NOW, context)
+    assert isinstance(outcome, Answer)
+    return outcome.response
+
+
+def append(context: Context, partition: int, *batches: bytes) -> ProduceResponse:
+    entries = [into(partition) for _ in batches]
+    response: ProduceResponse = answer(produce(*entries), context, *batches)
+    return response
+
+
+def read(context: Context, *entries: Any, **options: Any) -> tuple[FetchResponse, list[bytes]]:
+    outcome = handle(fetch(*entries, **options), (), NOW, context)
+    assert isinstance(outcome, Answer)
+    return outcome.response, [bytes(chunk) for chunk in outcome.payloads]
+
+
+def offsets_in(chunk: bytes) -> list[int]:
+    return [header.base_offset for header, _ in batch.split(chunk)]
+
+
+def test_hello_names_the_broker_its_limit_and_every_api(context: Context) -> None:
+    response = answer(HelloRequest("test"), context)
+    assert (response.broker_id, response.max_batch_bytes) == (ME, 1_000)
+    assert {each.api for each in response.apis} == set(Api)
+
+
+def test_metadata_names_live_leaders_only(context: Context) -> None:
+    response = answer(MetadataRequest(None), context)
+    assert [broker.broker_id for broker in response.brokers] == [ME, OTHER]
+    (topic,) = response.topics
+    assert topic.topic_id == "id-1"
+    assert [each.leader for each in topic.partitions] == [ME, ME, OTHER, -1, -1]
+    assert [each.replicas for each in topic.partitions] == TOPIC.partitions
+
+
+def test_metadata_answers_every_name_asked_for_once(context: Context) -> None:
+    response = answer(MetadataRequest(["t", "nothing", "t"]), context)
+    assert [topic.topic for topic in response.topics] == ["t", "nothing"]
+    assert [topic.error for topic in response.topics] == [0, UnknownTopicOrPartition.code]
+
+
+def test_batches_are_appended_in_the_order_given_and_read_back_as_stored(context: Context) -> None:
+    one, two, three = make_batch(b"a", b"b"), make_batch(b"c"), make_batch(b"d")
+    response = answer(produce(into(0), into(1), into(0)), context, one, two, three)
+    assert [result.base_offset for result in response.results] == [0, 0, 2]
+    assert {result.append_time for result in response.results} == {NOW.wall}
+    fetched, chunks = read(context, out_of(0), out_of(1), out_of(0, 2))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0, 2], [0], [2]]
+    assert [(each.log_start, each.high_watermark) for each in fetched.results] == [
+        (0, 3),
+        (0, 1),
+        (0, 3),
+    ]
+    header = batch.check(chunks[1])
+    assert (header.leader_epoch, header.append_time) == (0, NOW.wall)
+
+
+def test_acks_0_appends_and_wants_no_answer(context: Context) -> None:
+    request = produce(into(0), acks=0)
+    assert handle(request, [memoryview(make_batch(b"a"))], NOW, context) is None
+    assert offsets_in(read(context, out_of(0))[1][0]) == [0]
+
+
+def test_acks_of_all_replicas_is_that_of_the_one_there_is(context: Context) -> None:
+    response = answer(produce(into(0), acks=-1), context, make_batch(b"a"))
+    assert response.results[0].error == 0
+
+
+def test_a_bad_batch_is_refused_and_its_neighbours_are_appended(context: Context) -> None:
+    good, large = make_batch(b"a"), make_batch(b"x" * 2_000)
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    response = append(context, 0, good, bytes(flipped), good, large, good + b"more", b"", good)
+    assert [result.error for result in response.results] == [
+        0,
+        CorruptBatch.code,
+        0,
+        BatchTooLarge.code,
+        CorruptBatch.code,
+        CorruptBatch.code,
+        0,
+    ]
+    assert [r.base_offset for r in response.results if not r.error] == [0, 1, 2]
+    assert offsets_in(read(context, out_of(0))[1][0]) == [0, 1, 2]
+
+
+def test_payload_frames_must_match_the_entries(context: Context) -> None:
+    for request, count in (
+        (produce(into(0)), 0),
+        (produce(into(0)), 2),
+        (fetch(out_of(0)), 1),
+        (HelloRequest("x"), 1),
+    ):
+        with pytest.raises(InvalidRequest, match="payload frames"):
+            handle(request, [memoryview(b"x")] * count, NOW, context)
+
+
+def test_the_wrong_broker_names_the_right_one(context: Context) -> None:
+    response = answer(produce(into(2), into(0)), context, make_batch(b"a"), make_batch(b"b"))
+    assert [result.error for result in response.results] == [NotLeader.code, 0]
+    assert response.results[0].leader.listeners == BROKERS[OTHER].listeners
+    fetched, _ = read(context, out_of(2))
+    assert fetched.results[0].leader is not None
+    assert fetched.results[0].leader.broker_id == OTHER
+    offsets = answer(ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 2, LATEST)]), context)
+    assert offsets.results[0].leader.broker_id == OTHER
+
+
+def test_a_leader_that_is_gone_or_was_never_there_is_not_named(context: Context) -> None:
+    fetched, _ = read(context, out_of(3), out_of(4))
+    assert [each.error for each in fetched.results] == [NotLeader.code] * 2
+    assert [each.leader for each in fetched.results] == [None, None]
+
+
+def test_another_leader_epoch_than_the_brokers_is_refused(context: Context) -> None:
+    fetched, _ = read(context, out_of(0, epoch=-1), out_of(0, epoch=7))
+    assert [each.error for each in fetched.results] == [0, NotLeader.code]
+
+
+def test_unknown_topics_partitions_and_ids_fail_alone(context: Context) -> None:
+    fetched, _ = read(
+        context,
+        out_of(0, topic="no"),
+        out_of(99),
+        out_of(0, topic_id="old"),
+        out_of(0, offset=5),
+        out_of(0),
+    )
+    assert [each.error for each in fetched.results] == [
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+        StaleTopicId.code,
+        OffsetOutOfRange.code,
+        0,
+    ]
+    beyond = fetched.results[3]
+    assert (beyond.log_start, beyond.high_watermark) == (0, 0)
+
+
+def test_a_full_disk_fails_the_partition_and_no_other(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = context.logs.create("t", "id-1", 0)
+    original = type(full).append
+
+    def no_space(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is full:
+            raise StorageError("no space left on device")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(full), "append", no_space)
+    response = answer(produce(into(0), into(1)), context, make_batch(b"a"), make_batch(b"b"))
+    assert [result.error for result in response.results] == [StorageError.code, 0]
+
+
+def test_a_fetch_without_data_waits_for_the_bytes_that_it_lacks(context: Context) -> None:
+    request = fetch(out_of(0), out_of(1), out_of(0), max_wait=2.0, min_bytes=500)
+    append(context, 1, make_batch(b"a"))
+    size = len(make_batch(b"a"))
+    outcome = handle(request, (), NOW, context)
+    assert outcome == Wait(102.0, 500 - size, (TopicPartition("t", 0), TopicPartition("t", 1)))
+
+
+def test_an_append_wakes_the_fetch_that_waits_for_it(context: Context) -> None:
+    request = fetch(out_of(0), max_wait=2.0)
+    outcome = handle(request, (), NOW, context)
+    assert isinstance(outcome, Wait)
+    context.parked.park(Parked(*outcome, request))
+    append(context, 1, make_batch(b"other"))
+    assert not context.parked.take_woken(NOW.monotonic)
+    append(context, 0, make_batch(b"a"))
+    (woken,) = context.parked.take_woken(NOW.monotonic)
+    assert offsets_in(bytes(wake(woken.request, context).payloads[0])) == [0]
+
+
+def test_a_fetch_never_waits_when_it_has_something_to_say(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
+    for request in (
+        fetch(out_of(0), max_wait=9.0),
+        fetch(out_of(0, offset=1), out_of(2), max_wait=9.0),
+        fetch(out_of(0, offset=1), max_wait=0.0),
+        fetch(out_of(0, offset=1), max_wait=9.0, min_bytes=0),
+        fetch(max_wait=9.0),
+    ):
+        assert isinstance(handle(request, (), NOW, context), Answer)
+
+
+def test_a_wait_is_never_longer_than_the_brokers_own_limit(context: Context) -> None:
+    outcome = handle(fetch(out_of(0), max_wait=3_600.0), (), NOW, context)
+    assert isinstance(outcome, Wait)
+    assert outcome.deadline == NOW.monotonic + handlers.MAX_WAIT
+
+
+def test_the_first_batch_found_comes_whole_and_the_rest_within_max_bytes(context: Context) -> None:
+    one = make_batch(b"x" * 300)
+    append(context, 0, one, one)
+    append(context, 1, one, one)
+    _, chunks = read(context, out_of(0, offset=2), out_of(0), out_of(1), max_bytes=10)
+    assert [offsets_in(chunk) for chunk in chunks] == [[], [0], []]
+    _, chunks = read(context, out_of(0), out_of(1), max_bytes=3 * len(one))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0, 1], [0]]
+    _, chunks = read(context, out_of(0, max_bytes=1), out_of(1, max_bytes=1))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+
+
+def test_offsets_are_listed_from_both_ends_and_not_by_time(context: Context) -> None:
+    append(context, 0, make_batch(b"a", b"b"))
+    request = ListOffsetsRequest(
+        [ListOffsetsEntry("t", "id-1", 0, when) for when in (EARLIEST, LATEST, 1_000)]
+    )
+    results = answer(request, context).results
+    assert [(each.error, each.offset) for each in results] == [
+        (0, 0),
+        (0, 2),
+        (InvalidRequest.code, -1),
+    ]
+
+
+def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
+    request = fetch(out_of(0, offset=1), max_wait=9.0)
+    outcome = handle(request, (), NOW, context)
+    assert isinstance(outcome, Wait)
+    context.parked.park(Parked(*outcome, request))
+    context.show(ClusterView(BROKERS, {}), frozenset({"id-1"}))
+    (woken,) = context.parked.take_woken(NOW.monotonic)
+    response = wake(woken.request, context).response
+    assert response.results[0].error == UnknownTopicOrPartition.code
+    assert len(context.logs) == 0
+
+
+def test_a_topic_that_merely_vanished_keeps_its_logs(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
+    context.show(ClusterView(BROKERS, {}), frozenset())
+    context.show(ClusterView(BROKERS, {"t": TOPIC}), frozenset())
+    assert offsets_in(read(context, out_of(0))[1][0]) == [0]
+
+
+def test_a_topic_created_anew_starts_empty(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
+    context.show(ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), frozenset({"id-1"}))
+    fetched, chunks = read(context, out_of(0, topic_id="id-2"), out_of(0))
+    assert [each.error for each in fetched.results] == [0, StaleTopicId.code]
+    assert chunks == [b"", b""]
