@@ -1,0 +1,42 @@
+"""An ensemble in memory whose n-th request loses its reply, or is lost itself."""
+
+from collections.abc import Iterator
+
+from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.operations import Create, Set
+
+
+class LossyZooKeeper(MemoryZooKeeper):
+    """Counts requests; the one with the number `lost` ends with ConnectionLost.
+
+    With `executed` it has taken effect all the same.
+    """
+
+    def __init__(self, lost: int, *, executed: bool) -> None:
+        super().__init__(deliver=self._deliver)
+        self.requests = 0
+        self._lost = lost
+        self._executed = executed
+
+    def _deliver(self, request: Request) -> None:
+        number = self.requests
+        self.requests += 1
+        if number != self._lost or self._executed:
+            request.execute()
+        if number == self._lost:
+            request.lose()
+        else:
+            request.reply()
+
+
+def every_loss(most: int) -> Iterator[tuple[LossyZooKeeper, MemoryStore]]:
+    """For each of the first requests an ensemble that loses it, in both ways, and a session."""
+    for lost in range(most):
+        for executed in (False, True):
+            ensemble = LossyZooKeeper(lost, executed=executed)
+            yield ensemble, ensemble.connect()
+
+
+def write(store: MemoryStore, path: str, data: bytes) -> None:
+    """Put a node there by a bare operation, whatever it may mean."""
+    store.submit(Create(path, data), lambda _: store.submit(Set(path, data), lambda _: None))

@@ -1,0 +1,125 @@
+"""Topics: where their partitions go, and verbs that end well whatever replies are lost."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.memory import MemoryZooKeeper
+from folkmoot.coordination.operations import ConnectionLost
+from folkmoot.coordination.questions import Malformed
+from folkmoot.coordination.store import perform, run
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    InvalidName,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
+from tests.coordination.losses import every_loss, write
+
+
+def test_a_topic_is_read_as_it_was_created() -> None:
+    store = MemoryZooKeeper().connect()
+    created = run(store, topics.create("flights", 3, [1, 2, 3], {"retention": "7"}))
+    assert run(store, topics.read("flights")) == created
+    assert run(store, topics.names()) == ["flights"]
+    assert created.config == {"retention": "7"}
+
+
+def test_partitions_are_spread_as_evenly_as_can_be() -> None:
+    for partitions in range(1, 30):
+        for brokers in ([7], [3, 1, 2], [10, 20, 30, 40]):
+            placed = topics.spread("t", partitions, brokers)
+            counts = Counter(replicas[0] for replicas in placed)
+            assert len(placed) == partitions
+            assert max(counts.values()) - min(counts.values()) <= 1 or len(counts) < len(brokers)
+            assert len(counts) == min(partitions, len(brokers))
+
+
+def test_topics_of_one_partition_are_not_all_on_one_broker() -> None:
+    counts = Counter(topics.spread(f"topic-{n}", 1, [1, 2, 3])[0][0] for n in range(300))
+    assert min(counts.values()) > 60
+
+
+def test_a_name_can_be_taken_once() -> None:
+    store = MemoryZooKeeper().connect()
+    run(store, topics.create("t", 1, [1]))
+    with pytest.raises(TopicExists, match="topic t exists"):
+        run(store, topics.create("t", 1, [1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "brokers", "error"),
+    [
+        ("t", 0, [1], ConfigError),
+        ("t", topics.MAX_PARTITIONS + 1, [1], ConfigError),
+        ("t", 1, [], BrokerUnreachable),
+        ("../t", 1, [1], InvalidName),
+    ],
+)
+def test_what_cannot_be_a_topic_is_refused_and_nothing_is_written(
+    name: str, partitions: int, brokers: list[int], error: type[Exception]
+) -> None:
+    store = MemoryZooKeeper().connect()
+    with pytest.raises(error):
+        run(store, topics.create(name, partitions, brokers))
+    assert run(store, topics.names()) == []
+
+
+def test_deleting_removes_the_topic_and_a_second_time_there_is_none() -> None:
+    store = MemoryZooKeeper().connect()
+    run(store, topics.create("t", 1, [1]))
+    run(store, topics.delete("t"))
+    assert run(store, topics.read("t")) is None
+    with pytest.raises(UnknownTopicOrPartition):
+        run(store, topics.delete("t"))
+
+
+def test_creating_and_deleting_end_well_whichever_reply_is_lost() -> None:
+    lost = 0
+    for ensemble, store in every_loss(most=8):
+        created = run(store, topics.create("t", 2, [1, 2]))
+        assert run(store, topics.read("t")) == created
+        run(store, topics.delete("t"))
+        assert run(store, topics.names()) == []
+        lost = max(lost, ensemble.requests)
+    assert lost > 5
+
+
+def test_a_topic_of_the_same_name_is_not_mistaken_for_the_deleted_one() -> None:
+    store = MemoryZooKeeper().connect()
+    run(store, topics.create("t", 1, [1]))
+    verb = topics.delete("t")
+    verb.send(perform(store, next(verb)))
+    # Its delete took effect, the reply is lost, and somebody is quick to create the topic anew.
+    run(store, topics.delete("t"))
+    second = run(store, topics.create("t", 1, [1]))
+    question = verb.throw(ConnectionLost("lost"))
+    with pytest.raises(StopIteration):
+        verb.send(perform(store, question))
+    assert run(store, topics.read("t")) == second
+
+
+def test_watches_ring_for_new_topics_changed_ones_and_those_that_go() -> None:
+    store = MemoryZooKeeper().connect()
+    rings: list[str] = []
+    run(store, topics.names(lambda: rings.append("names")))
+    run(store, topics.create("t", 1, [1]))
+    assert rings == ["names"]
+    run(store, topics.names(lambda: rings.append("names again")))
+    run(store, topics.read("t", lambda: rings.append("t")))
+    run(store, topics.delete("t"))
+    assert sorted(rings) == ["names", "names again", "t"]
+
+
+def test_what_somebody_else_wrote_is_malformed_and_not_a_topic() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    store = MemoryZooKeeper().connect()
+    run(store, topics.create("t", 1, [1]))
+    for data in (b"", b"{}", b'{"id": 7}', b"\xff\xfe", random.Random(seed).randbytes(40)):
+        write(store, paths.topic("bad"), data)
+        with pytest.raises(Malformed, match="/topics/bad"):
+            run(store, topics.read("bad"))
