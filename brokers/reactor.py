@@ -85,7 +85,8 @@ class Reactor:
         if self._thread.is_alive():
             self.post(self._end)
             self._thread.join(STOP_TIMEOUT)
-        self._bell.close()
+        if not self._thread.is_alive():
+            self._bell.close()
 
     def _end(self) -> None:
         self._running = False

@@ -92,8 +92,6 @@ class ClusterWatcher:
         try:
             while not self._keep_up(store):
                 self._bell.wait(self._remaining_patience())
-                if self._stopping:
-                    raise ClosedError("the broker was stopped before it was registered")
         except SessionLost as error:
             raise ZooKeeperUnreachable(
                 f"the ZooKeeper session was lost while registering: {error}"
@@ -101,7 +99,10 @@ class ClusterWatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Leave: the session ends at once, and the registration with it."""
+        """Leave: the session ends at once, and the registration with it.
+
+        The thread that started it calls this.
+        """
         self._stopping = True
         self._bell.ring()
         if self._store is not None:
@@ -110,7 +111,8 @@ class ClusterWatcher:
             self._thread.join(CLOSE_TIMEOUT)
         if self._store is not None:
             self._store.close()  # one that the thread may have opened meanwhile
-        self._bell.close()
+        if not self._thread.is_alive():
+            self._bell.close()
 
     def _run(self) -> None:
         try:

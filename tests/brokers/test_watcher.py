@@ -1,0 +1,261 @@
+"""The broker's thread towards ZooKeeper: registration, views, lost sessions."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from folkmoot.brokers import watcher as module
+from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
+from folkmoot.coordination import brokers, paths, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.operations import Delete, Get, Operation
+from folkmoot.coordination.store import Outcome, Store, run
+from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
+from tests.coordination.losses import write
+from tests.waiting import eventually
+
+ADDRESS = {"client": "127.0.0.1:9001"}
+
+
+class Watched:
+    """A watcher of an ensemble in memory, and all it reported."""
+
+    def __init__(self, ensemble: MemoryZooKeeper, directory: str = "d1") -> None:
+        self.ensemble = ensemble
+        self.sessions: list[MemoryStore] = []
+        self.reachable = True
+        self.views: list[ClusterView] = []
+        self.deleted: set[str] = set()
+        self.failures: list[Exception] = []
+        identity = Identity(
+            broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2
+        )
+        reports = Reports(view=self._show, failed=self.failures.append)
+        self.watcher = ClusterWatcher(self._connect, identity, reports)
+
+    def _connect(self, session_timeout: float) -> Store:
+        if not self.reachable:
+            raise ZooKeeperUnreachable("nobody answers")
+        self.sessions.append(self.ensemble.connect(session_timeout))
+        return self.sessions[-1]
+
+    def _show(self, view: ClusterView, deleted: frozenset[str]) -> None:
+        self.views.append(view)
+        self.deleted |= deleted
+
+    @property
+    def view(self) -> ClusterView:
+        return self.views[-1]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECONNECT_PAUSE", 0.01)
+    monkeypatch.setattr(module, "_EXPIRY_SLACK", 0.1)
+
+
+@pytest.fixture
+def ensemble() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
+
+
+@pytest.fixture
+def user(ensemble: MemoryZooKeeper) -> MemoryStore:
+    return ensemble.connect()
+
+
+@pytest.fixture
+def watched(ensemble: MemoryZooKeeper) -> Iterator[Watched]:
+    made = Watched(ensemble)
+    yield made
+    made.watcher.close()
+    assert not made.failures
+
+
+def test_the_first_view_is_there_before_the_registration(
+    watched: Watched, user: MemoryStore
+) -> None:
+    info = run(user, topics.create("t", 2, [1]))
+    watched.watcher.start()
+    assert watched.views[0].topics == {"t": info}
+    assert not watched.views[0].brokers
+    assert watched.view.brokers[1].listeners == ADDRESS
+    assert run(user, brokers.live())[1].listeners == ADDRESS
+
+
+def test_topics_and_brokers_that_come_change_and_go_are_seen(
+    watched: Watched, user: MemoryStore, ensemble: MemoryZooKeeper
+) -> None:
+    watched.watcher.start()
+    other = ensemble.connect()
+    run(other, brokers.register(2, Registration({"client": "h:1"}, "n", "d2")))
+    eventually(lambda: 2 in watched.view.brokers)
+    ensemble.expire(other)
+    eventually(lambda: 2 not in watched.view.brokers)
+    first = run(user, topics.create("t", 1, [1]))
+    eventually(lambda: "t" in watched.view.topics)
+    write(
+        user, paths.topic("t"), b'{"id": "%s", "partitions": [[1],[1]]}' % first.topic_id.encode()
+    )
+    eventually(lambda: len(watched.view.topics["t"].partitions) == 2)
+    assert not watched.deleted
+    run(user, topics.delete("t"))
+    eventually(lambda: "t" not in watched.view.topics)
+    assert watched.deleted == {first.topic_id}
+
+
+def test_a_topic_deleted_and_created_between_two_looks_is_a_deletion_too(
+    watched: Watched, user: MemoryStore
+) -> None:
+    first = run(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    run(user, topics.delete("t"))
+    second = run(user, topics.create("t", 1, [1]))
+    eventually(lambda: watched.view.topics.get("t") == second)
+    assert watched.deleted == {first.topic_id}
+
+
+def test_only_topics_that_changed_are_read_again(
+    watched: Watched, user: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        run(user, topics.create(f"t{number}", 1, [1]))
+    watched.watcher.start()
+    read = _record_reads(monkeypatch)
+    run(user, topics.create("new", 1, [1]))
+    eventually(lambda: "new" in watched.view.topics)
+    assert read == {paths.topic("new")}
+
+
+def _record_reads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    read: set[str] = set()
+    submit = MemoryStore.submit
+
+    def recording(self: MemoryStore, operation: Operation, done: Callable[[Outcome], None]) -> None:
+        if isinstance(operation, Get):
+            read.add(operation.path)
+        submit(self, operation, done)
+
+    monkeypatch.setattr(MemoryStore, "submit", recording)
+    return read
+
+
+def test_an_illegible_topic_leaves_what_was_known_of_it(
+    watched: Watched, user: MemoryStore
+) -> None:
+    info = run(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    write(user, paths.topic("t"), b"scribble")
+    write(user, paths.topic("junk"), b"scribble")
+    run(user, topics.create("after", 1, [1]))
+    eventually(lambda: "after" in watched.view.topics)
+    assert watched.view.topics["t"] == info
+    assert not watched.deleted
+
+
+def test_a_lost_session_is_replaced_and_nothing_counts_as_deleted(
+    watched: Watched, user: MemoryStore, ensemble: MemoryZooKeeper
+) -> None:
+    run(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    assert run(user, brokers.live()) == {}
+    run(user, topics.delete("t"))
+    watched.reachable = True
+    eventually(lambda: 1 in run(user, brokers.live()))
+    eventually(lambda: 1 in watched.view.brokers and "t" not in watched.view.topics)
+    assert not watched.deleted
+
+
+def test_a_registration_that_somebody_removed_is_made_again(
+    watched: Watched, user: MemoryStore
+) -> None:
+    watched.watcher.start()
+    user.submit(Delete(paths.broker(1)), lambda _: None)
+    eventually(lambda: 1 in run(user, brokers.live()))
+
+
+def test_the_registration_of_a_dead_incarnation_is_waited_for(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    dead = ensemble.connect()
+    run(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+    end = threading.Timer(0.1, lambda: ensemble.expire(dead))
+    end.start()
+    watched.watcher.start()
+    end.join()
+    assert watched.view.brokers[1].listeners == ADDRESS
+
+
+def test_a_broker_on_a_copied_directory_is_refused_when_waiting_did_not_help(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    run(ensemble.connect(), brokers.register(1, Registration({}, "living", "d1")))
+    with pytest.raises(BrokerIdTaken, match="copy"):
+        watched.watcher.start()
+
+
+def test_another_broker_of_the_same_id_is_refused_at_once(ensemble: MemoryZooKeeper) -> None:
+    one, two = Watched(ensemble, "d1"), Watched(ensemble, "d2")
+    one.watcher.start()
+    with pytest.raises(BrokerIdTaken, match=r"127\.0\.0\.1:9001"):
+        two.watcher.start()
+    two.watcher.close()
+    one.watcher.close()
+
+
+def test_losing_the_id_to_another_broker_ends_the_one_that_comes_back(
+    ensemble: MemoryZooKeeper,
+) -> None:
+    watched = Watched(ensemble)
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    run(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
+    watched.reachable = True
+    eventually(lambda: watched.failures)
+    assert isinstance(watched.failures[0], BrokerIdTaken)
+    watched.watcher.close()
+
+
+def test_no_zookeeper_at_the_start_is_an_error_at_the_start(watched: Watched) -> None:
+    watched.reachable = False
+    with pytest.raises(ZooKeeperUnreachable):
+        watched.watcher.start()
+
+
+def test_a_session_lost_while_registering_is_an_unreachable_zookeeper(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    dead = ensemble.connect()
+    run(dead, brokers.register(1, Registration({}, "older", "d1")))
+    threading.Timer(0.05, lambda: ensemble.expire(watched.sessions[0])).start()
+    with pytest.raises(ZooKeeperUnreachable, match="lost while registering"):
+        watched.watcher.start()
+
+
+def test_closing_ends_the_session_at_once_whatever_the_watcher_waits_for(
+    ensemble: MemoryZooKeeper, user: MemoryStore
+) -> None:
+    idle = Watched(ensemble)
+    idle.watcher.start()
+    idle.watcher.close()
+    assert run(user, brokers.live()) == {}
+
+    cut_off = Watched(ensemble)
+    cut_off.watcher.start()
+    cut_off.reachable = False
+    ensemble.expire(cut_off.sessions[0])
+    cut_off.watcher.close()
+    assert not cut_off.watcher._thread.is_alive()
+
+    suspended = Watched(ensemble)
+    suspended.watcher.start()
+    ensemble.suspend(suspended.sessions[0])
+    suspended.watcher.close()
+    assert not suspended.watcher._thread.is_alive()
+    assert not idle.failures + cut_off.failures + suspended.failures
