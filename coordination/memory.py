@@ -154,10 +154,10 @@ class MemoryZooKeeper:
         with self.lock:
             if self._sessions.pop(store.session_id, None) is None:
                 return
+            store.owed_rings += self.drop_watches(store)
             write = self._new_write(store.session_id)
             write.end_session()
-            # Its own watches end with its connection; `lost` rings them.
-            rings = [pair for pair in self._commit(write) if pair[0] is not store]
+            rings = self._commit(write)
         self._notify_all(rings)
 
     def drop_watches(self, store: "MemoryStore") -> list[Ring]:
@@ -185,10 +185,9 @@ class MemoryZooKeeper:
                 self._tree[path] = znode
         rings: list[tuple[MemoryStore, Ring]] = []
         for spot in write.events:
-            for session_id, ring in self._watches.pop(spot, {}):
-                store = self._sessions.get(session_id)
-                if store is not None:
-                    rings.append((store, ring))
+            rings += [
+                (self._sessions[watcher], ring) for watcher, ring in self._watches.pop(spot, {})
+            ]
         return rings
 
     def _watch(
@@ -227,6 +226,7 @@ class MemoryStore:
         self._under_way: dict[Request, None] = {}
         self._delivering = False
         self._last_acknowledged = ensemble.clock()
+        self.owed_rings: list[Ring] = []  # the session has ended and its holder does not know
 
     @property
     def state(self) -> SessionState:
@@ -330,7 +330,9 @@ class MemoryStore:
             listener(state)
 
     def _ring_all(self) -> None:
-        for ring in self.ensemble.drop_watches(self):
+        rings = self.owed_rings + self.ensemble.drop_watches(self)
+        self.owed_rings = []
+        for ring in rings:
             self.ensemble.notify(self, ring)
 
 

@@ -66,11 +66,12 @@ class ZooKeeperStore:
     that next session by itself: every attempt to connect is refused from then on, and the client is
     stopped on a thread of its own (its connection thread cannot wait for itself).
 
-    **Silence.** While no server answers nobody knows whether the session lives: ZooKeeper itself,
-    paused as a whole, ends no session and gives each its full time again when it resumes. So the
-    store stays SUSPENDED, if need be for ever, until a server says which. A holder must not wait
-    for that: it fences itself when `last_acknowledged()` plus its share of the session timeout has
-    passed. kazoo's pings do not count there; who relies on it sends an operation now and then.
+    **Silence.** While no server answers nobody knows whether the session lives. A server that is
+    paused for longer than the session timeout ends its sessions when it resumes; one that restarts,
+    or an ensemble that elects a new leader, gives each its full time again. So the store stays
+    SUSPENDED, if need be for ever, until a server says which. A holder must not wait for that: it
+    fences itself when `last_acknowledged()` plus its share of the session timeout has passed.
+    kazoo's pings do not count there; who relies on it sends an operation now and then.
 
     **Watches** are one-shot. kazoo drops all of them when the connection breaks and calls them, so
     every ring rings then; the owner reads again, and that read waits for the next connection.

@@ -1,0 +1,1 @@
+"""One contract, several implementations: the same tests on each."""

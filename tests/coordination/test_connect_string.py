@@ -1,0 +1,35 @@
+"""Connect strings as people write them."""
+
+import pytest
+
+from folkmoot.coordination.connect_string import parse
+from folkmoot.protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "chroot"),
+    [
+        ("localhost:2181", "localhost:2181", ""),
+        ("zk", "zk", ""),
+        ("zk/", "zk", ""),
+        (" a:1,b:2 , c:3/root/of-it ", "a:1,b:2,c:3", "/root/of-it"),
+        ("10.0.0.1:2181/a/", "10.0.0.1:2181", "/a"),
+        ("[::1]:2181/a", "[::1]:2181", "/a"),
+    ],
+)
+def test_servers_and_chroot_are_told_apart(text: str, servers: str, chroot: str) -> None:
+    assert parse(text) == (servers, chroot)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "/", "/root", ":2181", "a:", "a:b", "a:0", "a:65536", "a:1,", "a:1,,b:2", "a:1 b:2",
+        "zk://a:1", "::1:2181", "a:1//b", "a:1/b//c", "a:1/../b", "a:1/b c",
+    ],
+)  # fmt: skip
+def test_what_is_no_connect_string_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT") as raised:
+        parse(text)
+    assert repr(text) in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,376 @@
+"""The store on a real ZooKeeper that is paused, cut off, killed or not there at all."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from folkmoot.console.children import free_port
+from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.coordination.operations import (
+    Children,
+    ConnectionLost,
+    Create,
+    Exists,
+    Get,
+    Multi,
+    SessionLost,
+    Set,
+)
+from folkmoot.coordination.store import Outcome, SessionState, perform
+from folkmoot.coordination.zookeeper import CLOSE_TIMEOUT, ZooKeeperStore, connect
+from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
+from tests.contracts.backends import end_session
+from tests.proxy import Proxy
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
+    with Proxy(zookeeper.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: Proxy, chroot: str) -> Iterator[ZooKeeperStore]:
+    """A session through the proxy."""
+    opened = connect(through(proxy, chroot), 4.0)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def other(chroot: str) -> Iterator[ZooKeeperStore]:
+    """A session past the proxy."""
+    opened = connect(chroot, 10.0)
+    yield opened
+    opened.close()
+
+
+def through(proxy: Proxy, chroot: str) -> str:
+    return proxy.address + chroot[chroot.index("/") :]
+
+
+def suspended(store: ZooKeeperStore) -> bool:
+    return store.state is SessionState.SUSPENDED
+
+
+def connected(store: ZooKeeperStore) -> bool:
+    return store.state is SessionState.CONNECTED
+
+
+def threads_but_the_proxys() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("proxy")}
+
+
+# -- connecting -------------------------------------------------------------------------------------
+
+
+def test_the_chroot_is_created_and_everything_lies_below_it(
+    zookeeper: EmbeddedZooKeeper, chroot: str
+) -> None:
+    store = connect(f"{chroot}/deep/er", 10.0)
+    outside = connect(chroot, 10.0)
+    assert perform(store, Create("/a-", sequence=True)) == "/a-0000000000"
+    assert perform(store, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
+    assert sorted(perform(store, Children("/"))) == ["a-0000000000", "b"]
+    assert perform(outside, Exists("/deep/er/b/c")) is not None
+    rung: list[None] = []
+    perform(store, Children("/", lambda: rung.append(None)))
+    perform(outside, Create("/deep/er/d"))
+    eventually(lambda: rung)
+    store.close()
+    outside.close()
+
+
+def test_many_clients_may_create_one_chroot(chroot: str) -> None:
+    stores: list[ZooKeeperStore] = []
+    threads = [
+        threading.Thread(target=lambda: stores.append(connect(f"{chroot}/x/y/z", 10.0)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stores) == 8
+    for store in stores:
+        store.close()
+
+
+def test_the_session_timeout_is_the_one_that_the_server_grants(chroot: str) -> None:
+    for asked, granted in ((0.1, 1.0), (5.0, 5.0), (1000.0, 60.0)):
+        store = connect(chroot, asked)
+        assert store.session_timeout == pytest.approx(granted)
+        store.close()
+
+
+def test_a_session_has_an_identity(store: ZooKeeperStore) -> None:
+    assert store.session_id != 0
+    assert len(store.password) == 16
+    perform(store, Create("/a", ephemeral=True))
+    assert perform(store, Exists("/a")).ephemeral_owner == store.session_id
+
+
+def test_no_server_is_an_error_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    address = f"127.0.0.1:{free_port()}"
+    before = time.monotonic()
+    with pytest.raises(ZooKeeperUnreachable, match=address) as raised:
+        connect(f"{address}/root", 10.0, connect_timeout=0.5)
+    assert 0.5 <= time.monotonic() - before < 3.0
+    assert "\n" not in str(raised.value)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_server_that_accepts_and_is_silent_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        before = time.monotonic()
+        with pytest.raises(ZooKeeperUnreachable, match=address):
+            connect(address, 10.0, connect_timeout=0.5)
+        assert time.monotonic() - before < 3.0
+
+
+def test_a_server_that_speaks_otherwise_is_unreachable() -> None:
+    def answer(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        with pytest.raises(ZooKeeperUnreachable, match=address):
+            connect(address, 10.0, connect_timeout=0.5)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_one_living_server_of_several_is_enough(chroot: str) -> None:
+    store = connect(f"127.0.0.1:{free_port()},127.0.0.1:{free_port()},{chroot}", 10.0)
+    assert perform(store, Exists("/")) is not None
+    store.close()
+
+
+def test_a_session_timeout_must_be_positive(chroot: str) -> None:
+    with pytest.raises(ConfigError, match="session_timeout"):
+        connect(chroot, 0.0)
+
+
+# -- a broken connection ----------------------------------------------------------------------------
+
+
+def test_operations_wait_for_the_next_connection_of_the_session(
+    proxy: Proxy, store: ZooKeeperStore
+) -> None:
+    states: list[SessionState] = []
+    store.listen(states.append)
+    perform(store, Create("/mine", ephemeral=True))
+    identity = store.session_id
+    proxy.cut()
+    eventually(lambda: suspended(store))
+    outcomes: list[Outcome] = []
+    for number in range(2000):  # more than kazoo could queue without blocking us
+        store.submit(Create(f"/{number}"), outcomes.append)
+    assert outcomes == []
+    proxy.heal()
+    eventually(lambda: len(outcomes) == 2000)
+    assert [outcome.error for outcome in outcomes] == [None] * 2000
+    assert outcomes[-1].result == "/1999"
+    assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+    assert store.session_id == identity
+    assert perform(store, Exists("/mine")).ephemeral_owner == identity
+
+
+def test_a_lost_answer_is_told_and_not_tried_again(
+    proxy: Proxy, store: ZooKeeperStore, other: ZooKeeperStore
+) -> None:
+    perform(store, Create("/a", b"before"))
+    acknowledged = store.last_acknowledged()
+    proxy.lose_answers()
+    outcomes: list[Outcome] = []
+    store.submit(Set("/a", b"after"), outcomes.append)
+    eventually(lambda: perform(other, Get("/a")).data == b"after")
+    proxy.cut()
+    eventually(lambda: outcomes)
+    assert isinstance(outcomes[0].error, ConnectionLost)
+    assert store.last_acknowledged() == acknowledged
+    proxy.heal()
+    eventually(lambda: connected(store))
+    assert perform(store, Get("/a")).stat.version == 1
+
+
+def test_watches_ring_when_the_connection_breaks_and_are_armed_by_the_next_read(
+    proxy: Proxy, store: ZooKeeperStore, other: ZooKeeperStore
+) -> None:
+    rung: list[str] = []
+    perform(store, Exists("/a", lambda: rung.append("exists")))
+    perform(store, Children("/", lambda: rung.append("children")))
+    proxy.cut()
+    eventually(lambda: len(rung) == 2)
+    assert sorted(rung) == ["children", "exists"]
+    answers: list[Outcome] = []
+    store.submit(Exists("/a", lambda: rung.append("again")), answers.append)
+    perform(other, Create("/a"))
+    proxy.heal()
+    eventually(lambda: answers)
+    assert answers[0].result is not None  # what happened meanwhile is read
+    perform(other, Set("/a", b"1"))
+    eventually(lambda: rung[2:] == ["again"])
+
+
+def test_a_flapping_connection_loses_no_outcome(proxy: Proxy, store: ZooKeeperStore) -> None:
+    outcomes: list[Outcome] = []
+    submitted = 0
+    for _ in range(15):
+        for _ in range(300):
+            store.submit(Exists("/"), outcomes.append)
+            submitted += 1
+        proxy.cut()
+        eventually(lambda: suspended(store))
+        proxy.heal()
+        eventually(lambda: connected(store))
+    eventually(lambda: len(outcomes) == submitted)
+    assert {type(outcome.error) for outcome in outcomes} <= {type(None), ConnectionLost}
+    assert perform(store, Exists("/")) is not None
+
+
+# -- the end of a session ---------------------------------------------------------------------------
+
+
+def test_nothing_that_waited_is_done_in_another_session(
+    proxy: Proxy, store: ZooKeeperStore, other: ZooKeeperStore, chroot: str
+) -> None:
+    perform(store, Create("/mine", ephemeral=True))
+    proxy.cut()
+    eventually(lambda: suspended(store))
+    outcomes: list[Outcome] = []
+    for number in range(1000):
+        store.submit(Create(f"/zombie-{number}"), outcomes.append)
+    end_session(chroot, store)
+    assert perform(other, Children("/")) == []
+    assert suspended(store)  # nobody has told it yet
+    proxy.heal()
+    eventually(lambda: len(outcomes) == 1000)
+    assert {type(outcome.error) for outcome in outcomes} == {SessionLost}
+    assert store.state is SessionState.LOST
+    with pytest.raises(SessionLost):
+        perform(store, Create("/zombie"))
+    assert perform(other, Children("/")) == []
+
+
+def test_a_lost_session_is_not_followed_by_another(proxy: Proxy, chroot: str) -> None:
+    before = threads_but_the_proxys()
+    store = connect(through(proxy, chroot), 4.0)
+    identity = store.session_id
+    end_session(chroot, store)
+    eventually(lambda: store.state is SessionState.LOST)
+    eventually(lambda: threads_but_the_proxys() <= before)
+    # The session's connection, and the one that brought the news.
+    assert proxy.accepted <= 2
+    assert store.session_id == identity
+
+
+def test_a_server_paused_for_less_than_the_session_timeout_ends_nothing(
+    private_zookeeper: EmbeddedZooKeeper,
+) -> None:
+    store = connect(private_zookeeper.address, 3.0)
+    perform(store, Create("/mine", ephemeral=True))
+    private_zookeeper.pause()
+    outcomes: list[Outcome] = []
+    store.submit(Exists("/mine"), outcomes.append)
+    eventually(lambda: suspended(store))
+    assert isinstance(outcomes[0].error, ConnectionLost)
+    private_zookeeper.resume()
+    eventually(lambda: connected(store))
+    assert perform(store, Exists("/mine")) is not None
+    store.close()
+
+
+def test_only_the_server_decides_what_a_pause_past_the_session_timeout_means(
+    private_zookeeper: EmbeddedZooKeeper,
+) -> None:
+    store = connect(private_zookeeper.address, 1.0)
+    perform(store, Create("/mine", ephemeral=True))
+    private_zookeeper.pause()
+    ended_at = store.last_acknowledged() + 2 * store.session_timeout
+    eventually(lambda: time.monotonic() > ended_at)
+    assert suspended(store)
+    outcomes: list[Outcome] = []
+    store.submit(Exists("/mine"), outcomes.append)
+    private_zookeeper.resume()
+    eventually(lambda: outcomes)
+    kept = outcomes[0].error is None
+    assert store.state is (SessionState.CONNECTED if kept else SessionState.LOST)
+    witness = connect(private_zookeeper.address, 10.0)
+    eventually(lambda: (perform(witness, Exists("/mine")) is not None) == kept)
+    witness.close()
+    store.close()
+
+
+def test_a_killed_and_restarted_server_keeps_the_session(
+    private_zookeeper: EmbeddedZooKeeper,
+) -> None:
+    store = connect(private_zookeeper.address, 10.0)
+    perform(store, Create("/mine", ephemeral=True))
+    private_zookeeper.kill()
+    eventually(lambda: suspended(store))
+    private_zookeeper.restart()
+    assert perform(store, Exists("/mine")).ephemeral_owner == store.session_id
+    store.close()
+
+
+# -- closing ----------------------------------------------------------------------------------------
+
+
+def took(store: ZooKeeperStore) -> float:
+    before = time.monotonic()
+    store.close()
+    return time.monotonic() - before
+
+
+def test_closing_ends_the_session_and_its_threads(chroot: str, other: ZooKeeperStore) -> None:
+    before = threads_but_the_proxys()
+    store = connect(chroot, 10.0)
+    perform(store, Create("/mine", ephemeral=True))
+    assert took(store) < CLOSE_TIMEOUT
+    assert perform(other, Exists("/mine")) is None
+    eventually(lambda: threads_but_the_proxys() <= before)
+
+
+def test_closing_is_quick_when_the_server_is_dead_or_silent(
+    private_zookeeper: EmbeddedZooKeeper,
+) -> None:
+    stores = [connect(private_zookeeper.address, 10.0) for _ in range(3)]
+    private_zookeeper.pause()
+    assert took(stores[0]) < CLOSE_TIMEOUT + 1.0
+    outcomes: list[Outcome] = []
+    stores[1].submit(Exists("/"), outcomes.append)
+    assert took(stores[1]) < CLOSE_TIMEOUT + 1.0
+    assert isinstance(outcomes[0].error, SessionLost)
+    private_zookeeper.kill()
+    eventually(lambda: suspended(stores[2]))
+    assert took(stores[2]) < CLOSE_TIMEOUT + 1.0
+
+
+def test_a_store_may_be_closed_from_an_outcome(store: ZooKeeperStore) -> None:
+    store.submit(Exists("/"), lambda _: store.close())
+    eventually(lambda: store.state is SessionState.LOST)
+
+
+def test_a_failing_callback_harms_nobody_else(store: ZooKeeperStore) -> None:
+    def fail(_: object = None) -> None:
+        raise RuntimeError("on purpose")
+
+    store.listen(fail)
+    store.submit(Exists("/a", fail), fail)
+    perform(store, Create("/a"))
+    assert perform(store, Exists("/a")) is not None
+    assert connected(store)
