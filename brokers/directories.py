@@ -11,6 +11,7 @@ so none is ever half there. Names of served directories end in a digit and the o
 topic's name can pass for one of them. The two changing names leave out the end of very long topics.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -65,23 +66,29 @@ def discard(data: Path, name: TopicPartition, topic_id: str) -> None:
 
 def finish(data: Path) -> None:
     """Remove what an interrupted `create` or `discard` left. Raises OSError."""
-    for directory in data.iterdir():
-        if directory.name.endswith((_CREATING, _DELETED)) and directory.is_dir():
-            shutil.rmtree(directory)
+    with os.scandir(data) as entries:
+        for entry in entries:
+            if entry.name.endswith((_CREATING, _DELETED)) and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
 
 
 def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
     """Every partition that lies in `data`, with its topic's id, "" if that cannot be read."""
-    for directory in data.iterdir():
-        match = _SERVED.fullmatch(directory.name)
-        if match is None or not directory.is_dir():
-            continue
-        try:
-            topic_id = (directory / TOPIC_ID_FILE).read_text(errors="replace").strip()
-        except FileNotFoundError:
-            topic_id = ""
-        name = TopicPartition(match["topic"], int(match["partition"]))
-        yield name, topic_id if _TOPIC_ID.fullmatch(topic_id) else ""
+    with os.scandir(data) as entries:
+        for entry in entries:
+            match = _SERVED.fullmatch(entry.name)
+            if match is not None and entry.is_dir(follow_symlinks=False):
+                name = TopicPartition(match["topic"], int(match["partition"]))
+                yield name, _topic_id(entry.path)
+
+
+def _topic_id(directory: str) -> str:
+    try:
+        with open(os.path.join(directory, TOPIC_ID_FILE), "rb") as file:
+            text = file.read(_MAX_FILE_NAME).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return ""
+    return text if _TOPIC_ID.fullmatch(text) else ""
 
 
 def _aside(data: Path, name: TopicPartition, topic_id: str, suffix: str) -> Path:

@@ -1,4 +1,6 @@
-"""Small files that are there whole or not at all, whatever is killed or unplugged."""
+"""Putting bytes on disk: small files that are there whole or not at all, whatever is killed or
+unplugged, and several buffers in one call.
+"""
 
 import os
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 _NEW_SUFFIX = ".new"
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -42,3 +45,22 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
+    """Write `parts` at `position`, by one call unless the kernel takes less. Returns where they end.
+
+    Raises OSError; then any number of the bytes may be there. `parts` is used up.
+    """
+    first = 0
+    while first < len(parts):
+        written = os.pwritev(fd, parts[first : first + _IOV_MAX], position)
+        if written == 0:
+            raise OSError("nothing could be written")
+        position += written
+        while first < len(parts) and written >= len(parts[first]):
+            written -= len(parts[first])
+            first += 1
+        if written:
+            parts[first] = memoryview(parts[first])[written:]
+    return position

@@ -119,9 +119,14 @@ class OffsetIndex:
         """All of them, as (offset, position)."""
         return [self._entry(number) for number in range(self.count)]
 
-    def at_offset(self, offset: int) -> tuple[int, int]:
-        """The last entry at or below `offset`, or the segment's start."""
-        return self._entry(self._rank(offset - self._base, field=0))
+    def stretch(self, offset: int) -> tuple[int, int, int | None]:
+        """The last entry at or below `offset` (or the segment's start), and where the next one points.
+
+        That is None behind the last entry.
+        """
+        number = self._rank(offset - self._base, field=0)
+        last = number + 1 == self.count
+        return *self._entry(number), None if last else self._entry(number + 1)[1]
 
     def at_position(self, position: int) -> tuple[int, int]:
         """The last entry at or below `position`, or the segment's start."""

@@ -1,6 +1,6 @@
 """The log of one partition: segments in order, and the offsets that the broker gives."""
 
-import logging
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -29,8 +29,6 @@ from folkmoot.protocol.errors import (
     UnsupportedCodec,
 )
 from folkmoot.protocol.records import TopicPartition
-
-logger = logging.getLogger(__name__)
 
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _SEGMENT_FILE = re.compile(r"(?P<base>[0-9]{20})" + re.escape(LOG_SUFFIX))
@@ -92,11 +90,12 @@ class Log:
     def start(self, clean: CleanEnd | None = None) -> None:
         """Find the segments and make the last one whole. Raises StorageError."""
         try:
-            found = sorted(
-                (int(match["base"]), file.stat().st_size)
-                for file in self.directory.iterdir()
-                if (match := _SEGMENT_FILE.fullmatch(file.name))
-            )
+            with os.scandir(self.directory) as files:
+                found = sorted(
+                    (int(match["base"]), file.stat().st_size)
+                    for file in files
+                    if (match := _SEGMENT_FILE.fullmatch(file.name))
+                )
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
         self._segments = [

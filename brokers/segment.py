@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.durable import write_at
 from folkmoot.brokers.index import OffsetIndex
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
@@ -16,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-_IOV_MAX = os.sysconf("SC_IOV_MAX")
 _HEADER_WINDOW_BYTES = 64 * 1024
 _WINDOW_BYTES = 4 * 1024 * 1024
 
@@ -112,7 +112,7 @@ class Segment:
         for stamped in batches:
             parts += (stamped.leader, stamped.rest)
         try:
-            end = _write_all(fd, parts, self.size)
+            end = write_at(fd, parts, self.size)
         except OSError as error:
             raise self._cut_back(fd, error) from error
         position = self.size
@@ -189,11 +189,12 @@ class Segment:
         first = batch.read_header(view)
         if not first.base_offset <= offset < first.next_offset:
             raise CorruptBatch(f"position {start} holds offset {first.base_offset}, not {offset}")
-        if first.length >= max_bytes:
-            self._next = (first.next_offset, start + first.length)
-            view = view if first.length <= len(view) else self._pread(first.length, start)
+        if first.length > len(view):
+            view = self._pread(first.length, start)
             if first.length > len(view):
                 raise CorruptBatch(f"a batch of {first.length} bytes is cut off at {len(view)}")
+        if first.length >= max_bytes:
+            self._next = (first.next_offset, start + first.length)
             return view[: first.length]
         if start + max_bytes >= self.size:
             self._next = (self.end_offset, self.size)
@@ -224,14 +225,17 @@ class Segment:
 
     def _locate(self, offset: int) -> int:
         """Position of the last batch whose base offset is at or below `offset`."""
-        known, found = self._opened_index().at_offset(offset)
+        known, found, behind = self._opened_index().stretch(offset)
         if known == offset:
             return found
+        # Every batch between two entries begins within an interval of the first.
         window_bytes = self.config.index_interval_bytes + HEADER_BYTES
         for header, position in self._walk(found, window_bytes, batch.read_header):
             if header.base_offset > offset:
                 break
             found = position
+            if position + header.length == behind:
+                break
         return found
 
     def _walk(
@@ -241,17 +245,15 @@ class Segment:
 
         `parse` is `read_header`, or `check` which needs the whole batch. Raises CorruptBatch.
         """
-        view, start = memoryview(b""), position
+        view, start, whole = memoryview(b""), position, parse is batch.check
         while position < self.size:
             at = position - start
             left = len(view) - at
-            if left < HEADER_BYTES or (
-                parse is batch.check and left < batch.batch_length(view, at)
-            ):
+            if left < HEADER_BYTES or (whole and left < batch.batch_length(view, at)):
                 view, start, at = self._pread(window_bytes, position), position, 0
                 # A length is believed, and so much memory taken, only after its own checksum.
                 length = batch.read_header(view).length
-                if parse is batch.check and length > len(view):
+                if whole and length > len(view):
                     view = self._pread(length, position)
             header = parse(view, at)
             if position + header.length > self.size:
@@ -382,19 +384,3 @@ class Segment:
 
     def _storage_error(self, what: str, error: OSError) -> StorageError:
         return StorageError(f"{self._path} {what}: {error.strerror or error}")
-
-
-def _write_all(fd: int, parts: list[bytes | memoryview], position: int) -> int:
-    """Write `parts` at `position`, by one call unless the kernel takes less. Returns the end."""
-    first = 0
-    while first < len(parts):
-        written = os.pwritev(fd, parts[first : first + _IOV_MAX], position)
-        if written == 0:
-            raise OSError("nothing could be written")
-        position += written
-        while first < len(parts) and written >= len(parts[first]):
-            written -= len(parts[first])
-            first += 1
-        if written:
-            parts[first] = memoryview(parts[first])[written:]
-    return position

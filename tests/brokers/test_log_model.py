@@ -1,0 +1,118 @@
+"""The log against a plain list: whatever is done to both, both hold the same."""
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.log import Log
+from folkmoot.protocol import batch
+from folkmoot.protocol.errors import OffsetOutOfRange
+from tests.brokers.batches import NAME, NOW, a_batch, values_of
+
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=150, max_batch_bytes=4096)
+
+
+class LogAgainstList(RuleBasedStateMachine):
+    """The model is a list of records, one of batch boundaries, and one of the segments' first offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = Path(tempfile.mkdtemp(prefix="folkmoot-log-"))
+        self.lives = 0
+        self.data = self.scratch / "0"
+        (self.data / str(NAME)).mkdir(parents=True)
+        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log.start()
+        self.values: list[bytes] = []
+        self.starts: list[int] = []
+        self.lengths: list[int] = []
+
+    def teardown(self) -> None:
+        self.log.abandon()
+        shutil.rmtree(self.scratch)
+
+    @rule(
+        sizes=st.lists(
+            st.lists(st.integers(0, 60), min_size=1, max_size=5), min_size=1, max_size=6
+        ),
+        seed=st.integers(0, 2**32),
+    )
+    def append(self, sizes: list[list[int]], seed: int) -> None:
+        source = random.Random(seed)
+        batches = []
+        bases = []
+        for lengths in sizes:
+            values = [source.randbytes(length) for length in lengths]
+            batches.append(a_batch(*values))
+            bases.append(len(self.values))
+            self.values += values
+        self.starts += bases
+        self.lengths += [len(each) for each in batches]
+        assert self.log.append(batches, now=NOW, leader_epoch=3) == bases
+
+    @precondition(lambda self: self.values)
+    @rule(where=st.floats(0, 1, exclude_max=True), max_bytes=st.integers(0, 3000))
+    def read(self, where: float, max_bytes: int) -> None:
+        offset = int(where * len(self.values))
+        number = max(n for n, start in enumerate(self.starts) if start <= offset)
+        while True:
+            chunk = self.log.read(offset, max_bytes)
+            found = [header.base_offset for header, _ in batch.split(chunk)]
+            assert found == self.starts[number : number + len(found)]
+            assert values_of(chunk) == [
+                (at, self.values[at]) for at in range(found[0], found[0] + len(values_of(chunk)))
+            ]
+            assert len(found) == 1 or len(chunk) <= max_bytes
+            number += len(found)
+            if number == len(self.starts):
+                break
+            # As much as fits was given, unless the segment ended there.
+            assert len(chunk) + self.lengths[number] > max_bytes or self.begins_segment(number)
+            offset = self.starts[number]
+
+    @rule()
+    def read_outside(self) -> None:
+        assert len(self.log.read(len(self.values), 1000)) == 0
+        for offset in (-1, len(self.values) + 1):
+            with pytest.raises(OffsetOutOfRange):
+                self.log.read(offset, 1000)
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+
+    @rule()
+    def close_and_open(self) -> None:
+        end = self.log.close()
+        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log.start(end)
+
+    @rule()
+    def kill_and_open(self) -> None:
+        self.lives += 1
+        killed, self.data = self.data, self.scratch / str(self.lives)
+        shutil.copytree(killed, self.data)
+        self.log.abandon()
+        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log.start()
+
+    @invariant()
+    def ends_agree(self) -> None:
+        assert (self.log.start_offset, self.log.end_offset) == (0, len(self.values))
+        assert self.log.size == sum(self.lengths)
+
+    def begins_segment(self, number: int) -> bool:
+        return (self.data / str(NAME) / f"{self.starts[number]:020}.log").exists()
+
+
+LogAgainstList.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=25, deadline=None, derandomize=True, database=None
+)
+TestLogAgainstList = LogAgainstList.TestCase
