@@ -187,12 +187,12 @@ class Connections:
         peer = self._peers.get(address)
         return None if peer is None or peer.connection is None else peer.connection.max_batch_bytes
 
-    def close(self) -> None:
-        """Drop all connections and what is in flight, at once."""
+    def close(self, *, linger: float = 0.0) -> None:
+        """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
         self._closed = True
         for peer in self._peers.values():
             if peer.connection is not None:
-                peer.connection.close()
+                peer.connection.close(linger)
         self._peers.clear()
         self._replies.clear()
         if self._context is not None:

@@ -130,8 +130,9 @@ class Cluster:
     def max_batch_bytes(self, address: str) -> int | None:
         return self._connections.max_batch_bytes(address)
 
-    def close(self) -> None:
-        self._connections.close()
+    def close(self, *, linger: float = 0.0) -> None:
+        """As `Connections.close`."""
+        self._connections.close(linger=linger)
 
     def __enter__(self) -> Self:
         return self

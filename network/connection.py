@@ -67,10 +67,11 @@ class Connection:
         except zmq.ZMQError as error:
             raise BrokerUnreachable(f"{self.address!r} is not an address: {error}") from None
 
-    def close(self) -> None:
+    def close(self, linger: float = 0.0) -> None:
+        """Disconnect; what was handed over has `linger` seconds to leave, in the background."""
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
-        self.socket.close(linger=0)
+        self.socket.close(linger=int(linger * 1000))
 
     def hand_over(self, envelope: bytes, payloads: Sequence[_Bytes]) -> bool:
         """Give a message to ZeroMQ, payloads without a copy. False if its queue is full."""

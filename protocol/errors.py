@@ -153,6 +153,10 @@ class DeliveryTimeout(FolkmootError):
     """A record was not acknowledged within `delivery_timeout`; it may or may not be in the log."""
 
 
+class FlushTimeout(RetriableError):
+    """Records were still not acknowledged when `flush` or `close` had to end."""
+
+
 class BufferFull(RetriableError):
     """The producer's buffer stayed full for `max_block`."""
 

@@ -1,0 +1,86 @@
+"""What a producer can be told."""
+
+import difflib
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from folkmoot.coordination.store import Connect
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.names import check_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig:
+    """Settings of a producer; durations in seconds, sizes in bytes."""
+
+    zookeeper: str | Connect
+    """Connect string with its chroot, or something that opens a session."""
+    client_id: str = "producer"
+    """What brokers see."""
+    listener: str = "client"
+    """Which of the brokers' listeners to connect to."""
+    acks: Literal[0, 1, -1, "all"] = 1
+    """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
+    compression: str = "zstd"
+    """Codec of the batches: "zstd" or "none"."""
+    linger: float = 0.005
+    """How long a record may wait for others to share its batch."""
+    batch_bytes: int = 512 * 1024
+    """A batch of this size, before compression, is sent without lingering."""
+    max_record_bytes: int = 1024 * 1024
+    """Key, value and headers of one record may be this large."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """Records not yet acknowledged; `send` blocks while there are more."""
+    max_block: float = 60.0
+    """How long `send` may block, for room in the buffer or for a topic to be known."""
+    max_in_flight: int = 5
+    """Requests under way to one broker. A partition has one batch under way, which keeps its order."""
+    request_timeout: float = 30.0
+    """After this long without an answer a request is taken for lost, and its batches are sent again."""
+    delivery_timeout: float = 120.0
+    """After this long a record that is not acknowledged has failed."""
+    retry_backoff: float = 0.1
+    """Pause before a batch is sent again; doubles with every attempt, up to one second."""
+    session_timeout: float = 6.0
+    """Of the ZooKeeper session in which brokers are looked up."""
+
+    def __post_init__(self) -> None:
+        check_name("client id", self.client_id)
+        if isinstance(self.zookeeper, str) and not self.zookeeper.partition("/")[0].strip():
+            raise ConfigError(
+                f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
+            )
+        if self.acks not in (0, 1, -1, "all"):
+            raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")
+        Codec.named(self.compression)
+        for name in (
+            *("batch_bytes", "max_record_bytes", "buffer_bytes", "max_in_flight"),
+            *("request_timeout", "delivery_timeout", "session_timeout"),
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be greater than 0")
+        for name in ("linger", "max_block", "retry_backoff"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must not be negative")
+
+    @property
+    def wire_acks(self) -> int:
+        return -1 if self.acks == "all" else self.acks
+
+    @property
+    def codec(self) -> Codec:
+        return Codec.named(self.compression)
+
+    @classmethod
+    def of(cls, **options: Any) -> "ProducerConfig":
+        """A configuration, or a ConfigError that names the option meant by an unknown one."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+                raise ConfigError(f"a producer has no option {name!r}: {hint}")
+        if "zookeeper" not in options:
+            raise ConfigError("a producer needs zookeeper=HOST:PORT[,HOST:PORT]...[/chroot]")
+        return cls(**options)

@@ -1,0 +1,172 @@
+"""The thread behind a producer: it moves records from the accumulator to the brokers."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from folkmoot.coordination.bell import Bell
+from folkmoot.network.client import Connections, Reply
+from folkmoot.network.cluster import Cluster
+from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.batches import Batch
+from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.sender import Sender, Shipment, describe
+from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
+from folkmoot.protocol.requests import Api
+
+LONGEST_WAIT: Final = 10.0
+TOPIC_PATIENCE: Final = 3.0
+TOPIC_PAUSE: Final = 0.1
+LINGER_AFTER_CLOSE: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Drives a `Sender` with sockets and time. `run` is the thread; it owns everything made in it.
+
+    Every round: take what is staged, decide, send, tell what is done, wait for replies or the bell.
+    `stop` may be called from any thread: what is left then fails. If the thread dies of an error,
+    the producer is closed with it, and what is left fails as well: nobody waits for ever.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        bell: Bell,
+        discover: Callable[[], Sequence[str]],
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._bell = bell
+        self._discover = discover
+        self._stopping = False
+        self._missing_since: dict[str, float] = {}
+        self._version = 0
+        self._taken: list[Chunk] = []
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._bell.ring()
+
+    def run(self) -> None:
+        connections = Connections(self._config.client_id)
+        cluster = Cluster(connections, self._discover, listener=self._config.listener)
+        sender = Sender(self._config, cluster, Random())
+        reason = ClosedError("the producer was closed before the record was acknowledged")
+        try:
+            while not self._stopping:
+                self._round(cluster, sender)
+        except Exception as error:
+            _log.exception("the producer's thread has failed")
+            reason = ClosedError(f"the producer's thread has failed: {error!r}")
+            reason.__cause__ = error
+        finally:
+            self._accumulator.close(reason)
+            self._abandon(sender, reason)
+            cluster.close(linger=LINGER_AFTER_CLOSE if self._config.wire_acks == 0 else 0.0)
+
+    def _round(self, cluster: Cluster, sender: Sender) -> None:
+        accumulator, config = self._accumulator, self._config
+        self._bell.silence()
+        now = time.monotonic()
+        self._look_up(cluster, now)
+        hurry = accumulator.is_full or accumulator.flush_up_to > accumulator.settled
+        self._taken = accumulator.take(now, config.linger, everything=hurry)
+        while self._taken:
+            sender.add(self._taken[0])
+            del self._taken[0]
+        sender.expire(now)
+        for shipment in sender.shipments(now, hurry=hurry):
+            self._ship(cluster, sender, shipment)
+        self._tell(sender)
+        now = time.monotonic()
+        due = min(
+            sender.next_event(now, hurry=hurry),
+            accumulator.oldest() + config.linger,
+            now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
+        )
+        for reply in cluster.poll(max(0.0, due - now), self._bell):
+            self._receive(sender, reply)
+        self._tell(sender)
+
+    def _look_up(self, cluster: Cluster, now: float) -> None:
+        """Answer those who wait for a topic, as soon as it is known or known to be missing."""
+        self._accumulator.trouble = cluster.trouble
+        if cluster.version != self._version:
+            self._version = cluster.version
+            for topic, count in self._accumulator.counts.items():
+                partitions = len(cluster.partitions(topic))
+                if partitions not in (0, count):
+                    self._accumulator.topic_known(topic, partitions)
+        for topic in self._accumulator.topics_wanted():
+            if partitions := len(cluster.partitions(topic)):
+                self._missing_since.pop(topic, None)
+                self._accumulator.topic_known(topic, partitions)
+            elif cluster.is_missing(topic):
+                # It may have been created a moment ago, and the broker asked may not know yet.
+                since = self._missing_since.setdefault(topic, now)
+                if now - since >= TOPIC_PATIENCE:
+                    del self._missing_since[topic]
+                    cluster.forget(topic)
+                    error = UnknownTopicOrPartition(
+                        f"topic {topic} does not exist: create it with `folkmoot topic create`"
+                    )
+                    self._accumulator.refuse(topic, error)
+
+    def _ship(self, cluster: Cluster, sender: Sender, shipment: Shipment) -> None:
+        try:
+            correlation_id = cluster.send(
+                shipment.address,
+                Api.PRODUCE,
+                shipment.request,
+                shipment.payloads,
+                timeout=self._config.request_timeout,
+                expect_reply=self._config.wire_acks != 0,
+            )
+        except FolkmootError as error:
+            sender.undeliverable(shipment, error, time.monotonic())
+        else:
+            sender.sent(correlation_id, shipment)
+
+    def _receive(self, sender: Sender, reply: Reply) -> None:
+        if reply.error is None:
+            sender.answered(reply.correlation_id, reply.response, time.monotonic())
+        else:
+            sender.lost(reply.correlation_id, reply.error, time.monotonic())
+
+    def _tell(self, sender: Sender) -> None:
+        """Make known what is done: room in the buffer, deliveries, callbacks."""
+        done, sender.finished = sender.finished, []
+        flushing = self._accumulator.flush_up_to > self._accumulator.settled
+        if not done and not flushing:
+            return
+        self._accumulator.complete(done, sender.oldest_number())
+        failed = [batch for batch in done if batch.error is not None]
+        if failed:
+            _log.error("records failed: %s: %s", describe(failed), failed[0].error)
+        for batch in done:
+            _call_back(batch)
+
+    def _abandon(self, sender: Sender, reason: FolkmootError) -> None:
+        """Fail whatever is left, wherever it is."""
+        for chunk in self._taken:
+            chunk.fail(reason)
+        for chunk in self._accumulator.take(0.0, 0.0, everything=True):
+            chunk.fail(reason)
+        sender.give_up(reason)
+        self._accumulator.request_flush()
+        self._tell(sender)
+
+
+def _call_back(batch: Batch) -> None:
+    callbacks, batch.callbacks = batch.callbacks, []
+    for call in callbacks:
+        try:
+            call()
+        except Exception:
+            _log.exception("an on_delivery callback has failed")

@@ -1,0 +1,322 @@
+"""What applications hold: `send`, `flush`, `close`."""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+from weakref import WeakSet
+
+from folkmoot.coordination.bell import Bell
+from folkmoot.coordination.connector import connector
+from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.chunks import Chunk, Delivery, headers_size
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.discovery import Discovery
+from folkmoot.producers.loop import Loop
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FlushTimeout,
+    FolkmootError,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.records import Headers
+
+SMALL_RECORD_BYTES: Final = 4096
+CLOSE_GRACE: Final = 1.0
+CLOSE_AFTER_ERROR: Final = 5.0
+
+_log = logging.getLogger(__name__)
+_now = time.time
+_open_producers: "WeakSet[Producer]" = WeakSet()
+
+_HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+class Producer:
+    """Sends records to topics, in batches, from a thread of its own.
+
+    ```python
+    with Producer(zookeeper="localhost:2181") as producer:
+        delivery = producer.send("orders", b"one coffee", key=b"table 4")
+        print(delivery.result(timeout=10))
+    ```
+
+    Options: see `ProducerConfig`. `send` may be called from any number of threads; it stages the
+    record and returns. It blocks, for at most `max_block`, while the buffer is full and when a topic
+    is used for the first time. What became of a record is told by its `Delivery`, or to its
+    `on_delivery`; a failure that was asked about in neither way is raised by `flush` or `close`, so
+    that none passes unseen.
+
+    Records of one partition are written in the order of their `send`, also when they are sent again.
+    A record may be written twice when an answer was lost. Leaving the `with` block flushes.
+
+    A producer does not survive a fork: in the child process it is closed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.config = ProducerConfig.of(**options)
+        self._bell = Bell()
+        self._accumulator = Accumulator(
+            self.config.buffer_bytes, self.config.batch_bytes, self._bell.ring
+        )
+        self._lock = self._accumulator.lock
+        self._chunks = self._accumulator.chunks
+        self._discovery = Discovery(
+            connector(self.config.zookeeper), self.config.session_timeout, self.config.listener
+        )
+        self._loop = Loop(self.config, self._accumulator, self._bell, self._discovery)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable."""
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if self._thread is None:
+            self._discovery.open()
+            name = f"folkmoot-{self.config.client_id}"
+            self._thread = threading.Thread(target=self._loop.run, name=name, daemon=True)
+            self._thread.start()
+            _open_producers.add(self)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then let go of everything, within `timeout` seconds whatever is dead.
+
+        Without a timeout it waits until every record is delivered or has failed, which
+        `delivery_timeout` bounds. Raises as `flush` does, after all is closed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if timeout is None:
+            timeout = self.config.delivery_timeout + self.config.request_timeout
+        deadline = time.monotonic() + timeout
+        self._accumulator.close(ClosedError("the producer is closed"))
+        try:
+            if self._thread is not None:
+                self.flush(timeout)
+        except FlushTimeout as error:
+            _log.error("closing a producer: %s; they are lost", error)
+            raise
+        finally:
+            self._let_go(max(CLOSE_GRACE, deadline - time.monotonic()))
+
+    def _let_go(self, timeout: float) -> None:
+        _open_producers.discard(self)
+        self._loop.stop()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        self._discovery.close()
+        if self._thread is None or not self._thread.is_alive():
+            self._bell.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(CLOSE_AFTER_ERROR)
+        except FolkmootError as another:
+            _log.error("closing a producer after an error: %s", another)
+
+    # -- records ------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: _HeadersArgument = (),
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """Stage a record. `value` None is a tombstone; `timestamp` is in ms since the epoch.
+
+        `on_delivery` is called in the producer's thread, with the delivery, when it is done; it must
+        be quick and may not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge,
+        BrokerUnreachable, ClosedError, InvalidName; then the record was not taken.
+        """
+        # The fast way: nothing unusual about the record, topic known, room left. Every line here is
+        # paid for every record; whatever is not plain goes through _send_any.
+        if (
+            value.__class__ is bytes
+            and len(value) <= SMALL_RECORD_BYTES
+            and (key is None or (key.__class__ is bytes and len(key) <= SMALL_RECORD_BYTES))
+            and partition is None
+            and timestamp is None
+            and on_delivery is None
+            and not headers
+        ):
+            with self._lock:
+                chunk = self._chunks.get(topic)
+                if chunk is not None:
+                    values = chunk.values
+                    index = len(values)
+                    stamp = _now()
+                    values.append(value)
+                    chunk.keys.append(key)
+                    chunk.stamps.append(stamp)
+                    if key is None:
+                        chunk.keyless = True
+                    if index >= chunk.check_at:
+                        self._accumulator.checkpoint(chunk)
+                    return Delivery(chunk, index, stamp)
+        return self._send_any(topic, value, key, partition, headers, timestamp, on_delivery)
+
+    def _send_any(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        headers: _HeadersArgument,
+        timestamp: int | None,
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> Delivery:
+        """`send` for records of every kind, in any state of the producer."""
+        if self._thread is None:
+            raise ClosedError("the producer is not open: use it in a with block, or call start()")
+        value_bytes, key_bytes = _bytes("value", value), _bytes("key", key)
+        rows = _headers(headers) if headers else ()
+        extra = headers_size([rows])
+        size = len(value_bytes or b"") + len(key_bytes or b"") + extra
+        if size > self.config.max_record_bytes:
+            raise RecordTooLarge(
+                f"a record of {size} bytes is larger than max_record_bytes="
+                f"{self.config.max_record_bytes}"
+            )
+        stamp = _now() if timestamp is None else timestamp / 1000
+        accumulator = self._accumulator
+        with self._lock:
+            chunk = self._admitted(topic)
+            if partition is not None:
+                count = accumulator.counts[topic]
+                if not 0 <= partition < count:
+                    raise UnknownTopicOrPartition(
+                        f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
+                    )
+            index = len(chunk.values)
+            delivery = Delivery(chunk, index, stamp)
+            if partition is not None:
+                chunk.explicit[index] = partition
+            if rows:
+                chunk.headers[index] = rows
+                chunk.size += extra
+                accumulator.buffered += extra
+            if on_delivery is not None:
+                chunk.callbacks[index] = partial(on_delivery, delivery)
+            chunk.keyless = chunk.keyless or key is None
+            chunk.values.append(value_bytes)
+            chunk.keys.append(key_bytes)
+            chunk.stamps.append(stamp)
+            if index >= chunk.check_at or size > SMALL_RECORD_BYTES:
+                accumulator.checkpoint(chunk)
+        return delivery
+
+    def _admitted(self, topic: str) -> Chunk:
+        chunk = self._chunks.get(topic)
+        if chunk is None:
+            check_name("topic", topic)
+            chunk = self._accumulator.admit(topic, self.config.max_block)
+        return chunk
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent before is delivered or has failed.
+
+        Raises FlushTimeout if that takes longer, and the first error of a record that has failed
+        without anybody asking for its Delivery.
+        """
+        accumulator = self._accumulator
+        target = accumulator.request_flush()
+        with self._lock:
+            done = accumulator.completed.wait_for(lambda: accumulator.settled >= target, timeout)
+        if not done:
+            raise FlushTimeout(
+                f"{accumulator.unacknowledged()} records are not acknowledged after {timeout:g} s"
+            )
+        failed = accumulator.take_failed()
+        if failed and failed[0].error is not None:
+            raise failed[0].error
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """The topic's partitions; the first time it may block as `send` does."""
+        with self._lock:
+            if topic not in self._accumulator.counts:
+                if self._thread is None:
+                    raise ClosedError("the producer is not open: use it in a with block")
+                self._admitted(topic)
+            return list(range(self._accumulator.counts[topic]))
+
+    def unacknowledged(self) -> int:
+        """How many records are neither delivered nor failed."""
+        return self._accumulator.unacknowledged()
+
+    def _forked(self) -> None:
+        """This is a child process: the thread is not here, and the lock may be held for ever."""
+        self._closed = True
+        self._lock = threading.Lock()
+        self._chunks = {}
+        reason = ClosedError("the producer was made before a fork: make one in each process")
+        self._accumulator = Accumulator(1, 1, lambda: None)
+        self._accumulator.close(reason)
+
+
+def _bytes(what: str, given: object) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(
+        f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
+    )
+
+
+def _headers(given: _HeadersArgument) -> Headers:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    rows = tuple((name, value) for name, value in pairs)
+    for name, value in rows:
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"a header must be a str and bytes or None, not {name!r}: {value!r}")
+    return rows
+
+
+def _warn_at_exit() -> None:
+    for producer in list(_open_producers):
+        lost = producer.unacknowledged()
+        if lost:
+            _log.error(
+                "the process ends with %d records of producer %s that were never acknowledged: "
+                "use the producer in a with block, or call close()",
+                lost,
+                producer.config.client_id,
+            )
+
+
+def _forget_after_fork() -> None:
+    for producer in list(_open_producers):
+        producer._forked()
+    _open_producers.clear()
+
+
+atexit.register(_warn_at_exit)
+os.register_at_fork(after_in_child=_forget_after_fork)
