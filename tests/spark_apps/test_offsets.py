@@ -1,0 +1,57 @@
+"""The offset as it stands in a checkpoint."""
+
+import json
+from typing import Any
+
+import pytest
+
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.offsets import Ends, Range, from_json, to_json
+
+FLIGHTS_2, FLIGHTS_10 = TopicPartition("flights", 2), TopicPartition("flights", 10)
+ENDS = Ends("g", {FLIGHTS_10: Range(5, 5), FLIGHTS_2: Range(0, 7)}, {"flights": "id-1"})
+
+
+def test_an_end_survives_the_checkpoint() -> None:
+    assert from_json(json.loads(json.dumps(to_json(ENDS))), "g") == ENDS
+
+
+def test_the_same_end_is_the_same_text_in_whatever_order_it_was_made() -> None:
+    other = Ends("g", {FLIGHTS_2: Range(0, 7), FLIGHTS_10: Range(5, 5)}, {"flights": "id-1"})
+    text = json.dumps(to_json(ENDS))
+    assert json.dumps(to_json(other)) == text
+    assert json.dumps(to_json(from_json(json.loads(text), "g"))) == text
+    assert text == (
+        '{"g": "g", "p": {"flights/2": [0, 7], "flights/10": [5, 5]}, '
+        '"t": {"flights": "id-1"}, "v": 1}'
+    )
+
+
+def test_what_was_processed_counts_for_the_topic_of_the_same_id_only() -> None:
+    assert ENDS.processed(FLIGHTS_2, "id-1") == 7
+    assert ENDS.processed(FLIGHTS_2, "id-2") is None
+    assert ENDS.processed(TopicPartition("flights", 3), "id-1") is None
+
+
+def test_a_checkpoint_of_another_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match="belongs to group 'g', the option says 'h'"):
+        from_json(to_json(ENDS), "h")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"v": 1},
+        {"v": 2, "g": "g"},
+        {"v": 1, "g": "g", "p": {"flights": [0, 1]}, "t": {"flights": "a"}},
+        {"v": 1, "g": "g", "p": {"flights/0": [0]}, "t": {"flights": "a"}},
+        {"v": 1, "g": "g", "p": {"flights/0": [2, 1]}, "t": {"flights": "a"}},
+        {"v": 1, "g": "g", "p": {"flights/0": [0, 1]}, "t": {}},
+        {"flights": {"0": 12}},
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(found: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        from_json(found, "g")
