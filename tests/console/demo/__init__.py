@@ -1,0 +1,1 @@
+"""Tests of the demo: the flights, the direct pass, the results."""
