@@ -1,0 +1,80 @@
+"""ZooKeeperContainer alone: one address, whatever is done to the container."""
+
+import pytest
+from testcontainers.core.network import Network
+
+from folkmoot.coordination.operations import Create, Exists, Get
+from folkmoot.coordination.store import SessionState, perform
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.integration.containers import ZooKeeperContainer
+from folkmoot.protocol.errors import DockerUnavailable, StartFailed
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.docker
+
+SESSION_TIMEOUT = 2.0
+
+
+def test_what_was_written_is_there_at_the_same_address_after_a_kill(
+    zookeeper: ZooKeeperContainer,
+) -> None:
+    before = zookeeper.connect_string
+    store = connect(f"{before}/kept", SESSION_TIMEOUT)
+    try:
+        perform(store, Create("/node", b"value"))
+        zookeeper.kill()
+        eventually(lambda: store.state is SessionState.SUSPENDED)
+        zookeeper.start_again()
+        assert zookeeper.connect_string == before
+        assert perform(store, Get("/node")).data == b"value"
+    finally:
+        store.close()
+
+
+def test_a_paused_server_answers_nothing_and_a_resumed_one_goes_on(
+    zookeeper: ZooKeeperContainer,
+) -> None:
+    store = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    try:
+        zookeeper.pause()
+        eventually(lambda: store.state is SessionState.SUSPENDED)
+        zookeeper.unpause()
+        assert perform(store, Exists("/")) is not None
+    finally:
+        store.close()
+
+
+def test_a_server_out_of_its_network_is_reached_again_once_it_is_back(
+    zookeeper: ZooKeeperContainer, network: Network
+) -> None:
+    store = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    try:
+        zookeeper.disconnect(network)
+        eventually(lambda: store.state is SessionState.SUSPENDED)
+        zookeeper.connect(network)
+        assert perform(store, Exists("/")) is not None
+    finally:
+        store.close()
+
+
+def test_a_container_that_ends_before_it_is_ready_shows_its_last_words(network: Network) -> None:
+    container = ZooKeeperContainer(network=network, alias="broken")
+    container.with_command("not-a-number /data")
+    with (
+        pytest.raises(StartFailed, match=r"(?s)ended before it was ready:.*Usage: "),
+        container,
+    ):
+        pass
+
+
+def test_a_missing_image_is_named_with_the_way_to_it() -> None:
+    container = ZooKeeperContainer("folkmoot-nowhere")
+    said = r"folkmoot-nowhere.*integration/images/build"
+    with pytest.raises(DockerUnavailable, match=said), container:
+        pass
+
+
+def test_a_missing_engine_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(DockerUnavailable, match="no Docker engine answers"):
+        ZooKeeperContainer()
