@@ -1,0 +1,151 @@
+"""The command line's front: help, commands, errors and exit codes."""
+
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+import pytest
+
+from folkmoot import __version__
+from folkmoot.console import main as module
+from folkmoot.console.main import COMMANDS, exit_code, main
+from folkmoot.protocol.errors import (
+    BrokerIdTaken,
+    ConfigError,
+    FolkmootError,
+    StorageError,
+    ZooKeeperUnreachable,
+)
+
+HEAVY = ("zmq", "kazoo", "numpy", "rich", "folkmoot.brokers", "folkmoot.coordination")
+
+
+def usage_error(*words: str) -> int:
+    with pytest.raises(SystemExit) as error:
+        main(words)
+    assert isinstance(error.value.code, int)
+    return error.value.code
+
+
+def test_help_is_there_in_under_a_third_of_a_second() -> None:
+    durations = []
+    for _ in range(5):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "folkmoot.console.main", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        durations.append(time.monotonic() - began)
+        assert all(name in done.stdout for name in COMMANDS)
+    assert min(durations) < 0.3
+
+
+def test_help_of_every_command_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from folkmoot.console.main import build_parser\n"
+        "for name in sys.argv[1:]: build_parser([name])\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "broker", "topic"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_module_that_can_be_asked_for_help(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = import_module(COMMANDS[name].module)
+    assert callable(command.add_arguments)
+    assert callable(command.run)
+    assert usage_error(name, "--help") == 0
+    assert f"folkmoot {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert usage_error("--version") == 0
+    assert capsys.readouterr().out == f"folkmoot {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["--fly"],
+        ["topic"],
+        ["topic", "fly"],
+        ["topic", "list", "--fly", "--zookeeper", "z:1"],
+        ["topic", "create", "--zookeeper", "z:1"],
+        ["topic", "create", "t", "--partitions", "many", "--zookeeper", "z:1"],
+        ["broker", "--id", "one", "--data", "d", "--zookeeper", "z:1"],
+        ["broker", "--id", "1", "--data", "d", "--zoo", "z:1"],
+    ],
+)
+def test_wrong_words_are_a_usage_error(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FOLKMOOT_ZOOKEEPER", raising=False)
+    assert usage_error(*words) == 2
+    captured = capsys.readouterr()
+    assert "usage: folkmoot" in captured.err
+    assert not captured.out
+
+
+def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOLKMOOT_ZOOKEEPER", raising=False)
+    assert usage_error("topic", "list") == 2
+    monkeypatch.setenv("FOLKMOOT_ZOOKEEPER", "z:1")
+    args = module.build_parser(["topic"]).parse_args(["topic", "list"])
+    assert args.zookeeper == "z:1"
+    words = ["topic", "list", "--zookeeper", "y:2"]
+    assert module.build_parser(words).parse_args(words).zookeeper == "y:2"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError("x"), 1),
+        (ConfigError("x"), 2),
+        (ZooKeeperUnreachable("x"), 3),
+        (BrokerIdTaken("x"), 4),
+        (FolkmootError("x"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: FolkmootError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_typed_error_is_one_line_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from folkmoot.console import topic
+
+    def fail(args: object) -> int:
+        raise StorageError("the disk is full: make room")
+
+    monkeypatch.setattr(topic, "run", fail)
+    assert main(["topic", "list", "--zookeeper", "z:1"]) == 1
+    assert capsys.readouterr() == ("", "folkmoot: the disk is full: make room\n")
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    program = "from folkmoot.console import topic, main\n"
+    program += "topic.run = lambda args: [print('x' * 1000) for _ in range(10_000)] and 0\n"
+    program += "raise SystemExit(main.main(['topic', 'list', '--zookeeper', 'z:1']))"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert (child.stderr.read(), child.wait(timeout=20)) == (b"", 0)
+    child.stderr.close()

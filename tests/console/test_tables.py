@@ -1,0 +1,53 @@
+"""Tables: aligned text, JSON, and rich on a terminal."""
+
+import json
+import sys
+
+import pytest
+
+from folkmoot.console import tables
+
+COLUMNS = ("topic", "partitions", "replicas")
+ROWS = [("flights", 12, [1, 2]), ("t", 3, [])]
+
+
+def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(COLUMNS, ROWS)
+    assert capsys.readouterr().out == (
+        "topic    partitions  replicas\nflights          12  1,2\nt                 3  -\n"
+    )
+
+
+def test_a_table_without_rows_is_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(COLUMNS, [])
+    assert capsys.readouterr().out == "topic  partitions  replicas\n"
+
+
+def test_json_has_one_object_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(COLUMNS, ROWS, "json")
+    assert json.loads(capsys.readouterr().out) == [
+        {"topic": "flights", "partitions": 12, "replicas": [1, 2]},
+        {"topic": "t", "partitions": 3, "replicas": []},
+    ]
+
+
+def test_cells_that_are_nothing_or_pairs_are_readable() -> None:
+    text = tables.plain(("a", "b"), [(None, {"client": "h:1"}), (1, {})])
+    assert text.splitlines() == ["a  b", "-  client=h:1", "1  -"]
+
+
+def test_on_a_terminal_rich_draws_it_and_takes_no_cell_for_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    tables.show(("topic",), [("[red]t[/red]",)])
+    assert "[red]t[/red]" in capsys.readouterr().out
+
+
+def test_without_rich_a_terminal_gets_plain_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    tables.show(("topic",), [("t",)])
+    assert capsys.readouterr().out == "topic\nt\n"

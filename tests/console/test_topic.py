@@ -1,0 +1,95 @@
+"""`folkmoot topic` against a real ZooKeeper; no broker is needed but for creating."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from folkmoot.console import options
+from folkmoot.console.main import main
+from folkmoot.coordination import brokers
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper import connect
+
+
+@pytest.fixture
+def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A connect string, also in the environment, under which two brokers are registered."""
+    monkeypatch.setenv(options.ENVIRONMENT, chroot)
+    store = connect(chroot, 5.0)
+    for number in (1, 2):
+        run(store, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d")))
+    yield chroot
+    store.close()
+
+
+def test_topics_are_created_listed_described_and_deleted(
+    cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "create", "flights", "--partitions", "2"]) == 0
+    assert capsys.readouterr().out == "created topic flights with 2 partitions\n"
+
+    assert main(["topic", "list", "-o", "json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["topic"], listed["partitions"]) == ("flights", 2)
+
+    assert main(["topic", "describe", "flights", "-o", "json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [each["partition"] for each in described] == [0, 1]
+    assert {each["leader"]: each["address"] for each in described} == {1: "host:1", 2: "host:2"}
+
+    assert main(["topic", "delete", "flights", "--yes"]) == 0
+    assert capsys.readouterr().out == "deleted topic flights\n"
+    assert main(["topic", "list"]) == 0
+    assert capsys.readouterr().out == "topic  partitions  id\n"
+
+
+def test_deleting_asks_for_the_name(
+    cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["topic", "create", "t"])
+    for typed, code in (("", 4), ("yes\n", 4), ("t\n", 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert main(["topic", "delete", "t"]) == code
+    assert "Type its name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["create", "t", "--partitions", "0"], 2, "--partitions 0"),
+        (["create", "a/b"], 2, "topic name 'a/b' is not allowed"),
+        (["describe", "missing"], 1, "topic missing does not exist"),
+        (["delete", "missing"], 1, "topic missing does not exist"),
+        (["delete", "missing", "--yes"], 1, "topic missing does not exist"),
+        (["list", "--zookeeper", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["list", "--zookeeper", "no spaces"], 2, "no spaces"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_an_exit_code(
+    cluster: str,
+    words: list[str],
+    code: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(options, "CONNECT_TIMEOUT", 0.3)
+    assert main(["topic", *words]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("folkmoot: ")
+    assert sentence in line
+
+
+def test_a_topic_needs_a_live_broker_and_a_name_of_its_own(
+    chroot: str, cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "create", "t"]) == 0
+    assert main(["topic", "create", "t"]) == 1
+    assert "topic t exists already" in capsys.readouterr().err
+    assert main(["topic", "create", "u", "--zookeeper", f"{chroot}/empty"]) == 3
+    assert "no broker is alive" in capsys.readouterr().err
