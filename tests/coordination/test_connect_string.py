@@ -12,7 +12,7 @@ from folkmoot.protocol.errors import ConfigError
         ("localhost:2181", "localhost:2181", ""),
         ("zk", "zk", ""),
         ("zk/", "zk", ""),
-        (" a:1,b:2 , c:3/root/of-it ", "a:1,b:2,c:3", "/root/of-it"),
+        (" a:1,b:2 , c:3/apps/of-it ", "a:1,b:2,c:3", "/apps/of-it"),
         ("10.0.0.1:2181/a/", "10.0.0.1:2181", "/a"),
         ("[::1]:2181/a", "[::1]:2181", "/a"),
     ],
@@ -24,7 +24,7 @@ def test_servers_and_chroot_are_told_apart(text: str, servers: str, chroot: str)
 @pytest.mark.parametrize(
     "text",
     [
-        "", "/", "/root", ":2181", "a:", "a:b", "a:0", "a:65536", "a:1,", "a:1,,b:2", "a:1 b:2",
+        "", "/", "/apps", ":2181", "a:", "a:b", "a:0", "a:65536", "a:1,", "a:1,,b:2", "a:1 b:2",
         "zk://a:1", "::1:2181", "a:1//b", "a:1/b//c", "a:1/../b", "a:1/b c",
     ],
 )  # fmt: skip

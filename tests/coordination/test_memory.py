@@ -88,10 +88,9 @@ def test_a_session_that_expires_while_suspended_is_a_zombie_until_it_resumes(
     store.submit(Create("/zombie"), into(answers))
     ensemble.expire(store)
     assert not exists(ensemble, "/mine")
-    assert store.state is SessionState.SUSPENDED
+    assert (store.state, answers) == (SessionState.SUSPENDED, [])
     ensemble.resume(store)
-    assert store.state is SessionState.LOST
-    assert answers == [SessionLost]
+    assert (store.state, answers) == (SessionState.LOST, [SessionLost])
     assert not exists(ensemble, "/zombie")
 
 
