@@ -18,6 +18,7 @@ from folkmoot.protocol.errors import (
     BrokerStopping,
     FolkmootError,
     InvalidRequest,
+    Overloaded,
     UnknownServerError,
 )
 
@@ -143,7 +144,8 @@ class Reactor:
 
     def _answer(self, asked: Asked, answer: Answer) -> None:
         envelope = wire.encode_response(asked.correlation_id, answer.response)
-        self._socket.send(asked.peer, (envelope, *answer.payloads))
+        if not self._socket.send(asked.peer, (envelope, *answer.payloads)):
+            raise Overloaded("too many bytes are on their way to this client: read them first")
 
     def _refuse(self, asked: Asked, error: Exception) -> None:
         if not isinstance(error, FolkmootError):

@@ -127,15 +127,36 @@ def test_an_answer_to_a_peer_that_does_not_read_is_dropped_and_nothing_waits(
     lazy, busy = clients.connect(port), clients.connect(port)
     lazy.send(b"lazy")
     (message,) = take(server)
-    payload = bytes(1_000_000)
+    payload = bytes(1_000)
     began = time.monotonic()
-    for _ in range(200):
+    for _ in range(20_000):
         server.send(message.peer, [payload])
     assert time.monotonic() - began < 5
     busy.send(b"busy")
     (message,) = take(server)
     server.send(message.peer, [b"at once"])
     assert busy.recv() == b"at once"
+    server.close()
+
+
+def test_payloads_for_a_peer_that_does_not_read_are_refused_beyond_a_limit(
+    clients: Clients,
+) -> None:
+    server = ServerSocket(ServerConfig(peer_unsent_bytes=10_000_000, unsent_bytes=12_000_000))
+    port = server.bind("127.0.0.1", 0)
+    lazy, other = clients.connect(port), clients.connect(port)
+    lazy.send(b"lazy")
+    (asked,) = take(server)
+    other.send(b"other")
+    (asked_too,) = take(server)
+    payload = bytes(4_000_000)
+    eventually(lambda: not server.send(asked.peer, [b"", payload]))
+    assert server.send(asked.peer, [b"small"])
+    assert server.send(asked_too.peer, [payload])
+    assert other.recv() == payload
+    while lazy.recv_multipart() != [b"small"]:
+        pass
+    eventually(lambda: server.send(asked.peer, [payload]))
     server.close()
 
 
