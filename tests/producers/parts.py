@@ -1,0 +1,110 @@
+"""A cluster that exists only as answers, and a machine with its hands on the clock."""
+
+from random import Random
+from typing import Any
+
+from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.batches import Batch
+from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.sender import Sender, Shipment
+from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.requests import ProduceResponse, ProduceResult
+
+
+class FixedView:
+    """Topics of `count` partitions, each led by the broker at `leaders[partition]`, if any."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+        self.leaders: dict[int, str] = dict.fromkeys(range(count), "one:1")
+
+    def leader_address(self, partition: TopicPartition) -> str | None:
+        return self.leaders.get(partition.partition)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        return 3
+
+    def topic_id(self, topic: str) -> str | None:
+        return f"id of {topic}"
+
+    def partitions(self, topic: str) -> range:
+        return range(self.count)
+
+
+class Bench:
+    """Accumulator, machine and a clock that the test moves."""
+
+    def __init__(self, partitions: int = 1, **options: Any) -> None:
+        self.now = 100.0
+        self.rings = 0
+        settings: dict[str, Any] = {"compression": "none", "retry_backoff": 1.0, **options}
+        self.config = ProducerConfig.of(zookeeper="nowhere:1", **settings)
+        self.accumulator = Accumulator(
+            self.config.buffer_bytes, self.config.batch_bytes, self._ring, lambda: self.now
+        )
+        self.view = FixedView(partitions)
+        self.sender = Sender(self.config, self.view, Random(1))
+        self.done: list[Batch] = []
+        self._ids = 0
+
+    def _ring(self) -> None:
+        self.rings += 1
+
+    def stage(
+        self, value: bytes, key: bytes | None = None, partition: int | None = 0, topic: str = "t"
+    ) -> Delivery:
+        if topic not in self.accumulator.counts:
+            self.accumulator.topic_known(topic, self.view.count)
+        with self.accumulator.lock:
+            chunk = self.accumulator.admit(topic, 0.0)
+            index = len(chunk.values)
+            if partition is not None:
+                chunk.explicit[index] = partition
+            chunk.keyless = chunk.keyless or key is None
+            chunk.values.append(value)
+            chunk.keys.append(key)
+            chunk.stamps.append(self.now)
+            if index >= chunk.check_at:
+                self.accumulator.checkpoint(chunk)
+            return Delivery(chunk, index, self.now)
+
+    def take(self, *, everything: bool = True) -> None:
+        for chunk in self.accumulator.take(self.now, self.config.linger, everything=everything):
+            self.sender.add(chunk)
+
+    def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:
+        sent = []
+        for shipment in self.sender.shipments(self.now, hurry=hurry):
+            self._ids += 1
+            self.sender.sent(self._ids, shipment)
+            sent.append((self._ids, shipment))
+        return sent
+
+    def answer(self, number: int, shipment: Shipment, *errors: int, base: int = 0) -> None:
+        codes = errors or (0,) * len(shipment.batches)
+        results = [
+            ProduceResult(*batch.topic_partition, code, "", base, 0)
+            for batch, code in zip(shipment.batches, codes, strict=True)
+        ]
+        self.sender.answered(number, ProduceResponse(results), self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        done, self.sender.finished = self.sender.finished, []
+        self.done += done
+        self.accumulator.complete(done, self.sender.oldest_number())
+
+
+def records(shipment: Shipment) -> list[Record]:
+    """What a consumer would read."""
+    found = []
+    for batch, payload in zip(shipment.batches, shipment.payloads, strict=True):
+        header = batch_format.check(payload)
+        found += batch_format.records_of(*batch.topic_partition, header, payload)
+    return found
+
+
+def values(shipment: Shipment) -> list[bytes]:
+    return [record.value or b"" for record in records(shipment)]
