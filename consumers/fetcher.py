@@ -315,7 +315,14 @@ class Fetcher:
         header, data = reading.batches.popleft()
         reading.buffered_bytes -= header.length
         reading.resume = header.next_offset
-        records = batch.records_of(partition.topic, partition.partition, header, data)
+        try:
+            records = batch.records_of(partition.topic, partition.partition, header, data)
+        except FolkmootError as error:
+            self._start_at(partition, reading, reading.hand_out)
+            reading.paused = (
+                True  # nothing behind it is handed out: the application may seek past it
+            )
+            raise type(error)(f"{partition}, batch at {header.base_offset}: {error}") from None
         if header.base_offset < reading.hand_out:
             records = [record for record in records if record.offset >= reading.hand_out]
         reading.decoded = records

@@ -10,12 +10,13 @@ JOINING ─────────► MEMBER ───────────�
 For each partition that the plan gives to this member:
 
 ```
-(none) ─ ClaimPartition ─► claiming ─ Claim ─► held ─ plan takes it ─► revoking ─ Drained ─► releasing ─► (none)
-                                 │ Blocked            │ VerifyOwner says no, commit fenced,
-                                 ▼                    │ session silent for too long
-                              waiting ─ its owner's   ▼
-                              node changes, or its  (nothing, told as Lost)
-                              hand-over time is over: claim again, stealing in the latter case
+(none) ─ ClaimPartition ─► claiming ─ Claim ─► held ─ plan takes it ─► revoking ─ Drained ─► releasing
+                            │ Blocked            │                                             │
+                            ▼                    │ VerifyOwner says no, a commit was fenced,   ▼
+                         waiting                 ▼ the session is silent for too long        (none)
+                            │                  (none), told as Lost
+                            └─ its owner's node changes, or its hand-over time is over:
+                               claim again, stealing in the latter case
 ```
 
 A change of the plan touches nothing but the partitions that move. Tasks are answered in any order;

@@ -99,8 +99,10 @@ class Subscription:
         self.member.commit(token, offsets)
         deadline = time.monotonic() + timeout
         try:
-            while sum(len(each.offsets) + len(each.refused) for each in outcomes) < len(offsets):
+            while True:
                 self._pump()
+                if sum(len(each.offsets) + len(each.refused) for each in outcomes) == len(offsets):
+                    break
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise RequestTimeout(

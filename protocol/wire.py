@@ -5,14 +5,16 @@ request   [api, version, correlation id, client id, body]      + payload frames
 response  [correlation id, error code, message, body or nil]   + payload frames
 ```
 
-MessagePack arrays. The envelope is read first and its body skipped, so that an error can be answered
-to a correlation id; the body is then read straight into the one declaration in `requests`. Nothing is
-made that the declaration does not ask for: 4 MB of empty maps cost 4 MB, not the 280 MB of 4 million
-dictionaries. Whatever a peer sends, the outcome is a message or a typed error.
+MessagePack arrays, written by msgpack and read by msgspec, which checks every type on the way. The
+envelope is read first and its body skipped, so that an error can be answered to a correlation id; the
+body is then read straight into the one declaration in `requests`. Nothing is made that the
+declaration does not ask for: 4 MB of empty maps cost 4 MB, not the 280 MB of 4 million dictionaries.
+Whatever a peer sends, the outcome is a message or a typed error.
 """
 
 from typing import Annotated, Any, TypeVar
 
+import msgpack
 import msgspec
 from msgspec import Meta
 
@@ -55,7 +57,6 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     body: msgspec.Raw
 
 
-_encoder = msgspec.msgpack.Encoder()
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
 _requests = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
@@ -64,7 +65,7 @@ _responses = {api: msgspec.msgpack.Decoder(spec.response) for api, spec in APIS.
 
 def encode_request(api: Api, correlation_id: int, client_id: str, request: Any) -> bytes:
     """The envelope of `request` in the highest version spoken here."""
-    return _encoder.encode((api, APIS[api].highest, correlation_id, client_id, request))
+    return _pack((api, APIS[api].highest, correlation_id, client_id, request))
 
 
 def decode_envelope(frame: _Bytes) -> RequestEnvelope:
@@ -88,7 +89,7 @@ def decode_body(envelope: RequestEnvelope) -> Any:
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
     """The envelope of a response."""
-    return _encoder.encode((correlation_id, 0, "", response))
+    return _pack((correlation_id, 0, "", response))
 
 
 def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
@@ -96,7 +97,7 @@ def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
     code = error.code if error.code in BY_CODE else UnknownServerError.code
     # A file's name in the message may hold what is not UTF-8; the answer must leave all the same.
     message = str(error)[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
-    return _encoder.encode((correlation_id, code, message, None))
+    return _pack((correlation_id, code, message, None))
 
 
 def decode_response(frame: _Bytes) -> ResponseEnvelope:
@@ -109,6 +110,11 @@ def response_body(api: Api, envelope: ResponseEnvelope) -> Any:
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
     return _decode(f"{api.name} response", _responses[api], envelope.body)
+
+
+def _pack(message: tuple[Any, ...]) -> bytes:
+    packed: bytes = msgpack.packb(msgspec.to_builtins(message), use_bin_type=True)
+    return packed
 
 
 def _decode(what: str, decoder: msgspec.msgpack.Decoder[_T], data: _Bytes | msgspec.Raw) -> _T:
