@@ -112,6 +112,10 @@ def test_a_full_segment_is_followed_by_one_named_by_its_first_offset(tmp_path: P
     assert names[:2] == ["00000000000000000000.log", "00000000000000000005.log"]
     assert all(path.stat().st_size <= SMALL.segment_bytes for path in log.directory.iterdir())
     assert log.segments == len(names) == 4
+    # Only the active one keeps room for entries to come.
+    presized = (SMALL.segment_bytes // SMALL.index_interval_bytes + 2) * 8
+    sizes = [path.stat().st_size for path in sorted(log.directory.glob("*.index"))]
+    assert sizes == [4 * 8, 4 * 8, 4 * 8, presized]
     assert read_all(log) == expected(batches)
     log.close()
 

@@ -201,12 +201,22 @@ def spoiled_indexes(crashed: Crashed) -> Iterator[tuple[str, bytes | None]]:
     yield "shifted ahead", b"".join(offset + position for offset, position in shifted)
     shifted = zip(offsets[1:], positions[:-1], strict=True)
     yield "shifted behind", b"".join(offset + position for offset, position in shifted)
+    # The same with a good end, which a look at the last entry does not find.
+    middle = list(zip(offsets, positions, strict=True))
+    for what, step in (("ahead", 1), ("behind", -1)):
+        moved = [(offsets[n], positions[n + step]) for n in range(2, entries - 2)]
+        kept = middle[:1] + moved + middle[-1:]
+        yield f"shifted {what} in the middle", b"".join(map(b"".join, kept))
+    half = len(good) // 16 * 8
+    yield "beside a batch in the middle", good[: half + 7] + b"\0" + good[half + 8 :]
     for number in range(10):
         yield f"random {number}", source.randbytes(len(good))
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_every_offset_is_found_whatever_the_index_holds(tmp_path: Path, clean: bool) -> None:
+def test_every_offset_is_found_whatever_the_index_holds(
+    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     source = random.Random(13)
     crashed = Crashed(tmp_path, [random_batch(source) for _ in range(120)])
     assert len(crashed.trimmed_index) > 20 * 8
@@ -218,12 +228,15 @@ def test_every_offset_is_found_whatever_the_index_holds(tmp_path: Path, clean: b
             crashed.index.write_bytes(content)
         log = crashed.opened(crashed.bytes, clean=clean)
         for offset in range(0, log.end_offset, 3):
-            records = values_of(log.read(offset, source.choice((1, 300, 1000))))
+            # First by the offsets of the index alone, then by its positions too.
+            max_bytes = 1 if offset < log.end_offset // 2 else source.choice((1, 300, 1000))
+            records = values_of(log.read(offset, max_bytes))
             assert records[0][0] <= offset <= records[-1][0], what
             assert records == right[records[0][0] : records[-1][0] + 1], what
         append(log, more)
         assert read_all(log) == expected([*crashed.batches, more]), what
         log.close()
+        assert "damaged" not in caplog.text, what
         # What was rebuilt is what would have been written.
         assert crashed.index.read_bytes()[: len(crashed.trimmed_index)] == crashed.trimmed_index, (
             what
