@@ -27,7 +27,7 @@ def archive() -> Path:
 class Survey(NamedTuple):
     """What one pass over all flights has seen."""
 
-    count: int
+    flights: int
     without_key: int
     missing: Counter[str]
     carriers: Counter[str]
@@ -68,7 +68,7 @@ def test_without_the_package_the_pip_command_is_named(monkeypatch: pytest.Monkey
 
 
 def test_every_flight_is_there_with_what_it_lacks(survey: Survey) -> None:
-    assert survey.count == flights.FLIGHTS == 336_776
+    assert survey.flights == flights.FLIGHTS == 336_776
     assert survey.without_key == 2_512
     assert survey.missing == {
         "tailnum": 2_512,
