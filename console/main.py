@@ -43,6 +43,11 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "broker": Command("folkmoot.console.broker", "run one broker until it is told to stop"),
     "topic": Command("folkmoot.console.topic", "create, list, describe and delete topics"),
+    "produce": Command("folkmoot.console.produce", "send lines as records"),
+    "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
+    "group": Command("folkmoot.console.group", "list and describe consumer groups"),
+    "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
+    "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),
 }
 
 EXIT_CODES: Final[dict[type[FolkmootError], int]] = {

@@ -205,6 +205,10 @@ class DockerUnavailable(FolkmootError):
     """No Docker engine answers, or an image that is needed is neither here nor to be had."""
 
 
+class UnknownGroup(FolkmootError):
+    """No group of that name has ever had a member."""
+
+
 class SchemaNotFound(FolkmootError):
     """No schema has the id or subject asked for."""
 

@@ -4,4 +4,27 @@ Public names are loaded when they are first used, so that `import folkmoot` (and
 `folkmoot --help`) stays fast.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from folkmoot.consumers.consumer import Consumer
+    from folkmoot.producers.producer import Producer
+    from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
+
+__all__ = ["Consumer", "Producer", "Record", "RecordMetadata", "TopicPartition"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Consumer": "folkmoot.consumers.consumer",
+    "Producer": "folkmoot.producers.producer",
+    "Record": "folkmoot.protocol.records",
+    "RecordMetadata": "folkmoot.protocol.records",
+    "TopicPartition": "folkmoot.protocol.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'folkmoot' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
