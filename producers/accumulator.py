@@ -69,6 +69,9 @@ class Accumulator:
     def checkpoint(self, chunk: Chunk) -> None:
         """The record at `check_at` was just staged. The lock is held."""
         if chunk.counted == 0:
+            # Numbered by its first record: what is staged after a flush was asked for is not part of it.
+            self._number += 1
+            chunk.number = self._number
             chunk.opened_at = self._clock()
             self._ring()
         before = chunk.size
@@ -209,6 +212,5 @@ class Accumulator:
 
     def _renew(self, topic: str) -> None:
         """Begin a chunk, behind the gate if it is closed."""
-        self._number += 1
         where = self._gated if self._gated or self._closed else self.chunks
-        where[topic] = Chunk(topic, self._number, self.completed)
+        where[topic] = Chunk(topic, self.completed)

@@ -56,9 +56,9 @@ class Chunk:
         ),
     )
 
-    def __init__(self, topic: str, number: int, completed: Condition) -> None:
+    def __init__(self, topic: str, completed: Condition) -> None:
         self.topic = topic
-        self.number = number
+        self.number = 0
         self.completed = completed
         self.opened_at = 0.0
         self.keys: list[bytes | None] = []

@@ -59,8 +59,10 @@ class Loop:
         sender = Sender(self._config, cluster, Random())
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
+            self._bell.silence()
             while not self._stopping:
                 self._round(cluster, sender)
+                self._bell.silence()  # before anything that it rings for is looked at
         except Exception as error:
             _log.exception("the producer's thread has failed")
             reason = ClosedError(f"the producer's thread has failed: {error!r}")
@@ -72,7 +74,6 @@ class Loop:
 
     def _round(self, cluster: Cluster, sender: Sender) -> None:
         accumulator, config = self._accumulator, self._config
-        self._bell.silence()
         now = time.monotonic()
         self._look_up(cluster, now)
         hurry = accumulator.is_full or accumulator.flush_up_to > accumulator.settled

@@ -134,6 +134,19 @@ def test_a_flush_is_settled_when_all_that_was_staged_before_is_done() -> None:
     assert bench.accumulator.settled >= target
 
 
+def test_a_flush_waits_for_what_is_staged_after_all_before_was_done() -> None:
+    bench = Bench(linger=0.0)
+    for _ in range(2):
+        bench.stage(b"x")
+        target = bench.accumulator.request_flush()
+        bench.settle()
+        assert bench.accumulator.settled < target
+        bench.take()
+        ((number, shipment),) = bench.ship()
+        bench.answer(number, shipment)
+        assert bench.accumulator.settled >= target
+
+
 def test_a_flush_of_nothing_is_settled_at_once() -> None:
     bench = Bench()
     target = bench.accumulator.request_flush()

@@ -1,0 +1,118 @@
+"""A cluster of stub brokers registered in a ZooKeeper that lives in memory."""
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from folkmoot.coordination import brokers
+from folkmoot.coordination.memory import MemoryZooKeeper
+from folkmoot.coordination.store import Store, run
+from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol.errors import NotLeader, UnknownTopicOrPartition
+from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.requests import (
+    Api,
+    BrokerInfo,
+    MetadataResponse,
+    PartitionMetadata,
+    ProduceResponse,
+    ProduceResult,
+    TopicMetadata,
+)
+from tests.network.stub import StubBroker
+
+
+class FakeCluster:
+    """Brokers that keep what they are sent; the test says who leads and what goes wrong.
+
+    `silent`: produce requests are never answered. `failing`: answered with that error code.
+    """
+
+    def __init__(
+        self, partitions: int = 3, count: int = 1, topics: tuple[str, ...] = ("t",)
+    ) -> None:
+        self.zookeeper = MemoryZooKeeper()
+        self.partitions = partitions
+        self.topics = topics
+        self.leader = 1
+        self.silent = False
+        self.failing = 0
+        self.requests = 0
+        self.logs: dict[TopicPartition, list[Record]] = {}
+        self.brokers: dict[int, StubBroker] = {}
+        self._count = count
+        self._store = self.zookeeper.connect()
+        self._stack = ExitStack()
+
+    def connect(self, session_timeout: float) -> Store:
+        return self.zookeeper.connect(session_timeout)
+
+    def __enter__(self) -> Self:
+        for number in range(1, self._count + 1):
+            self.start(number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+        for broker in self.brokers.values():
+            broker.stop()
+        self._store.close()
+
+    def start(self, number: int, port: int = 0) -> StubBroker:
+        def handle(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+            return self._handle(number, envelope.api, body, payloads)
+
+        broker = self.brokers[number] = StubBroker(handle, port=port).__enter__()
+        mine = brokers.Registration({"client": broker.address}, f"nonce {number}")
+        run(self._store, brokers.register(number, mine))
+        return broker
+
+    def values(self, topic: str = "t") -> list[bytes | None]:
+        """Everything written, partition by partition."""
+        return [
+            record.value
+            for partition in sorted(self.logs)
+            if partition.topic == topic
+            for record in self.logs[partition]
+        ]
+
+    def _handle(self, number: int, api: int, body: Any, payloads: list[bytes]) -> Any:
+        if api == Api.METADATA:
+            return MetadataResponse(self._infos(), [self._describe(name) for name in body.topics])
+        self.requests += 1
+        if self.silent:
+            return None
+        if not payloads:
+            return None
+        results = []
+        for entry, payload in zip(body.entries, payloads, strict=True):
+            error = self.failing or (NotLeader.code if number != self.leader else 0)
+            base = -1 if error else self._append(entry, payload)
+            results.append(ProduceResult(entry.topic, entry.partition, error, "as told", base, 0))
+        return ProduceResponse(results) if body.acks else None
+
+    def _append(self, entry: Any, payload: bytes) -> int:
+        log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
+        header = batch_format.check(payload)
+        base = len(log)
+        log += batch_format.records_of(entry.topic, entry.partition, header, payload)
+        return base
+
+    def _infos(self) -> list[BrokerInfo]:
+        return [
+            BrokerInfo(number, {"client": broker.address})
+            for number, broker in self.brokers.items()
+        ]
+
+    def _describe(self, name: str) -> TopicMetadata:
+        if name not in self.topics:
+            return TopicMetadata(name, UnknownTopicOrPartition.code, "", [])
+        leaders = [
+            PartitionMetadata(number, self.leader, 0, [1]) for number in range(self.partitions)
+        ]
+        return TopicMetadata(name, 0, f"id of {name}", leaders)

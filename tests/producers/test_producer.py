@@ -1,0 +1,368 @@
+"""The producer whole, over real sockets, against stub brokers and a ZooKeeper in memory."""
+
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from folkmoot.coordination.store import Store
+from folkmoot.producers import loop, producer
+from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    BufferFull,
+    ClosedError,
+    CorruptBatch,
+    DeliveryTimeout,
+    FlushTimeout,
+    InvalidName,
+    RecordTooLarge,
+    StorageError,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.murmur2 import partition_for
+from tests.producers.fakes import FakeCluster
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as cluster:
+        yield cluster
+
+
+def make(cluster: FakeCluster, **options: Any) -> Producer:
+    return Producer(zookeeper=cluster.connect, **options)
+
+
+def test_a_record_is_delivered_and_says_where(cluster: FakeCluster) -> None:
+    with make(cluster) as producer:
+        delivery = producer.send("t", b"value", b"key")
+        place = delivery.result(timeout=10)
+        assert place[:3] == ("t", partition_for(b"key", 3), 0)
+        assert abs(place.timestamp - time.time() * 1000) < 60_000
+        assert delivery.done()
+        assert delivery.exception() is None
+    assert cluster.values() == [b"value"]
+
+
+def test_leaving_the_block_flushes(cluster: FakeCluster) -> None:
+    with make(cluster, linger=60.0) as producer:
+        deliveries = [producer.send("t", b"%d" % number) for number in range(1000)]
+    assert all(delivery.done() for delivery in deliveries)
+    assert sorted(cluster.values(), key=lambda value: int(value or b"")) == [
+        b"%d" % number for number in range(1000)
+    ]
+
+
+def test_everything_a_record_can_have_arrives(cluster: FakeCluster) -> None:
+    with make(cluster) as producer:
+        producer.send("t", b"plain", partition=1)
+        producer.send("t", None, b"gone", partition=1)
+        producer.send("t", b"old", partition=1, timestamp=1_234_567_890_123)
+        producer.send("t", b"tagged", partition=1, headers={"a": b"1", "b": None})
+        producer.send("t", b"twice", partition=1, headers=[("a", b"1"), ("a", b"2")])
+        producer.send("t", bytearray(b"array"), partition=1)  # type: ignore[arg-type]
+        last = producer.send("t", b"x" * 100_000, b"big", partition=1, timestamp=-5)
+        assert last.result(10).timestamp == -5
+    (log,) = cluster.logs.values()
+    assert [record.value for record in log] == [
+        *(b"plain", None, b"old", b"tagged", b"twice", b"array", b"x" * 100_000)
+    ]
+    assert [record.key for record in log] == [None, b"gone", *[None] * 4, b"big"]
+    assert log[2].timestamp == 1_234_567_890_123
+    assert log[3].headers == (("a", b"1"), ("b", None))
+    assert log[4].headers == (("a", b"1"), ("a", b"2"))
+    assert log[0].headers == ()
+
+
+def test_many_threads_may_send_and_each_one_s_order_holds(cluster: FakeCluster) -> None:
+    def work(producer: Producer, number: int) -> None:
+        deliveries = [
+            producer.send("t", b"%d %d" % (number, count), b"key %d" % number)
+            for count in range(2000)
+        ]
+        places = [delivery.result(20) for delivery in deliveries]
+        assert [place.offset for place in places] == sorted(place.offset for place in places)
+        for count, place in enumerate(places):
+            record = cluster.logs[place[:2]][place.offset]  # type: ignore[index]
+            assert record.value == b"%d %d" % (number, count)
+
+    with make(cluster, batch_bytes=20_000) as producer:
+        failures: list[BaseException] = []
+
+        def guarded(number: int) -> None:
+            try:
+                work(producer, number)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("t", "text"), TypeError),
+        (("t", b"v", "key"), TypeError),
+        (("t", b"x" * 2_000_000), RecordTooLarge),
+        (("t", b"x", b"k" * 2_000_000), RecordTooLarge),
+        (("no/such name", b"x"), InvalidName),
+    ],
+    ids=["value", "key", "large value", "large key", "topic"],
+)
+def test_what_is_no_record_is_refused_at_once(
+    cluster: FakeCluster, arguments: Any, expected: type[Exception]
+) -> None:
+    with make(cluster) as producer:
+        with pytest.raises(expected):
+            producer.send(*arguments)
+        producer.send("t", b"fine").result(10)
+    assert cluster.values() == [b"fine"]
+
+
+def test_a_partition_that_the_topic_lacks_is_refused_at_once(cluster: FakeCluster) -> None:
+    with make(cluster) as producer:
+        assert producer.partitions_of("t") == [0, 1, 2]
+        with pytest.raises(UnknownTopicOrPartition, match="only 0 to 2"):
+            producer.send("t", b"x", partition=3)
+
+
+def test_a_header_that_is_none_is_refused(cluster: FakeCluster) -> None:
+    with make(cluster) as producer, pytest.raises(TypeError, match="header"):
+        producer.send("t", b"x", headers=[("a", "text")])  # type: ignore[list-item]
+
+
+def test_a_missing_topic_is_an_error_of_the_first_send(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "TOPIC_PATIENCE", 0.2)
+    with make(cluster) as producer:
+        with pytest.raises(UnknownTopicOrPartition, match="folkmoot topic create"):
+            producer.send("missing", b"x")
+        cluster.topics = ("t", "missing")
+        producer.send("missing", b"x").result(10)
+
+
+def test_without_brokers_the_first_send_says_so(cluster: FakeCluster) -> None:
+    cluster.zookeeper = FakeCluster().zookeeper
+    refused = pytest.raises(BrokerUnreachable, match="no broker is registered")
+    with make(cluster, max_block=0.3) as producer, refused:
+        producer.send("t", b"x")
+
+
+def test_an_unreachable_zookeeper_is_an_error_of_start() -> None:
+    def connect(session_timeout: float) -> Store:
+        raise ZooKeeperUnreachable("nobody answers at nowhere:1")
+
+    with pytest.raises(ZooKeeperUnreachable), Producer(zookeeper=connect):
+        pass
+
+
+def test_a_producer_that_is_not_open_takes_nothing(cluster: FakeCluster) -> None:
+    producer = make(cluster)
+    with pytest.raises(ClosedError, match="with block"):
+        producer.send("t", b"x")
+    with producer:
+        producer.send("t", b"x").result(10)
+    with pytest.raises(ClosedError):
+        producer.send("t", b"x")
+    with pytest.raises(ClosedError):
+        producer.start()
+    producer.close()
+
+
+def test_a_full_buffer_blocks_and_then_refuses(cluster: FakeCluster) -> None:
+    with make(cluster, buffer_bytes=100_000, max_block=0.1) as producer:
+        producer.send("t", b"x").result(10)
+        cluster.silent = True
+
+        def send_for_ever() -> None:
+            while True:
+                producer.send("t", bytes(100))
+
+        begun = time.monotonic()
+        with pytest.raises(BufferFull):
+            send_for_ever()
+        assert time.monotonic() - begun >= 0.1
+        assert producer.unacknowledged() < 5000
+        with pytest.raises(FlushTimeout):
+            producer.close(timeout=0.2)
+
+
+def test_callbacks_are_told_and_may_fail(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Delivery] = []
+
+    def tell(delivery: Delivery) -> None:
+        told.append(delivery)
+        raise RuntimeError("from the callback")
+
+    with make(cluster) as producer:
+        good = producer.send("t", b"good", on_delivery=tell)
+        producer.flush(10)
+        eventually(lambda: len(told) == 1)
+        cluster.failing = CorruptBatch.code
+        bad = producer.send("t", b"bad", on_delivery=tell)
+        producer.flush(10)
+        eventually(lambda: len(told) == 2)
+    assert (told[0], told[1]) == (good, bad)
+    assert told[0].result(0).offset == 0
+    assert isinstance(told[1].exception(0), CorruptBatch)
+    assert "from the callback" in caplog.text
+
+
+def test_a_failure_that_nobody_asked_about_is_raised_by_flush(cluster: FakeCluster) -> None:
+    with make(cluster) as producer:
+        cluster.failing = CorruptBatch.code
+        producer.send("t", b"bad")
+        with pytest.raises(CorruptBatch):
+            producer.flush(10)
+        asked = producer.send("t", b"bad")
+        assert isinstance(asked.exception(10), CorruptBatch)
+        producer.flush(10)
+
+
+def test_errors_that_pass_are_not_seen(cluster: FakeCluster) -> None:
+    with make(cluster, retry_backoff=0.01) as producer:
+        cluster.failing = StorageError.code
+        delivery = producer.send("t", b"x")
+        eventually(lambda: cluster.requests >= 3)
+        assert not delivery.done()
+        cluster.failing = 0
+        assert delivery.result(10).offset == 0
+
+
+def test_the_leader_moves_and_the_records_follow() -> None:
+    with FakeCluster(count=2) as cluster, make(cluster, retry_backoff=0.01) as producer:
+        producer.send("t", b"one", partition=0).result(10)
+        cluster.leader = 2
+        producer.send("t", b"two", partition=0).result(10)
+        assert cluster.values() == [b"one", b"two"]
+
+
+def test_a_broker_that_comes_back_elsewhere_is_found(cluster: FakeCluster) -> None:
+    with make(cluster, retry_backoff=0.01) as producer:
+        producer.send("t", b"one", partition=0).result(10)
+        cluster.brokers[1].stop()
+        delivery = producer.send("t", b"two", partition=0)
+        producer.send("t", b"three", partition=0)
+        cluster._store.close()
+        cluster._store = cluster.zookeeper.connect()
+        cluster.start(1)
+        assert delivery.result(20).offset == 1
+    assert cluster.values() == [b"one", b"two", b"three"]
+
+
+def test_records_that_nobody_takes_fail_after_the_delivery_timeout(cluster: FakeCluster) -> None:
+    with make(cluster, delivery_timeout=0.3) as producer:
+        producer.send("t", b"x").result(10)
+        cluster.silent = True
+        error = producer.send("t", b"x").exception(10)
+        assert isinstance(error, DeliveryTimeout)
+
+
+def test_without_acknowledgement_close_still_sends_everything(cluster: FakeCluster) -> None:
+    with make(cluster, acks=0, linger=0.0, batch_bytes=1000) as producer:
+        sent = [producer.send("t", b"%03d" % number, partition=0) for number in range(500)]
+        assert sent[-1].result(10).offset == -1
+    eventually(lambda: len(cluster.values()) == 500)
+
+
+@pytest.mark.parametrize("dead", ["silent broker", "no broker", "no zookeeper"])
+def test_close_ends_within_its_timeout_whatever_is_dead(
+    cluster: FakeCluster, dead: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = make(cluster)
+    producer.start()
+    producer.send("t", b"x").result(10)
+    if dead == "silent broker":
+        cluster.silent = True
+    else:
+        cluster.brokers[1].stop()
+    if dead == "no zookeeper":
+        store = producer._discovery._store
+        assert store is not None
+        cluster.zookeeper.suspend(store)  # type: ignore[arg-type]
+    delivery = producer.send("t", b"lost")
+    begun = time.monotonic()
+    with pytest.raises(FlushTimeout, match="1 record"):
+        producer.close(timeout=0.5)
+    assert time.monotonic() - begun < 2.5
+    assert "they are lost" in caplog.text
+    assert isinstance(delivery.exception(5), ClosedError)
+
+
+def test_an_exception_in_the_block_is_not_hidden_by_closing(cluster: FakeCluster) -> None:
+    def work() -> None:
+        with make(cluster) as producer:
+            producer.send("t", b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert cluster.values() == [b"x"]
+
+
+def test_leaving_the_process_with_unsent_records_is_said_loudly(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(cluster, linger=60.0) as open_producer:
+        open_producer.send("t", b"x")
+        producer._warn_at_exit()
+        assert "1 records of producer producer" in caplog.text
+    caplog.clear()
+    producer._warn_at_exit()
+    assert caplog.text == ""
+
+
+def test_after_a_fork_the_child_s_producer_is_closed(cluster: FakeCluster) -> None:
+    with make(cluster) as producer:
+        producer.send("t", b"parent").result(10)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads, on purpose
+            child = os.fork()
+        if child == 0:
+            try:
+                producer.send("t", b"child")
+            except ClosedError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        producer.send("t", b"parent").result(10)
+    assert cluster.values().count(b"parent") == 2
+
+
+def test_a_thread_that_dies_takes_the_producer_down_with_the_cause(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "folkmoot.producers.loop")
+    opened = make(cluster)
+    opened.start()
+    opened.send("t", b"x").result(10)
+
+    def fail(*arguments: Any) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("folkmoot.producers.sender.Sender.add", fail)
+    delivery = opened.send("t", b"x")
+    error = delivery.exception(10)
+    assert isinstance(error, ClosedError)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    with pytest.raises(ClosedError, match="a defect"):
+        opened.send("t", b"x")
+    opened.close(1.0)
