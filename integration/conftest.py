@@ -11,6 +11,7 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
 from testcontainers.core.network import Network
 
+from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import (
     ZooKeeperContainer,
     broker_image,
@@ -47,3 +48,10 @@ def network() -> Iterator[Network]:
 def zookeeper(network: Network) -> Iterator[ZooKeeperContainer]:
     with ZooKeeperContainer(network=network) as container:
         yield container
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ContainerCluster]:
+    """Two brokers. A test leaves it as it was found: everything running."""
+    with ContainerCluster(brokers=2, session_timeout=2.0) as cluster:
+        yield cluster
