@@ -106,6 +106,7 @@ class Member:
         timing = Timing(session_timeout=settings.session_timeout)
         self._group = GroupMember(settings.topics, timing, Random(secrets.randbits(64)))
         self._known: dict[str, MemberInfo] = {}
+        self._rings: dict[Event, Callable[[], None]] = {}
         self._session = 0
         self._store: Store | None = None
         self._acknowledged = 0.0
@@ -235,6 +236,7 @@ class Member:
         self._session += 1
         self._store = store
         self._acknowledged = 0.0
+        self._rings.clear()
         store.listen(lambda state: self._bell.ring())
         self._post(Started(secrets.token_hex(8)))
 
@@ -265,8 +267,10 @@ class Member:
     # -- tasks as verbs ---------------------------------------------------------------------------
 
     def _ring(self, event: Event) -> Callable[[], None]:
+        """What a watch calls. The same one for the same event, so that reading a node again and
+        again arms one watch and not many."""
         session = self._session
-        return lambda: self._post(_Ring(session, event))
+        return self._rings.setdefault(event, lambda: self._post(_Ring(session, event)))
 
     def _verb(self, task: Task) -> Verb[Any]:
         group = self.settings.group
