@@ -1,0 +1,97 @@
+"""Joins a group for a query: the one place where the parts of a `Share` are put together."""
+
+from collections.abc import Sequence
+from threading import Event
+from typing import TypeVar
+
+from folkmoot.consumers.member import Member, MemberSettings
+from folkmoot.coordination import plans
+from folkmoot.coordination.bell import Bell
+from folkmoot.coordination.brokers import live
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.operations import StoreError, Verb
+from folkmoot.coordination.store import Outcome, SessionState
+from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.lookups import Lookups
+from folkmoot.spark_apps.share import Share
+
+ANSWER_TIMEOUT = 5.0
+
+_T = TypeVar("_T")
+
+
+def prepared(config: SourceConfig) -> Share:
+    """A share that has yet to `start`. Order: the bell, which wakes; who rings it; who waits."""
+    bell = Bell()
+    settings = MemberSettings(
+        group=config.group,
+        topics=config.topics,
+        client_id=config.client_id,
+        hand_over=config.hand_over,
+    )
+    member = Member(settings, connector(config.zookeeper), bell.ring)
+    session = _Session(member, config)
+    lookups = Lookups(config.client_id, config.listener, session.brokers)
+    return Share(config, member, lookups, session.planned, bell)
+
+
+class _Session:
+    """Reads in the member's ZooKeeper session, never for longer than ANSWER_TIMEOUT."""
+
+    def __init__(self, member: Member, config: SourceConfig) -> None:
+        self._member = member
+        self._config = config
+
+    def brokers(self) -> Sequence[str]:
+        """Addresses of live brokers. Raises ZooKeeperUnreachable."""
+        listener = self._config.listener
+        found = self._run(live()).values()
+        return [each.listeners[listener] for each in found if listener in each.listeners]
+
+    def planned(self) -> frozenset[TopicPartition] | None:
+        """What the plan gives to this member, None while that cannot be told."""
+        try:
+            plan = self._run(plans.get(self._config.group)).plan
+        except (StoreError, ZooKeeperUnreachable):
+            return None
+        if self._member.name not in plan.members:
+            return None
+        return frozenset(
+            TopicPartition(topic, number)
+            for topic, owners in plan.assignment.items()
+            for number, owner in enumerate(owners)
+            if owner == self._member.name
+        )
+
+    def _run(self, verb: Verb[_T]) -> _T:
+        """As `store.run`, but it ends by itself while ZooKeeper is silent: an engine waits."""
+        store = self._member.store
+        if store is None or store.state is not SessionState.CONNECTED:
+            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
+        try:
+            operation = next(verb)
+            while True:
+                answered = Event()
+                outcomes: list[Outcome] = []
+
+                def done(
+                    outcome: Outcome, outcomes: list[Outcome] = outcomes, answered: Event = answered
+                ) -> None:
+                    outcomes.append(outcome)
+                    answered.set()
+
+                store.submit(operation, done)
+                if not answered.wait(ANSWER_TIMEOUT):
+                    raise ZooKeeperUnreachable(
+                        f"ZooKeeper did not answer within {ANSWER_TIMEOUT:g} s"
+                    )
+                (outcome,) = outcomes
+                if outcome.error is not None:
+                    operation = verb.throw(outcome.error)
+                else:
+                    operation = verb.send(outcome.result)
+        except StopIteration as stop:
+            returned: _T = stop.value
+            return returned

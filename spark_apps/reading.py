@@ -1,0 +1,296 @@
+"""The executor's side: the records of one slice, from the brokers into Arrow.
+
+```
+fetch ─► whole batches, checked ─► cut to [first, end) ─► gathered columns ─► RecordBatch
+  ▲ the next chunk is asked for before this one is opened, and travels while Spark takes rows
+```
+
+Small batches are gathered up to ROWS rows before they become one RecordBatch; at most GATHERED of
+them, whose bodies are bounded, so that a column stays within what Arrow can address. No Python object
+is made per record beyond the bytes that the batch's decoder gives.
+
+Executors know addresses of brokers and nothing else. Connections live as long as the worker process:
+a read borrows them and puts them back.
+"""
+
+import logging
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from folkmoot.network.client import Connections, Reply
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.errors import (
+    CorruptBatch,
+    OffsetOutOfRange,
+    RequestTimeout,
+    RetriableError,
+    StaleTopicId,
+    UnknownTopicOrPartition,
+    from_wire,
+)
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest, FetchResult
+from folkmoot.spark_apps.planning import Slice
+
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+
+ROWS = 10_000
+GATHERED = 32
+FETCH_BYTES = 4 * 1024 * 1024
+FETCH_WAIT = 0.5
+PAUSE = 0.1
+PATIENCE = 60.0
+CACHED = 4
+
+CREATE_TIME, APPEND_TIME = 0, 1
+ANY_EPOCH = -1
+_MAX_MS = (2**63 - 1) // 1000
+
+log = logging.getLogger(__name__)
+
+_Batch = tuple[BatchHeader, memoryview]
+
+
+class ReadOptions(NamedTuple):
+    """How slices of a query are read; `patience` is how long it may take to get on, in seconds."""
+
+    client_id: str = "spark"
+    listener: str = "client"
+    fail_on_data_loss: bool = True
+    patience: float = PATIENCE
+
+
+DEFAULTS: Final = ReadOptions()
+
+
+def read(part: Slice, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch]:
+    """The records of a slice, each time the same.
+
+    Raises OffsetOutOfRange, UnknownTopicOrPartition or StaleTopicId when some are gone,
+    CorruptBatch, and what kept a broker from answering for longer than the patience.
+    """
+    key = (os.getpid(), part.brokers, options)
+    cluster = _idle.pop(key, None)
+    if cluster is None:
+        connections = Connections(options.client_id)
+        cluster = Cluster(connections, lambda: part.brokers, listener=options.listener)
+    try:
+        yield from _record_batches(part, _Reading(part, cluster, options).chunks())
+    finally:
+        _put_back(key, cluster)
+
+
+# -- connections that outlive a task -----------------------------------------------------------------
+
+_Key = tuple[int, tuple[str, ...], ReadOptions]
+_idle: dict[_Key, Cluster] = {}
+
+
+def _put_back(key: _Key, cluster: Cluster) -> None:
+    if key in _idle:
+        cluster.close()
+        return
+    _idle[key] = cluster
+    for other in list(_idle)[:-CACHED]:
+        forgotten = _idle.pop(other)
+        if other[0] == os.getpid():  # a socket of the process that forked us is not ours to close
+            forgotten.close()
+
+
+# -- fetching ----------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """The fetches of one read. What fails is tried again until nothing has come for the patience."""
+
+    def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:
+        self._part = part
+        self._cluster = cluster
+        self._options = options
+        self._partition = TopicPartition(part.topic, part.partition)
+        self._hint = part.leader
+        self._offset = part.first
+
+    def chunks(self) -> Iterator[list[_Batch]]:
+        """The batches that hold the slice, in order, some at a time."""
+        self._cluster.want(self._part.topic)
+        asked = self._ask()
+        deadline = time.monotonic() + self._options.patience
+        while True:
+            found: list[_Batch] = []
+            try:
+                found = self._taken(asked)
+            except RetriableError as error:
+                if time.monotonic() > deadline:
+                    self._give_up(error)
+                    return
+                log.info("%s at offset %d: %s", self._partition, self._offset, error)
+                self._hint = None
+                self._rest()
+            done = self._offset >= self._part.end
+            if not done:
+                asked = self._ask()  # travels while the caller opens what was found
+            if found:
+                yield found
+                deadline = time.monotonic() + self._options.patience
+            if done:
+                return
+
+    def _ask(self) -> int | None:
+        """Start a fetch at the offset reached; None if nobody is known to lead the partition."""
+        address = self._hint or self._cluster.leader_address(self._partition)
+        if address is None:
+            return None
+        part = self._part
+        entry = FetchEntry(
+            *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, FETCH_BYTES)
+        )
+        request = FetchRequest(FETCH_WAIT, 1, FETCH_BYTES, [entry])
+        return self._cluster.send(address, Api.FETCH, request)
+
+    def _taken(self, asked: int | None) -> list[_Batch]:
+        """The batches that a fetch brought, checked; none if it led past a gap.
+
+        Raises what the broker said instead.
+        """
+        if asked is None:
+            raise self._cluster.trouble or RequestTimeout("nobody leads the partition")
+        reply = self._reply(asked)
+        if reply.error is not None:
+            raise reply.error
+        result: FetchResult = reply.response.results[0]
+        if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
+            self._skip_to(result.log_start)
+            return []
+        if result.error and result.error != OffsetOutOfRange.code:
+            raise from_wire(result.error, result.message)
+        try:
+            found = list(batch.split(reply.payloads[0]))
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{self._partition}: {error}") from None
+        if not found or found[-1][0].next_offset <= self._offset:
+            raise RequestTimeout(
+                f"the log ends at {result.high_watermark}, before what was planned"
+            )
+        self._offset = found[-1][0].next_offset
+        return found
+
+    def _reply(self, asked: int) -> Reply:
+        while True:
+            for reply in self._cluster.poll(1.0):
+                if reply.correlation_id == asked:
+                    return reply
+
+    def _rest(self) -> None:
+        """A pause in which metadata is asked for."""
+        end = time.monotonic() + PAUSE
+        while (left := end - time.monotonic()) > 0:
+            self._cluster.poll(left)
+
+    def _skip_to(self, log_start: int) -> None:
+        """Go on after records that retention has removed. Raises if that is not wanted."""
+        first, end = self._offset, min(log_start, self._part.end)
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{self._partition}: records {first} to {end - 1} are gone (retention): "
+                "set failOnDataLoss=false to go on without them"
+            )
+        log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
+        self._offset = end
+
+    def _give_up(self, error: RetriableError) -> None:
+        """Raise, or leave out what is lost for good if that is wanted."""
+        lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
+        where = f"{self._partition}: records {self._offset} to {self._part.end - 1}"
+        if not lost or self._options.fail_on_data_loss:
+            raise type(error)(f"{where} could not be read: {error}")
+        log.warning("%s are gone: %s", where, error)
+
+
+# -- from batches to Arrow -----------------------------------------------------------------------------
+
+
+def _record_batches(part: Slice, chunks: Iterator[list[_Batch]]) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(part)
+    for chunk in chunks:
+        for header, data in chunk:
+            rows.add(header, data)
+            if rows.count >= ROWS or rows.batches >= GATHERED:
+                yield rows.take()
+        if rows.count:
+            yield rows.take()
+
+
+class _Rows:
+    """Columns of the records of a slice, gathered from batches until they are taken."""
+
+    def __init__(self, part: Slice) -> None:
+        self._part = part
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = self.batches = 0
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._offsets: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        self._times: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        self._kinds: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
+
+    def add(self, header: BatchHeader, data: memoryview) -> None:
+        """The batch's records that lie within the slice."""
+        columns = batch.columns_of(header, data)
+        base = header.base_offset
+        deltas: Sequence[int] = range(columns.count) if columns.offsets is None else columns.offsets
+        low = bisect_left(deltas, self._part.first - base)
+        high = bisect_left(deltas, self._part.end - base)
+        count = high - low
+        if not count:
+            return
+        self.count += count
+        self.batches += 1
+        self._keys.extend(repeat(None, count) if columns.keys is None else columns.keys[low:high])
+        self._values.extend(columns.values[low:high])
+        self._offsets.append(base + np.asarray(deltas[low:high], np.int64))
+        stamps = columns.timestamps
+        self._times.append(
+            np.full(count, stamps, np.int64)
+            if isinstance(stamps, int)
+            else np.asarray(stamps[low:high], np.int64)
+        )
+        kind = APPEND_TIME if header.uses_append_time else CREATE_TIME
+        self._kinds.append(np.full(count, kind, np.int32))
+
+    def take(self) -> pa.RecordBatch:
+        """What was gathered, as Spark wants it."""
+        count = self.count
+        microseconds = np.clip(np.concatenate(self._times), -_MAX_MS, _MAX_MS) * 1000
+        arrays = [
+            pa.array(self._keys, pa.binary()),
+            pa.array(self._values, pa.binary()),
+            pa.repeat(pa.scalar(self._part.topic, pa.string()), count),
+            pa.repeat(pa.scalar(self._part.partition, pa.int32()), count),
+            pa.array(np.concatenate(self._offsets), pa.int64()),
+            pa.array(microseconds, pa.timestamp("us", "UTC")),
+            pa.array(np.concatenate(self._kinds), pa.int32()),
+        ]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -1,0 +1,108 @@
+"""For applications: the source made known to Spark, a local session, a graceful end of a query."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from folkmoot.spark_apps.source import DRAIN_SIGNAL, FolkmootDataSource
+
+_RUNNER = b"python_streaming_source_runner"
+
+QUIET_AND_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("folkmoot")` known. Needed in editable installs, where Spark cannot find it."""
+    spark.dataSource.register(FolkmootDataSource)
+
+
+def local_session(
+    name: str, *, cores: int = 2, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on this machine, its workers on this very Python. Java comes from JAVA_HOME or PATH.
+
+    `settings` are added to QUIET_AND_LOCAL, or replace what stands there.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    for key, value in {**QUIET_AND_LOCAL, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def stop_gracefully(query: StreamingQuery, timeout: float = 60.0) -> bool:
+    """Let the batch under way finish, commit it to the group, then stop the query.
+
+    True if that was reached within `timeout` seconds: the group's offsets are then exactly what the
+    sink has. Otherwise the query is stopped all the same, and its last batch is replayed when it
+    starts again (or read by other members, if they take its partitions over before that).
+
+    The source starts no new batch once it is told so, which takes a signal: the application has to
+    run on the driver's machine, and at least one batch has to be done. Without that a query comes to
+    rest only when nothing new arrives.
+    """
+    _tell_to_drain(query)
+    rested: list[bool] = []
+
+    def rest() -> None:
+        try:
+            query.processAllAvailable()
+            rested.append(True)
+        except StreamingQueryException:
+            rested.append(False)  # it has failed; `stop` and `exception()` are the caller's to see
+
+    # The call has no timeout of its own, and ends when the query does.
+    waiting = threading.Thread(target=rest, name="folkmoot-rest", daemon=True)
+    waiting.start()
+    waiting.join(timeout)
+    reached = rested == [True]
+    query.stop()
+    waiting.join(timeout)
+    return reached
+
+
+def _tell_to_drain(query: StreamingQuery) -> None:
+    for runner in _runners(query):
+        pid = runner.get("pid", 0)
+        if runner.get("host") == socket.gethostname() and _is_runner(pid):
+            os.kill(pid, DRAIN_SIGNAL)
+
+
+def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
+    """Where the query's sources run, as they report it."""
+    seen = set()
+    for progress in reversed(query.recentProgress):
+        for source in progress["sources"]:
+            reported = source.get("latestOffset")
+            found = json.loads(reported) if isinstance(reported, str) else reported
+            runner = found.get("runner") if isinstance(found, dict) else None
+            if runner is not None and runner["pid"] not in seen:
+                seen.add(runner["pid"])
+                yield runner
+
+
+def _is_runner(pid: int) -> bool:
+    """Whether a source runs under this id: another process of that id must not be signalled."""
+    try:
+        return _RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,142 @@
+"""Spark's view of the log: the data source `folkmoot` and its stream reader.
+
+Instances are made and pickled in several processes; only the one that the engine calls joins the
+group. So nothing is opened before the engine's first call, and what only that process needs (kazoo,
+the group) is imported there.
+"""
+
+# ruff: noqa: N802 The names of methods are Spark's.
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from folkmoot.spark_apps.config import FORMAT, SourceConfig, parse
+from folkmoot.spark_apps.offsets import Ends, to_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from folkmoot.spark_apps.share import Share
+
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+LEAVE_TIMEOUT = 5.0
+DRAIN_SIGNAL = signal.SIGUSR1
+"""Tells the process of a running query's source to start no new batch (session.stop_gracefully)."""
+
+
+class FolkmootDataSource(DataSource):
+    """`spark.readStream.format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        """Spark asks at `load()`: an option that is wrong is told there."""
+        parse(self.options)
+        return COLUMNS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return FolkmootStreamReader(parse(self.options))
+
+
+class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A running query as a member of the group.
+
+    The engine calls one method at a time, in a process of its own that lives as long as the query:
+    there `Share` does the work (its docstring says when what is committed and handed over). Spark
+    stops that process with SIGTERM, twice, and calls `stop` only if something failed; so SIGTERM is
+    turned into an orderly exit, whose last act is `stop`: the group is left at once.
+
+    Executors unpickle another instance for `read`, which needs nothing but its partition.
+    """
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._share: Share | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_config": self._config, "_share": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Constant and empty: where partitions start is said by the first end."""
+        return to_json(Ends(self._config.group))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._config.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._joined().prepare()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._joined().latest(start, _rows(limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._share is None else self._share.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """From `end` alone: a replay after a restart reads the same, whoever owns it by then."""
+        return [InputPartition(part) for part in self._joined().slices(end)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._joined().commit(end)
+
+    def stop(self) -> None:
+        share, self._share = self._share, None
+        if share is not None:
+            share.leave(LEAVE_TIMEOUT)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        from folkmoot.spark_apps.reading import ReadOptions, read
+
+        config = self._config
+        options = ReadOptions(config.client_id, config.listener, config.fail_on_data_loss)
+        return read(partition.value, options)
+
+    def _joined(self) -> "Share":
+        if self._share is None:
+            from folkmoot.spark_apps.membership import prepared
+
+            self._share = share = prepared(self._config)
+            _obey_signals(share)
+            share.start()
+        return self._share
+
+
+def _rows(limit: ReadLimit) -> int | None:
+    """Spark passes our own limit back, or ReadAllAvailable, which overrides it."""
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    assert isinstance(limit, ReadAllAvailable), f"a limit that nobody asked for: {limit}"
+    return None
+
+
+def _obey_signals(share: "Share") -> None:
+    """SIGTERM ends this process in order; DRAIN_SIGNAL lets the query come to rest."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # signals belong to whoever runs the main thread
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not interrupt `stop`
+        raise SystemExit(0)
+
+    def drain(number: int, frame: FrameType | None) -> None:
+        share.draining = True
+
+    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(DRAIN_SIGNAL, drain)
