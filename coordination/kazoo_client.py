@@ -17,6 +17,9 @@ from kazoo.retry import KazooRetry
 MAX_QUEUED = 128
 """So many requests may be in kazoo's hands at a time: see `_Waker`."""
 
+LEAST_PATIENCE = 1.0  # seconds for a loaded server to answer the first message
+RECONNECT_DELAY = 0.5  # seconds between attempts, at most
+
 log = logging.getLogger(__name__)
 
 
@@ -31,17 +34,18 @@ def create(
     `may_connect` is asked before each attempt to connect, `connected` is told the session timeout
     negotiated; both on the connection thread.
     """
+    patience = max(LEAST_PATIENCE, session_timeout / 3)
     client = KazooClient(
         hosts=servers,
         timeout=session_timeout,
-        handler=_OneThread(),
+        handler=_OneThread(patience),
         # For connecting only: what goes through `*_async` never sees a retry.
         connection_retry=KazooRetry(
-            max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, ignore_expire=False
+            max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
         ),
         logger=_quiet_logger(),
     )
-    _intercept_connecting(client, may_connect, connected)
+    _intercept_connecting(client, patience, may_connect, connected)
     return client
 
 
@@ -49,7 +53,12 @@ class _OneThread(SequentialThreadingHandler):
     """Runs results and watches on the connection thread, at once and in order.
 
     Never `running`, it has no worker threads, and kazoo then calls the callbacks of results itself.
+    `patience` is how long one attempt to connect may take.
     """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__()
+        self._patience = patience
 
     def start(self) -> None:
         pass
@@ -62,6 +71,10 @@ class _OneThread(SequentialThreadingHandler):
             callback.func(*callback.args)
         except Exception:  # it must not take the connection thread with it
             log.exception("a ring failed")
+
+    def create_connection(self, *args: Any, **options: Any) -> socket.socket:
+        options["timeout"] = min(options["timeout"], self._patience)
+        return super().create_connection(*args, **options)
 
     def create_socket_pair(self) -> tuple[socket.socket, _Waker]:
         """kazoo's own pair would block the thread that submits, and us with it, when it is full."""
@@ -90,32 +103,45 @@ class _Waker:
 
 
 def _intercept_connecting(
-    client: KazooClient, may_connect: Callable[[], bool], connected: Callable[[float], None]
+    client: KazooClient,
+    patience: float,
+    may_connect: Callable[[], bool],
+    connected: Callable[[float], None],
 ) -> None:
-    """Ask before each attempt of kazoo's to connect, and tell the session timeout negotiated.
+    """Ask before each attempt to connect, keep it short, and tell the session timeout negotiated.
 
-    kazoo has no public way for either. This is the one place that reaches into it.
+    kazoo waits for a server's first answer as long as the session may live. A ZooKeeper that is just
+    starting can swallow the first message and keep the connection open: the session would die of
+    waiting. For none of the three has kazoo a public way; this is the one place that reaches into it.
     """
     connection = cast(Any, client)._connection
-    original: Callable[[str, str, int], tuple[float, float]] = connection._connect
+    connect: Callable[[str, str, int], tuple[float, float]] = connection._connect
+    invoke: Callable[..., Any] = connection._invoke
 
     def connect_if_allowed(host: str, address: str, port: int) -> tuple[float, float]:
         if not may_connect():
             raise SessionExpiredError("the session is over")
-        read_timeout_ms, connect_timeout_ms = original(host, address, port)
+        read_timeout_ms, connect_timeout_ms = connect(host, address, port)
         connected(read_timeout_ms * 1.5 / 1000)  # kazoo reads for two thirds of it
         return read_timeout_ms, connect_timeout_ms
 
+    def invoke_impatiently(timeout: float, *args: Any, **options: Any) -> Any:
+        return invoke(min(timeout, patience), *args, **options)
+
     connection._connect = connect_if_allowed
+    connection._invoke = invoke_impatiently
 
 
 def _quiet_logger() -> logging.Logger:
-    """kazoo tells of every attempt to connect, as a warning. To our users that is detail."""
+    """kazoo tells of every attempt to connect, as a warning. To our users that is detail.
+
+    And it tells the session's password, which nobody is to know.
+    """
     logger = logging.getLogger(f"{__name__}.kazoo")
 
     def as_detail(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return logger.isEnabledFor(logging.DEBUG)
+        return logger.isEnabledFor(logging.DEBUG) and "passwd" not in record.getMessage()
 
     if not logger.filters:
         logger.addFilter(as_detail)

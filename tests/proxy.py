@@ -22,6 +22,7 @@ class Proxy:
         self._is_cut = False
         self._loses_answers = False
         self.accepted = 0
+        self.lost_answers = 0
 
     @property
     def address(self) -> str:
@@ -41,9 +42,11 @@ class Proxy:
         with self._lock:
             self._loses_answers = True
 
-    def heal(self) -> None:
+    def heal(self, *, answers: bool = True) -> None:
+        """New connections get through; without `answers`, one way only."""
         with self._lock:
-            self._is_cut = self._loses_answers = False
+            self._is_cut = False
+            self._loses_answers = not answers
 
     def _accept(self) -> None:
         while True:
@@ -70,7 +73,9 @@ class Proxy:
             while received := source.recv(65536):
                 with self._lock:
                     lost = answers and self._loses_answers
-                if not lost:
+                if lost:
+                    self.lost_answers += 1
+                else:
                     sink.sendall(received)
         for end in (source, sink):
             with suppress(OSError):

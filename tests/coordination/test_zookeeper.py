@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,17 @@ def connected(store: ZooKeeperStore) -> bool:
     return store.state is SessionState.CONNECTED
 
 
+def pause(server: EmbeddedZooKeeper) -> None:
+    """Returns when none of its threads runs any more, which is a little after the signal."""
+    server.pause()
+
+    def all_stopped() -> bool:
+        stats = [task.read_text() for task in Path(f"/proc/{server.pid}/task").glob("*/stat")]
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+    eventually(all_stopped)
+
+
 def threads_but_the_proxys() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith("proxy")}
 
@@ -113,6 +125,16 @@ def test_a_session_has_an_identity(store: ZooKeeperStore) -> None:
     assert len(store.password) == 16
     perform(store, Create("/a", ephemeral=True))
     assert perform(store, Exists("/a")).ephemeral_owner == store.session_id
+
+
+def test_the_password_of_a_session_is_not_logged(
+    chroot: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = connect(chroot, 10.0)
+    store.close()
+    assert "Connecting to 127.0.0.1" in caplog.text
+    assert "passwd" not in caplog.text
 
 
 def test_no_server_is_an_error_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,6 +264,19 @@ def test_a_flapping_connection_loses_no_outcome(proxy: Proxy, store: ZooKeeperSt
     assert perform(store, Exists("/")) is not None
 
 
+def test_a_server_that_swallows_the_first_message_does_not_cost_the_session(
+    proxy: Proxy, store: ZooKeeperStore
+) -> None:
+    identity = store.session_id
+    proxy.cut()
+    eventually(lambda: suspended(store))
+    proxy.heal(answers=False)
+    eventually(lambda: proxy.lost_answers)
+    proxy.heal()  # for the next connection; this one has missed its answer
+    assert perform(store, Exists("/")) is not None
+    assert store.session_id == identity
+
+
 # -- the end of a session ---------------------------------------------------------------------------
 
 
@@ -283,7 +318,7 @@ def test_a_server_paused_for_less_than_the_session_timeout_ends_nothing(
 ) -> None:
     store = connect(private_zookeeper.address, 3.0)
     perform(store, Create("/mine", ephemeral=True))
-    private_zookeeper.pause()
+    pause(private_zookeeper)
     outcomes: list[Outcome] = []
     store.submit(Exists("/mine"), outcomes.append)
     eventually(lambda: suspended(store))
@@ -299,7 +334,7 @@ def test_only_the_server_decides_what_a_pause_past_the_session_timeout_means(
 ) -> None:
     store = connect(private_zookeeper.address, 1.0)
     perform(store, Create("/mine", ephemeral=True))
-    private_zookeeper.pause()
+    pause(private_zookeeper)
     ended_at = store.last_acknowledged() + 2 * store.session_timeout
     eventually(lambda: time.monotonic() > ended_at)
     assert suspended(store)
@@ -349,7 +384,7 @@ def test_closing_is_quick_when_the_server_is_dead_or_silent(
     private_zookeeper: EmbeddedZooKeeper,
 ) -> None:
     stores = [connect(private_zookeeper.address, 10.0) for _ in range(3)]
-    private_zookeeper.pause()
+    pause(private_zookeeper)
     assert took(stores[0]) < CLOSE_TIMEOUT + 1.0
     outcomes: list[Outcome] = []
     stores[1].submit(Exists("/"), outcomes.append)
