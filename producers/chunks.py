@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from threading import Condition
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,8 +16,6 @@ from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.records import Headers, RecordMetadata, TopicPartition
 
 RECORD_OVERHEAD_BYTES: Final = 32
-
-_T = TypeVar("_T")
 
 
 class Chunk:
@@ -93,19 +91,20 @@ class Chunk:
         if self.headers:
             headers = [self.headers.get(position, ()) for position in range(len(values))]
         self.keys, self.values, self.stamps = [], [], array("d")
-        order = _stable_order(partitions)
-        ordered = partitions[order]
-        starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-        if len(starts) > 2:
-            positions = order.tolist()
-            keys, values = _permuted(keys, positions), _permuted(values, positions)
-            stamps = stamps[order]
-            headers = None if headers is None else _permuted(headers, positions)
-        for start, end in pairwise(starts):
+        starts, numbers = [0, len(values)], [int(partitions[0])]
+        if (partitions != partitions[0]).any():
+            order = _stable_order(partitions)
+            ordered = partitions[order]
+            starts[1:1] = (np.flatnonzero(np.diff(ordered)) + 1).tolist()
+            numbers = ordered[starts[:-1]].tolist()
+            take = itemgetter(*order.tolist())
+            keys, values, stamps = take(keys), take(values), stamps[order]
+            headers = None if headers is None else take(headers)
+        for number, (start, end) in zip(numbers, pairwise(starts), strict=True):
             rows = slice(start, end)
             some = None if headers is None else headers[rows]
             size = size_of(keys[rows], values[rows]) + headers_size(some or ())
-            yield int(ordered[start]), Piece(keys[rows], values[rows], stamps[rows], some, size)
+            yield number, Piece(keys[rows], values[rows], stamps[rows], some, size)
 
     def fail(self, error: FolkmootError) -> None:
         """Nothing of it will be sent."""
@@ -196,7 +195,3 @@ def _stable_order(partitions: Partitions) -> Any:
     """Positions sorted by partition, in order within each; numpy sorts small integers by radix."""
     narrow = partitions.astype(np.uint16) if partitions.max() < 65536 else partitions
     return np.argsort(narrow, kind="stable")
-
-
-def _permuted(cells: Sequence[_T], positions: list[int]) -> Sequence[_T]:
-    return itemgetter(*positions)(cells) if len(positions) > 1 else cells

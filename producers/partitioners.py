@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.protocol.murmur2 import partitions_for
+from folkmoot.protocol.murmur2 import partition_for, partitions_for
+
+KEYS_REMEMBERED: Final = 65_536
+FEW_KEYS: Final = 64
 
 Partitions = npt.NDArray[np.int64]
 
@@ -20,6 +24,10 @@ class Partitioner:
     partition, then another is drawn among those that have a leader, so that batches are large and
     the load is even in the long run.
 
+    Keys seen before are looked up, which costs a third of hashing them in bulk, as long as that
+    pays: a chunk with a new key is hashed, and when new keys fill the table, no more are remembered
+    for as many chunks as it took. A handful of keys is hashed one by one: numpy needs more to start.
+
     One thread may call.
     """
 
@@ -27,6 +35,10 @@ class Partitioner:
         self._random = random
         self._batch_bytes = batch_bytes
         self._sticky = -1
+        self._count = 0
+        self._seen: dict[bytes, int] = {}
+        self._chunks = 0
+        self._remember_again_at = 0
 
     def choose(
         self,
@@ -47,16 +59,36 @@ class Partitioner:
         if count == 1:
             chosen = np.zeros(len(keys), dtype=np.int64)
         elif not keyless:
-            chosen = partitions_for(keys, count)  # type: ignore[arg-type]  # no None among them
+            chosen = self._hash(cast(Sequence[bytes], keys), count)
         else:
             chosen = np.empty(len(keys), dtype=np.int64)
             bare = np.fromiter((key is None for key in keys), dtype=bool, count=len(keys))
             with_key = [key for key in keys if key is not None]
             if with_key:
-                chosen[~bare] = partitions_for(with_key, count)
+                chosen[~bare] = self._hash(with_key, count)
             chosen[bare] = self._stick(len(keys) - len(with_key), record_bytes, count, available)
         for position, partition in explicit.items():
             chosen[position] = partition
+        return chosen
+
+    def _hash(self, keys: Sequence[bytes], count: int) -> Partitions:
+        if count != self._count:
+            self._count = count
+            self._seen = {}
+        self._chunks += 1
+        try:
+            return np.fromiter(map(self._seen.__getitem__, keys), dtype=np.int64, count=len(keys))
+        except KeyError:
+            pass
+        if len(keys) <= FEW_KEYS:
+            chosen = np.array([partition_for(key, count) for key in keys], dtype=np.int64)
+        else:
+            chosen = partitions_for(keys, count)
+        if self._chunks >= self._remember_again_at:
+            self._seen.update(zip(keys, chosen.tolist(), strict=True))
+            if len(self._seen) > KEYS_REMEMBERED:
+                self._seen = {}
+                self._remember_again_at = 2 * self._chunks
         return chosen
 
     def _stick(

@@ -67,6 +67,7 @@ class Producer:
             self.config.buffer_bytes, self.config.batch_bytes, self._bell.ring
         )
         self._lock = self._accumulator.lock
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._chunks = self._accumulator.chunks
         self._discovery = Discovery(
             connector(self.config.zookeeper), self.config.session_timeout, self.config.listener
@@ -167,7 +168,9 @@ class Producer:
             and on_delivery is None
             and not headers
         ):
-            with self._lock:
+            # Bound methods: with `with`, CPython 3.11 takes twice as long for an uncontended lock.
+            self._acquire()
+            try:
                 chunk = self._chunks.get(topic)
                 if chunk is not None:
                     values = chunk.values
@@ -181,6 +184,8 @@ class Producer:
                     if index >= chunk.check_at:
                         self._accumulator.checkpoint(chunk)
                     return Delivery(chunk, index, stamp)
+            finally:
+                self._release()
         return self._send_any(topic, value, key, partition, headers, timestamp, on_delivery)
 
     def _send_any(
@@ -275,6 +280,7 @@ class Producer:
         """This is a child process: the thread is not here, and the lock may be held for ever."""
         self._closed = True
         self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._chunks = {}
         reason = ClosedError("the producer was made before a fork: make one in each process")
         self._accumulator = Accumulator(1, 1, lambda: None)
