@@ -14,7 +14,7 @@ from folkmoot.coordination.store import Outcome, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.spark_apps.lookups import Lookups
+from folkmoot.network.lookups import Lookups
 from folkmoot.spark_apps.share import Share
 
 ANSWER_TIMEOUT = 5.0
