@@ -20,7 +20,14 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from folkmoot.spark_apps.config import FORMAT, SourceConfig, parse
 from folkmoot.spark_apps.offsets import Ends, to_json
@@ -31,8 +38,14 @@ if TYPE_CHECKING:
     from folkmoot.spark_apps.share import Share
 
 COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
 )
 LEAVE_TIMEOUT = 5.0
 DRAIN_SIGNAL = signal.SIGUSR1
@@ -46,7 +59,7 @@ class FolkmootDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Spark asks at `load()`: an option that is wrong is told there."""
         parse(self.options)
         return COLUMNS

@@ -1,0 +1,155 @@
+"""A group and brokers played by the test, around a share."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Revoking
+from folkmoot.coordination.bell import Bell
+from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import EARLIEST
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.offsets import Ends, Range, to_json
+from folkmoot.spark_apps.share import Share
+
+ID = "id-of-flights"
+
+
+def flights(number: int) -> TopicPartition:
+    return TopicPartition("flights", number)
+
+
+class FakeMember:
+    """The group thread: what it is asked is written down, commits are answered at once."""
+
+    def __init__(self, bell: Bell) -> None:
+        self.notices: deque[Notice] = deque()
+        self.error: BaseException | None = None
+        self.name: str | None = "spark-0"
+        self.generation = 7
+        self.plan: set[TopicPartition] | None = set()
+        self.calls: list[tuple[Any, ...]] = []
+        self.committed: dict[TopicPartition, int] = {}
+        self.not_ours: set[TopicPartition] = set()
+        self.silent = False
+        self._bell = bell
+
+    def planned(self) -> frozenset[TopicPartition] | None:
+        return None if self.plan is None else frozenset(self.plan)
+
+    def gain(self, number: int, offset: int | None, topic_id: str = ID) -> None:
+        assert self.plan is not None
+        self.plan.add(flights(number))
+        self.tell(Assigned(flights(number), topic_id, offset, 1))
+
+    def revoke(self, number: int) -> None:
+        assert self.plan is not None
+        self.plan.discard(flights(number))
+        self.tell(Revoking(flights(number)))
+
+    def lose(self, number: int) -> None:
+        assert self.plan is not None
+        self.plan.discard(flights(number))
+        self.tell(Lost(flights(number), "another member took it over"))
+
+    def tell(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self._bell.ring()
+
+    def start(self) -> None:
+        self.calls.append(("start",))
+
+    def commit(self, token: int, offsets: dict[TopicPartition, int]) -> None:
+        self.calls.append(("commit", {each.partition: at for each, at in offsets.items()}))
+        if self.silent:
+            return
+        refused = frozenset(offsets) & self.not_ours
+        done = {each: offset for each, offset in offsets.items() if each not in refused}
+        self.committed.update(done)
+        for each in refused:
+            self.tell(Lost(each, "a commit was fenced"))
+        self.tell(Committed(token, done, refused))
+
+    def drained(self, partition: TopicPartition, offset: int | None) -> None:
+        self.calls.append(("drained", partition.partition, offset))
+
+    def begin_to_leave(self) -> None:
+        self.calls.append(("leave",))
+        self.tell(Left())
+
+    def stop(self, timeout: float) -> None:
+        self.calls.append(("stop",))
+
+    def take_calls(self) -> list[tuple[Any, ...]]:
+        calls, self.calls = self.calls, []
+        return calls
+
+
+class FakeOffsets:
+    """Brokers: logs run from `starts` (0) to `log_ends`."""
+
+    def __init__(self) -> None:
+        self.log_ends: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.trouble: Exception | None = None
+
+    def ends(
+        self, wanted: Mapping[TopicPartition, str], wait: float = 0
+    ) -> dict[TopicPartition, int]:
+        if self.trouble is not None:
+            raise self.trouble
+        return {each: self.log_ends[each] for each in wanted if each in self.log_ends}
+
+    def find(
+        self, wanted: Mapping[TopicPartition, str], place: int, wait: float = 0
+    ) -> dict[TopicPartition, int]:
+        if place == EARLIEST:
+            return {each: self.starts.get(each, 0) for each in wanted}
+        return self.ends(wanted)
+
+    def leader_address(self, partition: TopicPartition) -> str | None:
+        return "broker:1"
+
+    def partitions(self, topic: str, wait: float) -> range:
+        if topic != "flights":
+            raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+        return range(4)
+
+    def topic_id(self, topic: str) -> str:
+        return ID
+
+    def brokers(self) -> frozenset[str]:
+        return frozenset({"broker:1"})
+
+    def close(self) -> None:
+        pass
+
+
+class Scene:
+    """A share between an engine and a group, both played by the test."""
+
+    def __init__(self, **options: Any) -> None:
+        self.bell = Bell()
+        self.member = FakeMember(self.bell)
+        self.offsets = FakeOffsets()
+        settings = {"zookeeper": "z", "group": "g", "topics": ("flights",)} | options
+        config = SourceConfig(**settings)
+        self.share = Share(config, self.member, self.offsets, self.member.planned, self.bell)
+        self.share.start()
+        self.member.take_calls()
+
+    def logs(self, **ends: int) -> None:
+        for name, end in ends.items():
+            self.offsets.log_ends[flights(int(name.removeprefix("p")))] = end
+
+    def latest(self, start: dict[str, Any], limit: int | None = None) -> dict[str, Any]:
+        return self.share.latest(start, limit)
+
+
+EMPTY = to_json(Ends("g"))
+
+
+def end(**ranges: tuple[int, int]) -> dict[str, Any]:
+    made = {flights(int(name[1:])): Range(*bounds) for name, bounds in ranges.items()}
+    return to_json(Ends("g", made, {"flights": ID}))

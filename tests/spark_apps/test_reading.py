@@ -1,0 +1,262 @@
+"""The executor's side against brokers that the test plays."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from folkmoot.protocol import batch, wire
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import (
+    CorruptBatch,
+    NotLeader,
+    OffsetOutOfRange,
+    RequestTimeout,
+    StaleTopicId,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.requests import (
+    Api,
+    BrokerInfo,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from folkmoot.spark_apps import reading
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps.reading import SCHEMA, ReadOptions, read
+from folkmoot.spark_apps.source import COLUMNS, FolkmootStreamReader
+from tests.network.stub import StubBroker
+
+QUICK = ReadOptions(patience=0.3)
+LENIENT = ReadOptions(patience=0.3, fail_on_data_loss=False)
+
+
+def made(base: int, count: int, *, append_time: int | None = None, **columns: Any) -> bytes:
+    """A batch as it stands in a log: record n has value "n" and timestamp n."""
+    columns.setdefault("keys", None)
+    columns.setdefault("timestamps", list(range(base, base + count)))
+    values = [str(base + number).encode() for number in range(count)]
+    packed = batch.encode(Columns(count=count, values=values, **columns))
+    stamp = -1 if append_time is None else append_time
+    leader = batch.leader_part(base, len(packed), 0, stamp, stamps=append_time is not None)
+    return leader + packed[batch.LEADER_BYTES :]
+
+
+class Log:
+    """One partition, `flights-0`; answers what a broker would, `per_fetch` batches at a time."""
+
+    def __init__(self, *batches: bytes, per_fetch: int = 1, start: int = 0) -> None:
+        self.batches = batches
+        self.per_fetch = per_fetch
+        self.start = start
+        self.fetches: list[int] = []
+        self.refusals: list[Any] = []
+        self.leader_address = ""
+
+    def answer(self, envelope: wire.RequestEnvelope, body: Any, _: Any) -> Any:
+        if envelope.api == Api.METADATA:
+            info = [BrokerInfo(1, {"client": self.leader_address})]
+            known = TopicMetadata("flights", 0, "id", [PartitionMetadata(0, 1, 0, [1])])
+            return MetadataResponse(info, [known] if body.topics else [])
+        assert isinstance(body, FetchRequest)
+        (entry,) = body.entries
+        assert (entry.topic, entry.topic_id, entry.partition) == ("flights", "id", 0)
+        self.fetches.append(entry.offset)
+        if self.refusals:
+            return self._result(envelope, self.refusals.pop(0), b"")
+        headers = [batch.read_header(each) for each in self.batches]
+        end = headers[-1].next_offset if headers else self.start
+        if not self.start <= entry.offset <= end:
+            return self._result(envelope, OffsetOutOfRange("out of range"), b"", end)
+        found = [
+            each
+            for each, header in zip(self.batches, headers, strict=True)
+            if header.next_offset > entry.offset
+        ]
+        return self._result(envelope, None, b"".join(found[: self.per_fetch]), end)
+
+    def _result(
+        self, envelope: wire.RequestEnvelope, error: Any, data: bytes, end: int = -1
+    ) -> list[bytes]:
+        code, text = (0, "") if error is None else (error.code, str(error))
+        result = FetchResult("flights", 0, code, text, self.start, end)
+        return [wire.encode_response(envelope.correlation_id, FetchResponse([result])), data]
+
+
+@pytest.fixture(autouse=True)
+def fresh_connections() -> Iterator[None]:
+    yield
+    while reading._idle:
+        reading._idle.popitem()[1].close()
+
+
+def serve(log: Log) -> StubBroker:
+    return StubBroker(log.answer)
+
+
+def a_slice(broker: StubBroker, log: Log, first: int, end: int) -> Slice:
+    log.leader_address = broker.address
+    return Slice("flights", 0, "id", first, end, broker.address, (broker.address,))
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for each in batches for row in each.to_pylist()]
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [row["offset"] for row in rows(batches)]
+
+
+def test_the_schema_is_exactly_what_spark_makes_of_the_columns() -> None:
+    expected = to_arrow_schema(COLUMNS, timezone="UTC")
+    assert expected.equals(SCHEMA)
+
+
+def test_records_become_rows_as_sparks_kafka_source_has_them() -> None:
+    log = Log(made(0, 2, keys=[b"k", None]), made(2, 1, append_time=9))
+    with serve(log) as broker:
+        first, second, third = rows(read(a_slice(broker, log, 0, 3)))
+    assert (first["key"], first["value"], first["topic"]) == (b"k", b"0", "flights")
+    assert (second["key"], second["partition"], second["offset"]) == (None, 0, 1)
+    assert second["timestamp"].timestamp() == 0.001
+    assert (second["timestampType"], third["timestampType"]) == (0, 1)
+    assert third["timestamp"].timestamp() == 0.009
+
+
+def test_a_slice_is_cut_out_of_whole_batches() -> None:
+    log = Log(made(0, 10), made(10, 10), made(20, 10))
+    with serve(log) as broker:
+        assert offsets(read(a_slice(broker, log, 7, 22))) == list(range(7, 22))
+        assert log.fetches == [7, 10, 20]
+        assert offsets(read(a_slice(broker, log, 12, 13))) == [12]
+
+
+def test_small_batches_are_gathered_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [70]
+        monkeypatch.setattr(reading, "ROWS", 25)
+        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [30, 30, 10]
+        monkeypatch.setattr(reading, "GATHERED", 2)
+        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [20, 20, 20, 10]
+
+
+def test_offsets_that_compaction_has_left_out_are_left_out_here() -> None:
+    log = Log(made(0, 3, offsets=[0, 4, 9], timestamps=5), made(10, 1))
+    with serve(log) as broker:
+        assert offsets(read(a_slice(broker, log, 0, 11))) == [0, 4, 9, 10]
+        assert offsets(read(a_slice(broker, log, 1, 9))) == [4]
+        assert offsets(read(a_slice(broker, log, 5, 8))) == []
+
+
+def test_a_read_can_be_repeated_over_the_same_connection() -> None:
+    log = Log(made(0, 5))
+    with serve(log) as broker:
+        part = a_slice(broker, log, 0, 5)
+        assert rows(read(part)) == rows(read(part))
+        assert len(reading._idle) == 1
+
+
+def test_a_read_that_is_given_up_midway_does_no_harm_to_the_next() -> None:
+    log = Log(*(made(10 * number, 10) for number in range(5)))
+    with serve(log) as broker:
+        part = a_slice(broker, log, 0, 50)
+        unfinished = read(part)
+        next(unfinished)
+        assert offsets(read(part)) == list(range(50))
+        del unfinished
+        assert offsets(read(part)) == list(range(50))
+
+
+def test_a_wrong_leader_is_found_by_asking_the_addresses_given() -> None:
+    log, wrong = Log(made(0, 5)), Log()
+    wrong.refusals = [NotLeader("led by broker 1")]
+    with serve(log) as broker, serve(wrong) as other:
+        part = a_slice(broker, log, 0, 5)._replace(leader=other.address)
+        assert offsets(read(part)) == list(range(5))
+
+
+def test_a_leader_that_is_gone_is_looked_for() -> None:
+    log = Log(made(0, 5))
+    with serve(log) as gone:
+        address = gone.address
+    with serve(log) as broker:
+        part = a_slice(broker, log, 0, 5)
+        assert offsets(read(part._replace(leader=address))) == list(range(5))
+        assert offsets(read(part._replace(leader=None))) == list(range(5))
+
+
+def test_a_broker_that_is_not_ready_is_asked_again() -> None:
+    log = Log(made(0, 5))
+    log.refusals = [UnknownTopicOrPartition("not yet"), StaleTopicId("the old one still")]
+    with serve(log) as broker:
+        assert offsets(read(a_slice(broker, log, 0, 5))) == list(range(5))
+
+
+def test_records_gone_by_retention_end_the_read_with_their_offsets() -> None:
+    log = Log(made(10, 5), start=10)
+    with serve(log) as broker:
+        part = a_slice(broker, log, 3, 15)
+        with pytest.raises(OffsetOutOfRange, match="flights-0: records 3 to 9 are gone"):
+            rows(read(part, QUICK))
+
+
+def test_records_gone_by_retention_are_skipped_if_that_is_wanted() -> None:
+    log = Log(made(10, 5), start=10)
+    with serve(log) as broker:
+        assert offsets(read(a_slice(broker, log, 3, 12), LENIENT)) == [10, 11]
+        assert offsets(read(a_slice(broker, log, 3, 9), LENIENT)) == []
+
+
+def test_a_topic_that_is_gone_is_an_error_or_an_empty_read() -> None:
+    log = Log(made(0, 5))
+    with serve(log) as broker:
+        part = a_slice(broker, log, 0, 5)
+        log.refusals = [StaleTopicId("created anew")] * 1000
+        with pytest.raises(StaleTopicId, match="records 0 to 4 could not be read"):
+            rows(read(part, QUICK))
+        assert rows(read(part, LENIENT)) == []
+
+
+@pytest.mark.parametrize("options", [QUICK, LENIENT])
+def test_a_log_that_ends_too_early_is_never_passed_over_in_silence(options: ReadOptions) -> None:
+    log = Log(made(0, 5))
+    said = "records 5 to 7 could not be read: the log ends at 5"
+    with serve(log) as broker, pytest.raises(RequestTimeout, match=said):
+        rows(read(a_slice(broker, log, 0, 8), options))
+
+
+def test_a_rotten_batch_is_not_handed_to_spark() -> None:
+    rotten = bytearray(made(0, 5))
+    rotten[-1] ^= 1
+    log = Log(bytes(rotten))
+    with (
+        serve(log) as broker,
+        pytest.raises(CorruptBatch, match="flights-0: the batch at offset 0"),
+    ):
+        rows(read(a_slice(broker, log, 0, 5), QUICK))
+
+
+def test_a_time_that_spark_cannot_count_in_microseconds_stays_at_its_limit() -> None:
+    log = Log(made(0, 2, timestamps=[-(2**61), 2**61]))
+    with serve(log) as broker:
+        (found,) = read(a_slice(broker, log, 0, 2))
+    low, high = found.column("timestamp").cast(pa.int64()).to_pylist()
+    assert (low, high) == (-(10**3) * (2**63 // 1000), 10**3 * (2**63 // 1000))
+
+
+def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
+    reader = FolkmootStreamReader(SourceConfig(zookeeper="z", group="g", topics=("t",)))
+    reader._share = object()  # type: ignore[assignment]
+    assert pickle.loads(pickle.dumps(reader)).__dict__ == {
+        "_config": reader._config,
+        "_share": None,
+    }

@@ -1,0 +1,160 @@
+"""The engine's calls in the orders that were measured: restarts, trouble, AvailableNow, the end."""
+
+import json
+
+import pytest
+
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    RequestTimeout,
+    UnknownTopicOrPartition,
+)
+from folkmoot.spark_apps.offsets import Ends, to_json
+from tests.spark_apps.group import EMPTY, ID, Scene, end, flights
+
+# -- restarts ----------------------------------------------------------------------------------------
+
+
+def test_a_replayed_batch_is_planned_from_its_end_whoever_owns_it_now(scene: Scene) -> None:
+    logged = end(p0=(5, 9), p1=(0, 0), p3=(2, 4))
+    planned = scene.share.slices(logged)
+    assert [(part.partition, part.first, part.end) for part in planned] == [(0, 5, 9), (3, 2, 4)]
+    assert {(part.topic_id, part.leader, part.brokers) for part in planned} == {
+        (ID, "broker:1", ("broker:1",))
+    }
+
+
+def test_after_a_replay_the_checkpoint_knows_more_than_the_group(scene: Scene) -> None:
+    logged = end(p0=(5, 9), p3=(2, 4))
+    scene.share.slices(logged)
+    scene.member.gain(0, 5)
+    scene.logs(p0=12, p3=10)
+    assert scene.latest(logged) == end(p0=(9, 12))
+    assert scene.member.take_calls() == [("commit", {0: 9})]
+
+
+def test_a_group_that_is_further_than_the_checkpoint_wins(scene: Scene) -> None:
+    scene.member.gain(0, 11)
+    scene.logs(p0=12)
+    assert scene.latest(end(p0=(5, 9))) == end(p0=(11, 12))
+    assert scene.member.take_calls() == []
+
+
+def test_a_checkpoint_of_a_topic_that_was_created_anew_says_nothing(scene: Scene) -> None:
+    scene.member.gain(0, None, "id-of-the-new-one")
+    scene.logs(p0=3)
+    found = scene.latest(end(p0=(5, 9)))
+    assert (found["p"], found["t"]) == ({"flights/0": [0, 3]}, {"flights": "id-of-the-new-one"})
+
+
+def test_a_checkpoint_of_another_group_ends_the_query(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="belongs to group 'h'"):
+        scene.latest(to_json(Ends("h")))
+
+
+# -- trouble -----------------------------------------------------------------------------------------
+
+
+def test_brokers_that_cannot_be_asked_are_a_reason_to_wait(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.offsets.trouble = BrokerUnreachable("broker 1 is not reachable")
+    assert scene.latest(EMPTY) is EMPTY
+    scene.offsets.trouble = None
+    scene.logs(p0=1)
+    assert scene.latest(EMPTY) == end(p0=(0, 1))
+
+
+def test_a_partition_whose_end_is_not_known_keeps_its_place(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.member.gain(1, 0)
+    scene.logs(p0=5, p1=5)
+    first = scene.latest(EMPTY)
+    del scene.offsets.log_ends[flights(1)]
+    scene.logs(p0=6)
+    second = scene.latest(first)
+    assert second == end(p0=(5, 6), p1=(5, 5))
+    scene.logs(p1=8)
+    assert scene.latest(second) == end(p0=(6, 6), p1=(5, 8))
+
+
+def test_what_ended_the_group_thread_ends_the_query(scene: Scene) -> None:
+    scene.latest(EMPTY)
+    scene.member.error = ZeroDivisionError("unforeseen")
+    with pytest.raises(ZeroDivisionError):
+        scene.latest(EMPTY)
+
+
+# -- AvailableNow ------------------------------------------------------------------------------------
+
+
+def test_available_now_reads_up_to_what_there_was_and_no_further(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=10, p1=0, p2=0, p3=0)
+    scene.share.prepare()
+    scene.logs(p0=15)
+    first = scene.latest(EMPTY, 8)
+    second = scene.latest(first, 8)
+    assert (first, second) == (end(p0=(0, 8)), end(p0=(8, 10)))
+    assert scene.latest(second, 8) is second
+    assert scene.member.committed == {flights(0): 10}
+
+
+def test_available_now_does_not_end_while_a_partition_is_still_to_come(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=1, p1=1, p2=1, p3=1)
+    scene.share.prepare()
+    first = scene.latest(EMPTY)
+    assert scene.member.plan is not None
+    scene.member.plan.add(flights(1))
+    with pytest.raises(RequestTimeout, match="nothing could be read"):
+        scene.latest(first)
+    scene.member.gain(1, 0)
+    assert scene.latest(first) == end(p0=(1, 1), p1=(0, 1))
+
+
+def test_available_now_waits_for_its_assignment(scene: Scene) -> None:
+    scene.member.plan = None
+    with pytest.raises(RequestTimeout, match="did not hand over"):
+        scene.share.prepare()
+
+
+def test_available_now_refuses_a_topic_that_does_not_exist() -> None:
+    scene = Scene(topics=("nothing",))
+    with pytest.raises(UnknownTopicOrPartition, match="topic nothing does not exist"):
+        scene.share.prepare()
+
+
+# -- the end -----------------------------------------------------------------------------------------
+
+
+def test_leaving_gives_everything_up_at_what_is_known_to_be_processed(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=5)
+    first = scene.latest(EMPTY)
+    scene.latest(first)
+    scene.logs(p0=9)
+    scene.latest(first)  # this batch is in flight: nobody knows whether it will be done
+    scene.member.take_calls()
+    scene.share.leave(1.0)
+    assert scene.member.take_calls() == [("leave",), ("drained", 0, None), ("stop",)]
+
+
+def test_a_query_that_drains_commits_and_starts_no_batch(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=5)
+    first = scene.latest(EMPTY)
+    scene.logs(p0=9)
+    scene.share.draining = True
+    assert scene.latest(first) is first
+    assert scene.member.committed == {flights(0): 5}
+
+
+def test_the_report_shows_lag_against_what_the_group_has_committed(scene: Scene) -> None:
+    scene.member.gain(0, 2)
+    scene.logs(p0=10)
+    scene.latest(EMPTY, 3)
+    report = scene.share.report()
+    assert (report["ends"], report["lag"]) == ({"flights-0": 10}, {"flights-0": 8})
+    assert (report["member"], report["generation"]) == ("spark-0", 7)
+    json.dumps(report)
