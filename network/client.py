@@ -77,6 +77,7 @@ class _Peer:
         self.address = address
         self.connection: Connection | None = None
         self.connect_by = math.inf
+        self.is_full = False
         self.hello_id = -1
         self.failures = 0
         self.retry_at = -math.inf
@@ -236,6 +237,7 @@ class Connections:
         self._poller.register(connection.socket, zmq.POLLIN)
         self._poller.register(connection.monitor, zmq.POLLIN)
         peer.connect_by = now + self._connect_timeout
+        peer.is_full = False
         peer.hello_id = next(self._ids)
         try:
             connection.open()
@@ -276,7 +278,9 @@ class Connections:
             request.frames = None
             if not request.expects_reply:
                 self._finish(peer, request, None)
-        self._poller.modify(connection.socket, zmq.POLLIN | (zmq.POLLOUT if full else 0))
+        if full is not peer.is_full:
+            peer.is_full = full
+            self._poller.modify(connection.socket, zmq.POLLIN | (zmq.POLLOUT if full else 0))
 
     def _receive(self, peer: _Peer, events: dict[Any, int]) -> None:
         connection = peer.connection

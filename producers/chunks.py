@@ -136,7 +136,7 @@ class Chunk:
         return None
 
 
-class Delivery(msgspec.Struct, gc=False):
+class Delivery(msgspec.Struct, gc=False, eq=False):
     """What became, or will become, of one record. May be kept, asked from any thread, or ignored."""
 
     _chunk: Chunk

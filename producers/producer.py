@@ -29,6 +29,7 @@ from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import Headers
 
 SMALL_RECORD_BYTES: Final = 4096
+MAX_TIMESTAMP: Final = 2**50
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
@@ -163,8 +164,8 @@ class Producer:
             value.__class__ is bytes
             and len(value) <= SMALL_RECORD_BYTES
             and (key is None or (key.__class__ is bytes and len(key) <= SMALL_RECORD_BYTES))
+            and (timestamp is None or 0 <= timestamp <= MAX_TIMESTAMP)
             and partition is None
-            and timestamp is None
             and on_delivery is None
             and not headers
         ):
@@ -175,7 +176,7 @@ class Producer:
                 if chunk is not None:
                     values = chunk.values
                     index = len(values)
-                    stamp = _now()
+                    stamp = _now() if timestamp is None else timestamp / 1000
                     values.append(value)
                     chunk.keys.append(key)
                     chunk.stamps.append(stamp)
@@ -210,7 +211,12 @@ class Producer:
                 f"a record of {size} bytes is larger than max_record_bytes="
                 f"{self.config.max_record_bytes}"
             )
-        stamp = _now() if timestamp is None else timestamp / 1000
+        if timestamp is None:
+            stamp = _now()
+        elif -MAX_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+            stamp = timestamp / 1000
+        else:
+            raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
         accumulator = self._accumulator
         with self._lock:
             chunk = self._admitted(topic)

@@ -274,6 +274,26 @@ def test_a_request_without_reply_is_done_when_it_was_handed_over() -> None:
             connections.poll(0.01)
 
 
+def test_more_than_zeromq_s_queue_takes_waits_here_and_keeps_its_order() -> None:
+    begin = threading.Event()
+
+    def slow(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        begin.wait()
+        return ProduceResponse([ProduceResult("t", 0, 0, "", len(payloads[0]), 0)])
+
+    with StubBroker(slow) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.PRODUCE, PRODUCE, [b""])
+        eventually(lambda: connections.poll(0.0) or broker.seen)  # busy with the first
+        batches = [bytes(1_000_000 + number) for number in range(MAX_IN_FLIGHT - 1)]
+        for batch in batches:
+            connections.send(broker.address, Api.PRODUCE, PRODUCE, [batch])
+        assert connections._peers[broker.address].is_full
+        begin.set()
+        replies = collect(connections, MAX_IN_FLIGHT)
+        offsets = [reply.response.results[0].base_offset for reply in replies]
+        assert offsets == [0, *map(len, batches)]
+
+
 def test_poll_ends_when_woken_and_when_its_time_is_over() -> None:
     reader, writer = os.pipe()
     with open(reader, "rb", buffering=0) as wake, Connections("me") as connections:

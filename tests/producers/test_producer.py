@@ -145,6 +145,12 @@ def test_a_header_that_is_none_is_refused(cluster: FakeCluster) -> None:
         producer.send("t", b"x", headers=[("a", "text")])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("timestamp", [2**60, -(2**60), float("nan")])
+def test_a_timestamp_that_is_none_is_refused(cluster: FakeCluster, timestamp: Any) -> None:
+    with make(cluster) as producer, pytest.raises(ValueError, match="timestamp"):
+        producer.send("t", b"x", timestamp=timestamp)
+
+
 def test_a_missing_topic_is_an_error_of_the_first_send(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
