@@ -16,8 +16,9 @@ from folkmoot.protocol.errors import FolkmootError, RetriableError
 Ring = Callable[[], None]
 """Called once, on any thread, when what was read may have changed; may only ring a bell.
 
-It also rings when the connection breaks: nothing is watched any more then, so read again. A ring
-armed twice on one node rings once. It rings too often rather than too seldom.
+It may come before the answer of the read that armed it: who hears it reads again afterwards. It
+also rings when the connection breaks: nothing is watched any more then, so read again. A ring armed
+twice on one node rings once. It rings too often rather than too seldom.
 """
 
 ANY_VERSION = -1
