@@ -26,8 +26,8 @@ PACED: Final = 40.0
 """How long the first pass is meant to take, in seconds; longer if the group needs longer."""
 TURN: Final = 0.02
 SLICE: Final = 2_000
-JOIN_TIMEOUT: Final = 120.0
-STORY_TIMEOUT: Final = 180.0
+JOIN_TIMEOUT: Final = 240.0
+STORY_TIMEOUT: Final = 240.0
 PROCESS_TIMEOUT: Final = 120.0
 
 
