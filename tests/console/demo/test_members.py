@@ -63,3 +63,19 @@ def test_a_member_that_cannot_start_is_told_with_its_last_word(tmp_path: Path) -
         return ""
 
     assert "InvalidName" in eventually(refused, 30.0)
+
+
+def test_a_member_that_is_asked_to_stop_more_than_once_stops_once(
+    start_cluster: Callable[..., EmbeddedCluster], tmp_path: Path
+) -> None:
+    where = Where(start_cluster(brokers=1).zookeeper, tmp_path)
+    with (
+        Onlooker(where.zookeeper) as onlooker,
+        Pass(where, "flights", "delays", onlooker, Screen()) as this,
+    ):
+        this.members.start_plain("plain-1")
+        this.wait(this.all_own, 60.0, "not every member got partitions")
+        child = this.members.running["plain-1"].child
+        while child.is_running:
+            child.terminate()
+        assert child.exit_code == 0
