@@ -25,6 +25,15 @@ def going_on(verb: Verb[T], operation: Operation) -> Verb[T]:
         return returned
 
 
+def step(store: Store, verb: Verb[T], operation: Operation) -> Operation:
+    """Carry one operation of a verb out; returns the next."""
+    try:
+        result = perform(store, operation)
+    except StoreError as error:
+        return verb.throw(error)
+    return verb.send(result)
+
+
 class Steps:
     """Runs a verb; `taken` operations were submitted by it."""
 
