@@ -15,7 +15,7 @@ from tests.simulation.checks import Checks, Violation
 from tests.simulation.world import World
 
 TOPICS = {"a": 4, "b": 2}
-UNREST = 8.0
+UNREST = 6.0
 FAULTS = 5
 """At least so many in each history."""
 CALM = 0.5
@@ -40,6 +40,14 @@ class History:
 
     def run(self) -> str:
         """Raises Violation. Returns the history's hash."""
+        try:
+            self._run()
+        finally:
+            for application in self.applications:
+                application.member.stop(0.0)
+        return self.world.hash()
+
+    def _run(self) -> None:
         world = self.world
         random = world.random
         world.lag = random.choice((0.0, 0.0, 0.3))
@@ -58,7 +66,6 @@ class History:
         world.lag = 0.0
         world.run(self._over_at)
         self._make_peace()
-        return world.hash()
 
     # -- peace ------------------------------------------------------------------------------------
 
