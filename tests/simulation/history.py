@@ -120,6 +120,9 @@ class History:
             }
             if read != owned:
                 return f"{each.name} reads {read} and owns {owned}"
+            for partition, reading in each.readings.items():
+                if reading.topic_id != plan.topics[partition.topic].topic_id:
+                    return f"{each.name} still reads the old {partition.topic}"
         return ""
 
     # -- faults -----------------------------------------------------------------------------------
