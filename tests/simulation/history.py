@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 
 from folkmoot.consumers.events import Committed, Rebalanced
+from folkmoot.consumers.group import Timing
 from folkmoot.coordination import paths
 from folkmoot.coordination.memory import MemoryStore
 from folkmoot.coordination.operations import Create, Delete, Operation
@@ -21,8 +22,9 @@ FAULTS = 5
 CALM = 0.5
 """So long it has to be settled: somebody may be about to hear of something."""
 LOOK = 0.05
-CALM_BOUND = 20.0
-"""Session timeout, sweep, debounce and ranks, hand-over with its margin, a few slow round trips."""
+CALM_BOUND = 9.0
+"""Session timeout, debounce and ranks, the slowest drain or hand-over with its margin, the longest that
+an application does not look, a few slow round trips."""
 
 
 class History:
@@ -74,11 +76,14 @@ class History:
         if not any(each.running and not each.leaving for each in self.applications):
             self._join()
         began = world.now
+        bound = CALM_BOUND
+        if world.lost_rings:
+            bound += Timing().sweep * 1.3
         settled = False
         while not settled:
             while self._trouble():
-                if world.now > began + CALM_BOUND:
-                    raise Violation(f"L: not settled after {CALM_BOUND} s: {self._trouble()}")
+                if world.now > began + bound:
+                    raise Violation(f"L: not settled after {bound:.1f} s: {self._trouble()}")
                 world.run(world.now + LOOK)
             self.settled_after = world.now - began
             world.run(world.now + CALM)
