@@ -288,7 +288,7 @@ def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
         elif entry.timestamp == LATEST:
             offset = log.end_offset
         else:
-            raise InvalidRequest("this broker looks up the earliest and the latest offset only")
+            offset = log.offset_for_time(entry.timestamp)
         return ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
     except FolkmootError as error:
         return ListOffsetsResult(

@@ -179,6 +179,19 @@ class Log:
         number = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
         return self._segments[number].read(offset, max_bytes)
 
+    def offset_for_time(self, timestamp: int) -> int:
+        """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
+
+        Each segment's highest timestamp is looked up in its index once and then known: no search
+        in headers takes place but in the one segment that has the batch. Raises CorruptBatch,
+        StorageError.
+        """
+        self._require_open()
+        for segment in self._segments:
+            if segment.highest_timestamp() >= timestamp:
+                return segment.find_time(timestamp)
+        return self.end_offset
+
     # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
@@ -198,7 +211,8 @@ class Log:
         stamped = []
         for data, header in zip(batches, headers, strict=True):
             leader = batch.leader_part(offset, header.length, leader_epoch, now)
-            stamped.append(Stamped(offset, leader, memoryview(data)[LEADER_BYTES:]))
+            rest = memoryview(data)[LEADER_BYTES:]
+            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
             offset += header.record_count
         if stamped:
             self._segment_for(total).append(stamped, offset)

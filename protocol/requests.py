@@ -181,7 +181,7 @@ class FetchResponse(_Message, frozen=True):
 
 
 class ListOffsetsEntry(_Message, frozen=True):
-    """Asks for the first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
+    """Asks for the batch of the first record at or after `timestamp` (ms), or EARLIEST or LATEST."""
 
     topic: Name
     topic_id: TopicId
@@ -196,7 +196,9 @@ class ListOffsetsRequest(_Message, frozen=True):
 
 
 class ListOffsetsResult(_Message, frozen=True):
-    """Outcome of one entry. For a time, `offset` starts the batch that may hold it."""
+    """Outcome of one entry. For a time, `offset` begins the first batch with a record of that time
+    or later, or is the log's end if there is none.
+    """
 
     topic: str
     partition: Count

@@ -1,0 +1,157 @@
+"""The `.log` of a segment: whole batches back to back, and nothing known of what is in them."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from folkmoot.brokers.durable import write_at
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol.errors import CorruptBatch, StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class LogFile:
+    """A file that grows at its end.
+
+    `[0, size)` is what was appended; nobody looks beyond, and bytes in there are never written again.
+
+    Append. One `pwritev` at `size`; `size` moves once all is written. If that fails, the file is cut
+    back to `size`, so that what follows joins on. If even that fails, it takes no more
+    (`StorageError`) until it is recovered; reads go on.
+
+    Opened when first needed; `release` closes it until it is needed again.
+    Owner: the segment, on the broker's reactor thread.
+    """
+
+    __slots__ = ("_failure", "_fd", "dirty", "path", "size")
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.dirty = False
+        self._fd = -1
+        self._failure: str | None = None
+
+    def create(self) -> None:
+        """Make the file, empty. Raises StorageError, also if there is one."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            self._fd = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            raise self.error("cannot be created", error) from error
+
+    def release(self) -> None:
+        """Close the file. It is opened again when needed."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def read(self, count: int, position: int) -> memoryview:
+        """Up to `count` bytes, none beyond `size`. Raises StorageError."""
+        try:
+            return memoryview(os.pread(self._file(), min(count, self.size - position), position))
+        except OSError as error:
+            raise self.error("cannot be read", error) from error
+
+    def walk(
+        self,
+        position: int,
+        window_bytes: int,
+        parse: Callable[[memoryview, int], BatchHeader] = batch.read_header,
+    ) -> Iterator[tuple[BatchHeader, int]]:
+        """Header and position of each batch from `position` on, read in windows.
+
+        `parse` is `read_header`, or `check` which needs the whole batch. Raises CorruptBatch,
+        StorageError.
+        """
+        view, start, whole = memoryview(b""), position, parse is batch.check
+        while position < self.size:
+            at = position - start
+            left = len(view) - at
+            if left < HEADER_BYTES or (whole and left < batch.batch_length(view, at)):
+                view, start, at = self.read(window_bytes, position), position, 0
+                # A length is believed, and so much memory taken, only after its own checksum.
+                length = batch.read_header(view).length
+                if whole and length > len(view):
+                    view = self.read(length, position)
+            header = parse(view, at)
+            if position + header.length > self.size:
+                raise CorruptBatch(f"a batch is cut off at {self.size - position} bytes")
+            yield header, position
+            position += header.length
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def append(self, parts: list[bytes | memoryview]) -> None:
+        """Write `parts` at the end, all or nothing; they are used up. Raises StorageError."""
+        self.require_sound()
+        fd = self._file()
+        try:
+            self.size = write_at(fd, parts, self.size)
+        except OSError as error:
+            raise self._cut_back(fd, error) from error
+        self.dirty = True
+
+    def flush(self) -> None:
+        """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
+        if not self.dirty:
+            return
+        self.require_sound()
+        try:
+            os.fdatasync(self._file())
+        except OSError as error:
+            # The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
+            raise self._fail("could not be flushed and takes no more", error) from error
+        self.dirty = False
+
+    def found_size(self) -> int:
+        """How long the file is, whatever `size` says. Raises StorageError."""
+        try:
+            return os.fstat(self._file()).st_size
+        except OSError as error:
+            raise self.error("cannot be read", error) from error
+
+    def recovered(self, size: int) -> None:
+        """The file is whole up to `size`; cut what is behind. Before anybody reads it, only then.
+
+        Raises StorageError.
+        """
+        self.size, self._failure, self.dirty = size, None, True
+        try:
+            os.ftruncate(self._file(), size)
+        except OSError as error:
+            raise self.error("cannot be cut", error) from error
+
+    def require_sound(self) -> None:
+        """Raises StorageError if a failure has left the end of the file in doubt."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+
+    def _cut_back(self, fd: int, cause: OSError) -> StorageError:
+        try:
+            os.ftruncate(fd, self.size)
+        except OSError:
+            return self._fail("has a torn end and takes no more", cause)
+        return self.error("could not be appended to", cause)
+
+    def _fail(self, what: str, error: OSError) -> StorageError:
+        failure = self.error(what, error)
+        self._failure = str(failure)
+        logger.error("%s", failure)
+        return failure
+
+    def _file(self) -> int:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR)
+            except OSError as error:
+                raise self.error("cannot be opened", error) from error
+        return self._fd
+
+    def error(self, what: str, error: OSError) -> StorageError:
+        return StorageError(f"{self.path} {what}: {error.strerror or error}")
