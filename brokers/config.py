@@ -10,6 +10,8 @@ from pathlib import Path
 from folkmoot.protocol.batch import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
 
+DAY = 86_400.0
+FOREVER = 1000 * 365 * DAY
 MAX_BROKER_ID = 2**31 - 1
 MAX_SEGMENT_BYTES = 1024 * 1024 * 1024
 MAX_BATCH_BYTES = 64 * 1024 * 1024
@@ -40,6 +42,9 @@ class LogConfig:
     segment_bytes: int = 256 * 1024 * 1024
     """A new segment is begun when the next append would make the active one larger than this."""
 
+    segment_age: float = 7 * DAY
+    """A new segment is begun when the active one's first batch was appended so many seconds ago."""
+
     index_interval_bytes: int = 4096
     """At least so many bytes of log lie between two entries of the offset index."""
 
@@ -48,6 +53,7 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
+        _check_seconds("segment_age", self.segment_age, 0.001, FOREVER)
         _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
         _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
 
@@ -122,6 +128,9 @@ class BrokerConfig:
     session_timeout: float = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
+    open_segments: int = 1_000
+    """How many segments may have files open at a time, up to five each."""
+
     log: LogConfig = LogConfig()
     """For topics that have no settings of their own."""
 
@@ -136,4 +145,5 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")
+        _check_whole("open_segments", self.open_segments, 1, 1_000_000)
         _check_seconds("session_timeout", self.session_timeout, 0.5, 300.0)

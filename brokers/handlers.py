@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from folkmoot.brokers.log import Log, check_produced
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.parked import ParkedRequests
+from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -52,13 +53,6 @@ NO_OFFSET: Final = -1
 ANY_EPOCH: Final = -1
 
 _Entry = ProduceEntry | FetchEntry | ListOffsetsEntry
-
-
-class Now(NamedTuple):
-    """One moment in both clocks: `monotonic` seconds for deadlines, `wall` in ms for stamps."""
-
-    monotonic: float
-    wall: int
 
 
 class Answer(NamedTuple):

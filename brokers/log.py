@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,7 @@ from msgspec import Meta
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.durable import sync_directory
+from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.segment import LOG_SUFFIX, Segment, Stamped
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
@@ -67,6 +68,7 @@ class Log:
     """
 
     __slots__ = (
+        "_files",
         "_new_names",
         "_open",
         "_segments",
@@ -76,11 +78,19 @@ class Log:
         "topic_id",
     )
 
-    def __init__(self, data: Path, name: TopicPartition, topic_id: str, config: LogConfig) -> None:
+    def __init__(
+        self,
+        data: Path,
+        name: TopicPartition,
+        topic_id: str,
+        config: LogConfig,
+        files: OpenFiles | None = None,
+    ) -> None:
         self.directory = data / str(name)
         self.name = name
         self.topic_id = topic_id
         self.config = config
+        self._files = OpenFiles() if files is None else files
         self._segments: list[Segment] = []
         self._new_names = False
         self._open = False
@@ -99,12 +109,12 @@ class Log:
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
         self._segments = [
-            Segment(self.directory, base, self.config, size=size, end_offset=end, active=False)
+            self._segment(base, size=size, end_offset=end, active=False)
             for (base, size), (end, _) in pairwise(found)
         ]
         if found:
             base, size = found[-1]
-            last = Segment(self.directory, base, self.config, size=size)
+            last = self._segment(base, size=size)
             if clean is not None and (clean.segment, clean.size) == (base, size):
                 last.end_offset = clean.end_offset
             else:
@@ -112,6 +122,9 @@ class Log:
                 last.release()
             self._segments.append(last)
         self._open = True
+
+    def _segment(self, base_offset: int, **found: Any) -> Segment:
+        return Segment(self.directory, base_offset, self.config, self._files, **found)
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -215,7 +228,7 @@ class Log:
             stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
             offset += header.record_count
         if stamped:
-            self._segment_for(total).append(stamped, offset)
+            self._segment_for(total, now).append(stamped, offset)
         return [each.base_offset for each in stamped]
 
     def flush(self) -> None:
@@ -233,7 +246,7 @@ class Log:
         for segment in self._segments[unflushed:]:
             segment.flush()
 
-    def _segment_for(self, total: int) -> Segment:
+    def _segment_for(self, total: int, now: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""
         if not self._segments:
             return self._roll()
@@ -241,10 +254,12 @@ class Log:
         active.require_sound()
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
-        return self._roll() if too_long or too_far else active
+        began = active.began()
+        too_old = began is not None and now - began >= self.config.segment_age * 1000
+        return self._roll() if too_long or too_far or too_old else active
 
     def _roll(self) -> Segment:
-        segment = Segment.create(self.directory, self.end_offset, self.config)
+        segment = Segment.create(self.directory, self.end_offset, self.config, self._files)
         self._new_names = True
         if self._segments:
             self._segments[-1].seal()

@@ -1,6 +1,7 @@
 """The `.log` of a segment: whole batches back to back, and nothing known of what is in them."""
 
 import logging
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,15 +23,22 @@ class LogFile:
     back to `size`, so that what follows joins on. If even that fails, it takes no more
     (`StorageError`) until it is recovered; reads go on.
 
+    Reading. As long as it grows, `read` copies out of the page cache. Once sealed, the file never
+    changes again, and `read` gives views of a mapping, which go to the socket without a copy; they
+    keep the mapping alive, also when the file was released or deleted since. So a `.log` must never
+    be cut in place while a broker runs: looking at a page that is gone is SIGBUS.
+
     Opened when first needed; `release` closes it until it is needed again.
     Owner: the segment, on the broker's reactor thread.
     """
 
-    __slots__ = ("_failure", "_fd", "dirty", "path", "size")
+    __slots__ = ("_failure", "_fd", "_map", "dirty", "path", "sealed", "size")
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, *, sealed: bool = False) -> None:
         self.path = path
         self.size = size
+        self.sealed = sealed
+        self._map: mmap.mmap | None = None
         self.dirty = False
         self._fd = -1
         self._failure: str | None = None
@@ -45,6 +53,7 @@ class LogFile:
 
     def release(self) -> None:
         """Close the file. It is opened again when needed."""
+        self._map = None  # unmapped with the last view of it
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -53,6 +62,8 @@ class LogFile:
 
     def read(self, count: int, position: int) -> memoryview:
         """Up to `count` bytes, none beyond `size`. Raises StorageError."""
+        if self.sealed:
+            return memoryview(self._map or self._mapped())[position : position + count]
         try:
             return memoryview(os.pread(self._file(), min(count, self.size - position), position))
         except OSError as error:
@@ -144,6 +155,21 @@ class LogFile:
         self._failure = str(failure)
         logger.error("%s", failure)
         return failure
+
+    def _mapped(self) -> mmap.mmap | bytes:
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                # No more than is there, should the file have lost its end.
+                length = min(self.size, os.fstat(fd).st_size)
+                if length == 0:
+                    return b""
+                self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ)
+                return self._map
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise self.error("cannot be opened", error) from error
 
     def _file(self) -> int:
         if self._fd < 0:

@@ -14,6 +14,7 @@ from folkmoot.brokers import directories
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
 from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -56,10 +57,13 @@ class Logs:
     Owner: the broker's reactor thread.
     """
 
-    def __init__(self, data: Path, broker_id: int, config: LogConfig) -> None:
+    def __init__(
+        self, data: Path, broker_id: int, config: LogConfig, files: OpenFiles | None = None
+    ) -> None:
         self._data = data
         self._broker_id = broker_id
         self._config = config
+        self.files = OpenFiles() if files is None else files
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
 
@@ -143,7 +147,7 @@ class Logs:
             raise StorageError(
                 f"{self._data / str(name)} cannot be created: {error.strerror}"
             ) from error
-        log = Log(self._data, name, topic_id, self._config)
+        log = Log(self._data, name, topic_id, self._config, self.files)
         log.start()
         self._logs[name] = log
         return log
@@ -206,7 +210,7 @@ class Logs:
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
                 continue
-            log = Log(self._data, name, topic_id, self._config)
+            log = Log(self._data, name, topic_id, self._config, self.files)
             log.start(ends.get(str(name)))
             self._logs[name] = log
 

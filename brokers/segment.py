@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.indexes import SegmentIndexes
 from folkmoot.brokers.logfile import LogFile
+from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.times import highest_timestamp
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
@@ -47,34 +48,50 @@ class Segment:
     Owner: the log, on the broker's reactor thread.
     """
 
-    __slots__ = ("_highest", "_indexes", "_log", "_next", "base_offset", "end_offset")
+    __slots__ = (
+        "_began",
+        "_files",
+        "_highest",
+        "_indexes",
+        "_log",
+        "_next",
+        "base_offset",
+        "end_offset",
+    )
 
     def __init__(
         self,
         directory: Path,
         base_offset: int,
         config: LogConfig,
+        files: OpenFiles,
         *,
         size: int = 0,
         end_offset: int | None = None,
         active: bool = True,
     ) -> None:
+        self._files = files
         self.base_offset = base_offset
         self.end_offset = base_offset if end_offset is None else end_offset
-        self._log = LogFile(directory / f"{base_offset:020}{LOG_SUFFIX}", size)
+        self._log = LogFile(directory / f"{base_offset:020}{LOG_SUFFIX}", size, sealed=not active)
         interval = config.index_interval_bytes
         reserve = config.segment_bytes // interval + 2 if active else 0
         self._indexes = SegmentIndexes(self._log, base_offset, interval, reserve)
+        # When the first batch was appended, once it is known.
+        self._began: int | None = None
         # The highest timestamp, once it is known and no more batches come.
         self._highest: int | None = None
         # Offset and position where the last read ended: the next one most often begins there.
         self._next = (base_offset, 0)
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, config: LogConfig) -> "Segment":
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, files: OpenFiles
+    ) -> "Segment":
         """A new, empty segment. Raises StorageError."""
-        segment = cls(directory, base_offset, config)
+        segment = cls(directory, base_offset, config, files)
         segment._log.create()
+        files.use(segment)
         return segment
 
     @property
@@ -92,6 +109,7 @@ class Segment:
     def append(self, batches: Sequence[Stamped], end_offset: int) -> None:
         """Write `batches` behind the last one; all or nothing. Raises StorageError."""
         self._log.require_sound()
+        self._files.use(self)
         indexes = self._indexes
         indexes.offsets()
         indexes.times(self.end_offset)
@@ -108,16 +126,21 @@ class Segment:
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
-        self._log.flush()
+        if self._log.dirty:
+            self._files.use(self)
+            self._log.flush()
 
     def seal(self) -> None:
         """No more appends will come; the indexes need no more room."""
         self._indexes.seal(self.end_offset)
+        self._log.release()
+        self._log.sealed = True
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""
         self._indexes.close(self.end_offset)
         self._log.release()
+        self._files.forget(self)
 
     def require_sound(self) -> None:
         """Raises StorageError if a failure has left the end of the file in doubt."""
@@ -131,6 +154,7 @@ class Segment:
         The first batch comes whole even if it is larger. `base_offset <= offset < end_offset`.
         Raises CorruptBatch, StorageError.
         """
+        self._files.use(self)
         try:
             return self._read(offset, max_bytes)
         except CorruptBatch as error:
@@ -188,16 +212,28 @@ class Segment:
         """The highest timestamp of all records. Raises StorageError."""
         if self._highest is not None:
             return self._highest
+        self._files.use(self)
         highest = self._indexes.times(self.end_offset).highest
         if not self._indexes.reserve:
             self._highest = highest
         return highest
+
+    def began(self) -> int | None:
+        """When the first batch was appended (ms); None if there is none. Raises StorageError."""
+        if self._began is None and self.size:
+            self._files.use(self)
+            try:
+                self._began = batch.read_header(self._log.read(HEADER_BYTES, 0)).append_time
+            except CorruptBatch:
+                return None
+        return self._began
 
     def find_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` or later.
 
         There is one. Raises CorruptBatch, StorageError.
         """
+        self._files.use(self)
         try:
             return self._indexes.find_time(timestamp, self.end_offset)
         except CorruptBatch as error:
@@ -210,6 +246,7 @@ class Segment:
 
     def recover(self) -> None:
         """Check every batch, cut what is not whole, rebuild the indexes. Raises StorageError."""
+        self._files.use(self)
         log = self._log
         found = log.size = log.found_size()
         self.end_offset = self.base_offset

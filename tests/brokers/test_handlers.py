@@ -8,8 +8,9 @@ import pytest
 
 from folkmoot.brokers import handlers
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.handlers import Answer, Context, Now, Wait, handle, wake
+from folkmoot.brokers.handlers import Answer, Context, Wait, handle, wake
 from folkmoot.brokers.parked import Parked
+from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch
