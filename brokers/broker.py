@@ -9,12 +9,15 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import BrokerConfig
 from folkmoot.brokers.durable import write_whole
 from folkmoot.brokers.handlers import Context
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
 from folkmoot.brokers.reactor import Reactor
+from folkmoot.brokers.scrub import Scrub
 from folkmoot.brokers.upkeep import Upkeep
 from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
 from folkmoot.coordination.store import Connect
@@ -75,7 +78,14 @@ class Broker:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
         context = Context(config.broker_id, logs, config.log.max_batch_bytes)
-        reactor = Reactor(socket, context, self._fail, Upkeep((files.chore,)))
+        background = Background(self._fail)
+        self._stack.callback(background.close)
+        chores = (
+            files.chore,
+            Checkpoints(logs, background).chore,
+            Scrub(logs, background, config.scrub_period).chore,
+        )
+        reactor = Reactor(socket, context, self._fail, Upkeep(chores))
         self._stack.callback(reactor.stop)
         identity = Identity(
             broker_id=config.broker_id,
@@ -87,6 +97,7 @@ class Broker:
             self._connect, identity, Reports(view=reactor.show, failed=self._fail)
         )
         self._stack.callback(watcher.close)
+        background.start(reactor.post)
         reactor.start()
         watcher.start()
 

@@ -131,6 +131,9 @@ class BrokerConfig:
     open_segments: int = 1_000
     """How many segments may have files open at a time, up to five each."""
 
+    scrub_period: float = 7 * DAY
+    """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
+
     log: LogConfig = LogConfig()
     """For topics that have no settings of their own."""
 
@@ -145,5 +148,6 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")
+        _check_seconds("scrub_period", self.scrub_period, 1.0, FOREVER)
         _check_whole("open_segments", self.open_segments, 1, 1_000_000)
         _check_seconds("session_timeout", self.session_timeout, 0.5, 300.0)

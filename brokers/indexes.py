@@ -73,6 +73,9 @@ class SegmentIndexes:
         Raises CorruptBatch, StorageError.
         """
         known, found, behind = self.offsets().stretch(offset)
+        for damage in self._log.damage:
+            if damage.next_offset <= offset and damage.end > found:
+                known, found = damage.next_offset, damage.end
         if known == offset:
             return found
         # Every batch between two entries begins within an interval of the first.
@@ -131,12 +134,6 @@ class SegmentIndexes:
                 self._try("its index was not trimmed", index.close)
         self._offsets = self._times = None
 
-    def empty(self) -> None:
-        """Begin both anew. Raises StorageError."""
-        self.drop()
-        self._open_offsets(anew=True)
-        self._empty_times(self._base)
-
     def rebuild(self) -> None:
         """Make the offset index anew; what the old one had right is the way past damage in the log.
 
@@ -161,7 +158,7 @@ class SegmentIndexes:
         try:
             if anew:
                 path.unlink(missing_ok=True)
-            if not index.open(self._log.size, self.reserve):
+            if not index.open(self._log.size, self.reserve) and self._log.size:
                 logger.warning("%s: not trustworthy, rebuilding it", path)
         except OSError as error:
             index.close()
@@ -175,7 +172,7 @@ class SegmentIndexes:
         try:
             if anew:
                 path.unlink(missing_ok=True)
-            if not index.open(self._log.size, end_offset, self.reserve):
+            if not index.open(self._log.size, end_offset, self.reserve) and self._log.size:
                 logger.warning("%s: not trustworthy, rebuilding it", path)
         except OSError as error:
             index.close()

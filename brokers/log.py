@@ -1,19 +1,21 @@
 """The log of one partition: segments in order, and the offsets that the broker gives."""
 
+import logging
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
+from folkmoot.brokers.damage import DAMAGE_SUFFIX
 from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.segment import LOG_SUFFIX, Segment, Stamped
@@ -31,8 +33,12 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.records import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
-_SEGMENT_FILE = re.compile(r"(?P<base>[0-9]{20})" + re.escape(LOG_SUFFIX))
+_SEGMENT_FILE = re.compile(
+    r"(?P<base>[0-9]{20})" + f"(?P<kind>{re.escape(LOG_SUFFIX)}|{re.escape(DAMAGE_SUFFIX)})"
+)
 _KNOWN_CODECS = frozenset(Codec)
 _NOTHING = memoryview(b"")
 
@@ -41,11 +47,24 @@ _Natural = Annotated[int, Meta(ge=0)]
 
 
 class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a log vouches for when it is closed in order: where it ends, in which file, at which size."""
+    """Where a log ended when all of it was on disk: the next offset, the file, its size."""
 
     end_offset: _Natural
     segment: _Natural
     size: _Natural
+
+
+class Flushing(NamedTuple):
+    """What another thread is to flush: the descriptors, to be closed, and the directory's names.
+
+    `end` is where the log ended when it was lent.
+    """
+
+    descriptors: list[int]
+    segments: list[tuple[Segment, int]]
+    directory: Path
+    new_names: int
+    end: CleanEnd | None
 
 
 class Log:
@@ -61,8 +80,9 @@ class Log:
     by one call if that alone is larger.
 
     Open. `start` lists the directory and, unless a CleanEnd proves that the log was closed in order,
-    recovers the last segment. Files are opened by the first append or read, and a log that was never
-    written to has none: ten thousand idle partitions cost ten thousand directory listings.
+    checks what lies behind `durable`: everything before was on disk when it was last flushed. Files
+    are opened by the first append or read, and a log that was never written to has none: ten thousand
+    idle partitions cost ten thousand directory listings.
 
     Owner: `Logs`, on the broker's reactor thread.
     """
@@ -74,6 +94,7 @@ class Log:
         "_segments",
         "config",
         "directory",
+        "durable",
         "name",
         "topic_id",
     )
@@ -92,36 +113,70 @@ class Log:
         self.config = config
         self._files = OpenFiles() if files is None else files
         self._segments: list[Segment] = []
-        self._new_names = False
+        self._new_names = 0
         self._open = False
+        self.durable: CleanEnd | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
 
-    def start(self, clean: CleanEnd | None = None) -> None:
-        """Find the segments and make the last one whole. Raises StorageError."""
-        try:
-            with os.scandir(self.directory) as files:
-                found = sorted(
-                    (int(match["base"]), file.stat().st_size)
-                    for file in files
-                    if (match := _SEGMENT_FILE.fullmatch(file.name))
-                )
-        except OSError as error:
-            raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
+    def start(self, clean: CleanEnd | None = None, durable: CleanEnd | None = None) -> None:
+        """Find the segments and make the last one whole.
+
+        `clean` proves an orderly stop; without it, what lies behind `durable`, up to where the log
+        was once known to be on disk, is checked. Raises StorageError.
+        """
+        found, damaged = self._list()
         self._segments = [
             self._segment(base, size=size, end_offset=end, active=False)
             for (base, size), (end, _) in pairwise(found)
         ]
         if found:
-            base, size = found[-1]
-            last = self._segment(base, size=size)
-            if clean is not None and (clean.segment, clean.size) == (base, size):
-                last.end_offset = clean.end_offset
+            self._segments.append(self._segment(found[-1][0], size=found[-1][1]))
+            for segment in self._segments:
+                if segment.base_offset in damaged:
+                    segment.load_damage()
+            if clean is not None and (clean.segment, clean.size) == found[-1]:
+                self._segments[-1].end_offset = clean.end_offset
+                self.durable = clean
             else:
-                last.recover()
-                last.release()
-            self._segments.append(last)
+                self._recover(durable)
         self._open = True
+
+    def _list(self) -> tuple[list[tuple[int, int]], set[int]]:
+        """Base offset and size of each segment, in order, and which of them have damage noted."""
+        found, damaged = [], set()
+        try:
+            with os.scandir(self.directory) as files:
+                for file in files:
+                    match = _SEGMENT_FILE.fullmatch(file.name)
+                    if match is None:
+                        continue
+                    if match["kind"] == DAMAGE_SUFFIX:
+                        damaged.add(int(match["base"]))
+                    else:
+                        found.append((int(match["base"]), file.stat().st_size))
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
+        return sorted(found), damaged
+
+    def _recover(self, durable: CleanEnd | None) -> None:
+        """Check what may not have been on disk: all behind `durable`."""
+        if durable is not None and durable.segment > self._segments[-1].base_offset:
+            logger.error("%s: segment %d is missing", self.directory, durable.segment)
+            durable = None
+        self.durable = durable
+        first = 0 if durable is None else durable.segment
+        for segment in self._segments:
+            if segment.base_offset >= first:
+                known = durable is not None and segment.base_offset == first
+                position, offset = 0, segment.base_offset
+                if durable is not None and known:
+                    position, offset = durable.size, durable.end_offset
+                if segment is self._segments[-1]:
+                    segment.recover(position, offset)
+                else:
+                    segment.verify(position, offset)
+                segment.release()
 
     def _segment(self, base_offset: int, **found: Any) -> Segment:
         return Segment(self.directory, base_offset, self.config, self._files, **found)
@@ -132,6 +187,10 @@ class Log:
             self.flush()
         finally:
             self.abandon()
+        return self.end()
+
+    def end(self) -> CleanEnd | None:
+        """Where the log ends now; None if nothing was ever written."""
         if not self._segments:
             return None
         last = self._segments[-1]
@@ -205,6 +264,17 @@ class Log:
                 return segment.find_time(timestamp)
         return self.end_offset
 
+    def all_sealed(self) -> Sequence[Segment]:
+        """The segments that never change again, the oldest first."""
+        return self._segments[:-1]
+
+    def sealed(self, base_offset: int) -> Segment | None:
+        """The sealed segment that begins there, if it still exists."""
+        number = bisect_left(self._segments, base_offset, key=attrgetter("base_offset"))
+        sealed = self._open and number < len(self._segments) - 1
+        found = self._segments[number] if sealed else None
+        return found if found is not None and found.base_offset == base_offset else None
+
     # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
@@ -238,13 +308,36 @@ class Log:
                 sync_directory(self.directory)
             except OSError as error:
                 raise StorageError(f"{self.directory} cannot be flushed: {error}") from error
-            self._new_names = False
-        # Whatever is not flushed yet lies at the end.
+            self._new_names = 0
+        for segment in self._dirty():
+            segment.flush()
+        self.durable = self.end()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything is not on disk yet."""
+        return self._new_names > 0 or bool(self._dirty())
+
+    def lend(self) -> Flushing:
+        """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
+        dirty = [(segment, segment.size) for segment in self._dirty()]
+        descriptors = [segment.duplicate() for segment, _ in dirty]
+        return Flushing(descriptors, dirty, self.directory, self._new_names, self.end())
+
+    def flushed(self, flushing: Flushing, error: OSError | None) -> None:
+        """The flush of what was lent has ended so."""
+        for segment, size in flushing.segments:
+            segment.flushed(size, error)
+        if error is None and self._open:
+            self._new_names -= flushing.new_names
+            self.durable = flushing.end
+
+    def _dirty(self) -> list[Segment]:
+        """Whatever is not flushed yet lies at the end."""
         unflushed = len(self._segments)
         while unflushed and self._segments[unflushed - 1].dirty:
             unflushed -= 1
-        for segment in self._segments[unflushed:]:
-            segment.flush()
+        return self._segments[unflushed:]
 
     def _segment_for(self, total: int, now: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""
@@ -260,7 +353,7 @@ class Log:
 
     def _roll(self) -> Segment:
         segment = Segment.create(self.directory, self.end_offset, self.config, self._files)
-        self._new_names = True
+        self._new_names += 1
         if self._segments:
             self._segments[-1].seal()
         self._segments.append(segment)

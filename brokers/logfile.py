@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from folkmoot.brokers.damage import Damage
 from folkmoot.brokers.durable import write_at
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
@@ -32,14 +33,18 @@ class LogFile:
     Owner: the segment, on the broker's reactor thread.
     """
 
-    __slots__ = ("_failure", "_fd", "_map", "dirty", "path", "sealed", "size")
+    __slots__ = ("_durable", "_failure", "_fd", "_map", "_mode", "damage", "path", "sealed", "size")
 
-    def __init__(self, path: Path, size: int, *, sealed: bool = False) -> None:
+    def __init__(
+        self, path: Path, size: int, *, sealed: bool = False, read_only: bool = False
+    ) -> None:
         self.path = path
         self.size = size
         self.sealed = sealed
+        self.damage: tuple[Damage, ...] = ()
+        self._durable = size
+        self._mode = os.O_RDONLY if read_only else os.O_RDWR
         self._map: mmap.mmap | None = None
-        self.dirty = False
         self._fd = -1
         self._failure: str | None = None
 
@@ -58,6 +63,29 @@ class LogFile:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
+    # -- what is known of it ------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything was appended since the last flush."""
+        return self._durable < self.size
+
+    def mark(self, damage: Damage) -> None:
+        """Remember what has rotted; whoever walks passes over it from now on."""
+        others = [known for known in self.damage if known.offset != damage.offset]
+        self.damage = tuple(sorted((*others, damage), key=lambda each: each.position))
+
+    def damage_at(self, offset: int) -> Damage | None:
+        """The damage that an offset lies in."""
+        for known in self.damage:
+            if known.offset <= offset < known.next_offset:
+                return known
+        return None
+
+    def stop(self, position: int) -> int:
+        """How far whole batches reach from `position` on: to the next damage, or to the end."""
+        return min((d.position for d in self.damage if d.position > position), default=self.size)
+
     # -- reading ------------------------------------------------------------------------------------
 
     def read(self, count: int, position: int) -> memoryview:
@@ -75,13 +103,18 @@ class LogFile:
         window_bytes: int,
         parse: Callable[[memoryview, int], BatchHeader] = batch.read_header,
     ) -> Iterator[tuple[BatchHeader, int]]:
-        """Header and position of each batch from `position` on, read in windows.
+        """Header and position of each batch from `position` on, read in windows; marked damage is
+        passed over.
 
         `parse` is `read_header`, or `check` which needs the whole batch. Raises CorruptBatch,
         StorageError.
         """
         view, start, whole = memoryview(b""), position, parse is batch.check
+        jumps = {each.position: each.end for each in self.damage if each.end > each.position}
         while position < self.size:
+            if position in jumps:
+                position = jumps[position]
+                continue
             at = position - start
             left = len(view) - at
             if left < HEADER_BYTES or (whole and left < batch.batch_length(view, at)):
@@ -106,7 +139,6 @@ class LogFile:
             self.size = write_at(fd, parts, self.size)
         except OSError as error:
             raise self._cut_back(fd, error) from error
-        self.dirty = True
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
@@ -116,9 +148,25 @@ class LogFile:
         try:
             os.fdatasync(self._file())
         except OSError as error:
-            # The kernel may have dropped the pages: a second fsync would succeed and prove nothing.
-            raise self._fail("could not be flushed and takes no more", error) from error
-        self.dirty = False
+            raise self.flush_failed(error) from error
+        self._durable = self.size
+
+    def duplicate(self) -> int:
+        """A descriptor of its own, for another thread to flush. Raises StorageError."""
+        try:
+            return os.dup(self._file())
+        except OSError as error:
+            raise self.error("cannot be opened", error) from error
+
+    def flushed(self, size: int) -> None:
+        """Another thread has flushed it, when it was so long."""
+        self._durable = max(self._durable, size)
+
+    def flush_failed(self, error: OSError) -> StorageError:
+        """A flush has failed. It is not tried again: the kernel may have dropped the pages, so that a
+        second one would succeed and prove nothing.
+        """
+        return self._fail("could not be flushed and takes no more", error)
 
     def found_size(self) -> int:
         """How long the file is, whatever `size` says. Raises StorageError."""
@@ -127,12 +175,12 @@ class LogFile:
         except OSError as error:
             raise self.error("cannot be read", error) from error
 
-    def recovered(self, size: int) -> None:
+    def recovered(self, size: int, durable: int) -> None:
         """The file is whole up to `size`; cut what is behind. Before anybody reads it, only then.
 
-        Raises StorageError.
+        Up to `durable` it is known to be on disk. Raises StorageError.
         """
-        self.size, self._failure, self.dirty = size, None, True
+        self.size, self._durable, self._failure = size, durable, None
         try:
             os.ftruncate(self._file(), size)
         except OSError as error:
@@ -174,7 +222,7 @@ class LogFile:
     def _file(self) -> int:
         if self._fd < 0:
             try:
-                self._fd = os.open(self.path, os.O_RDWR)
+                self._fd = os.open(self.path, self._mode)
             except OSError as error:
                 raise self.error("cannot be opened", error) from error
         return self._fd

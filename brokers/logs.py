@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown"
+DURABLE_FILE: Final = "durable"
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -43,12 +44,14 @@ class Logs:
     .lock                   held by flock as long as the broker lives; names its process
     broker.json             {"broker_id": 1}: whose directory this is
     clean-shutdown          where each log ended, written by an orderly stop, removed by the next start
+    durable                 up to where each log is on disk, written from time to time (Checkpoints)
     <topic>-<partition>/    see directories.py and Log
     ```
 
     Start: lock, compare the identity, finish what was interrupted, take the clean-shutdown file (and
-    remove it: from here on only another orderly stop vouches for the logs), open every log. A log
-    that the file does not vouch for is recovered. Stop is the reverse.
+    remove it: from here on only another orderly stop vouches for the logs), open every log. Of a log
+    that the file does not vouch for, all that lies behind its durable end is checked. Stop is the
+    reverse.
 
     A partition is known by its topic's id. A directory with another id under the same name belongs
     to a topic that was deleted and is never served: `create` puts it away. A directory without a
@@ -95,6 +98,10 @@ class Logs:
             if end is not None:
                 ends[str(log.name)] = end
         try:
+            durable = {
+                durable_key(log): ends[str(log.name)] for log in self if str(log.name) in ends
+            }
+            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(durable))
             write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
         except OSError as error:
             failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
@@ -158,6 +165,11 @@ class Logs:
             if log.topic_id == topic_id:
                 self._delete(log)
 
+    @property
+    def data(self) -> Path:
+        """The directory of all of them."""
+        return self._data
+
     def flush(self) -> None:
         """Return when all that was appended to any log is on disk. Raises StorageError."""
         for log in self._logs.values():
@@ -206,28 +218,23 @@ class Logs:
     def _open_all(self) -> None:
         directories.finish(self._data)
         ends = self._take_clean_ends()
+        durable = _ends_in(self._data / DURABLE_FILE)
         for name, topic_id in directories.served(self._data):
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
                 continue
             log = Log(self._data, name, topic_id, self._config, self.files)
-            log.start(ends.get(str(name)))
+            log.start(ends.get(str(name)), durable.get(durable_key(log)))
             self._logs[name] = log
 
     def _take_clean_ends(self) -> dict[str, CleanEnd]:
         """What the last orderly stop vouched for; its word holds for one start."""
         path = self._data / CLEAN_SHUTDOWN_FILE
-        data = read_checked(path)
+        ends = _ends_in(path)
         if path.exists():
             path.unlink()
             sync_directory(self._data)
-        if data is None:
-            return {}
-        try:
-            return msgspec.json.decode(data, type=dict[str, CleanEnd])
-        except msgspec.MsgspecError as error:
-            logger.warning("%s: not understood, recovering all logs: %s", path, error)
-            return {}
+        return ends
 
     def _abandon(self) -> None:
         for log in self._logs.values():
@@ -239,3 +246,20 @@ class Logs:
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             os.close(lock)
+
+
+def durable_key(log: Log) -> str:
+    """What a log is called in the file `durable`; a later topic of the same name is another one."""
+    return f"{log.name}.{log.topic_id}"
+
+
+def _ends_in(path: Path) -> dict[str, CleanEnd]:
+    """What a file says about where logs ended; nothing if it is missing or not to be trusted."""
+    data = read_checked(path)
+    if data is None:
+        return {}
+    try:
+        return msgspec.json.decode(data, type=dict[str, CleanEnd])
+    except msgspec.MsgspecError as error:
+        logger.warning("%s: not understood, checking all logs: %s", path, error)
+        return {}

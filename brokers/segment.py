@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.damage import DAMAGE_SUFFIX, Damage, examine, load, save
 from folkmoot.brokers.indexes import SegmentIndexes
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.openfiles import OpenFiles
@@ -17,7 +18,6 @@ from folkmoot.protocol.errors import CorruptBatch
 logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
-_WINDOW_BYTES = 4 * 1024 * 1024
 
 
 class Stamped(NamedTuple):
@@ -35,14 +35,19 @@ class Segment:
     Invariants. `[0, size)` of the file is whole batches, their offsets dense from `base_offset` up to
     `end_offset` (exclusive). Bytes in there are never written again (see LogFile).
 
-    Crash. Only the tail of the active segment can be torn. `recover` keeps the longest prefix of
-    batches with right checksums and offsets that follow each other, and cuts the rest with a line in
-    the broker's log. This is the one place that shortens a `.log`, before anybody reads it: a mapped
+    Crash. What lies behind the last durable checkpoint is checked by `recover`: batches with right
+    checksums and offsets that follow each other stay, an end that is none is cut with a line in the
+    broker's log. This is the one place that shortens a `.log`, before anybody reads it: a mapped
     `.log` must never be cut in place.
+
+    Damage. Bytes that are no batch any more, with whole batches behind them, are marked, in memory
+    and in `<base offset>.damage`. Offsets in there are answered with `CorruptBatch`, which says where
+    to go on; all others are served.
 
     Read. The index leads near, headers lead on. What the index says is checked against the header
     found there; on any contradiction the index is rebuilt from the log, once, and then it is the log
-    that is damaged (`CorruptBatch`). Bodies are not looked at: their reader compares the checksum.
+    that is damaged. Bodies are not looked at: their reader compares the checksum, and so does the
+    scrub in time.
 
     Files are opened when first needed; `release` closes them until they are needed again.
     Owner: the log, on the broker's reactor thread.
@@ -130,6 +135,24 @@ class Segment:
             self._files.use(self)
             self._log.flush()
 
+    def duplicate(self) -> int:
+        """A descriptor for another thread to flush. Raises StorageError."""
+        self._files.use(self)
+        return self._log.duplicate()
+
+    def flushed(self, size: int, error: OSError | None) -> None:
+        """Another thread has flushed what there was up to `size`, or failed to."""
+        if error is None:
+            self._log.flushed(size)
+        else:
+            self._log.flush_failed(error)
+
+    def copy_to_read(self) -> LogFile:
+        """The file as it is, for another thread to read."""
+        copy = LogFile(self._log.path, self._log.size, read_only=True)
+        copy.damage = self._log.damage
+        return copy
+
     def seal(self) -> None:
         """No more appends will come; the indexes need no more room."""
         self._indexes.seal(self.end_offset)
@@ -155,15 +178,38 @@ class Segment:
         Raises CorruptBatch, StorageError.
         """
         self._files.use(self)
+        self._refuse_damaged(offset)
         try:
             return self._read(offset, max_bytes)
         except CorruptBatch as error:
-            if self._indexes.is_from_log:
-                raise CorruptBatch(f"offset {offset} is damaged on disk: {error}") from error
-            logger.warning("%s: rebuilding the index: %s", self._log.path, error)
+            logger.warning("%s: at offset %d: %s", self._log.path, offset, error)
         self._next = (self.base_offset, 0)
         self._indexes.rebuild()
-        return self.read(offset, max_bytes)
+        try:
+            return self._read(offset, max_bytes)
+        except CorruptBatch as error:
+            self._find_damage(offset)
+            self._refuse_damaged(offset)
+            raise CorruptBatch(f"offset {offset} is damaged on disk: {error}") from error
+
+    def _refuse_damaged(self, offset: int) -> None:
+        damage = self._log.damage_at(offset)
+        if damage is not None:
+            raise CorruptBatch(
+                f"offset {offset} is damaged on disk with all from {damage.offset} on: "
+                f"go on at {damage.next_offset}"
+            )
+
+    def _find_damage(self, offset: int) -> None:
+        """Mark the damage that keeps `offset` from being read."""
+        known, position, _ = self._indexes.offsets().stretch(offset)
+        for found in examine(self._log, position, known, self.end_offset):
+            if isinstance(found, Damage):
+                self.mark(found)
+                if found.next_offset > offset:
+                    break
+            elif found[0].base_offset > offset:
+                break
 
     def _read(self, offset: int, max_bytes: int) -> memoryview:
         log = self._log
@@ -181,9 +227,11 @@ class Segment:
         if first.length >= max_bytes:
             self._next = (first.next_offset, start + first.length)
             return view[: first.length]
-        if start + max_bytes >= log.size:
-            self._next = (self.end_offset, log.size)
-            return view[: log.size - start]
+        stop = log.stop(start)
+        if start + max_bytes >= stop:
+            if stop == log.size:
+                self._next = (self.end_offset, stop)
+            return view[: stop - start]
         return view[: self._last_boundary(view, start, first, max_bytes)]
 
     def _last_boundary(
@@ -242,29 +290,67 @@ class Segment:
         self._indexes.rebuild_times(self.end_offset)
         return self._indexes.find_time(timestamp, self.end_offset)
 
-    # -- recovery -----------------------------------------------------------------------------------
+    # -- damage and recovery ------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Check every batch, cut what is not whole, rebuild the indexes. Raises StorageError."""
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """What is marked as damaged, in order."""
+        return self._log.damage
+
+    def mark(self, damage: Damage) -> None:
+        """Never serve these bytes again."""
+        logger.error(
+            "%s: offsets %d to %d are damaged (bytes %d to %d) and not served any more",
+            *(self._log.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
+        )
+        self._log.mark(damage)
+        save(self._log.path.with_suffix(DAMAGE_SUFFIX), self._log.damage)
+
+    def load_damage(self) -> None:
+        """Take over what was marked in an earlier life."""
+        self._log.damage = load(self._log.path.with_suffix(DAMAGE_SUFFIX))
+
+    def verify(self, position: int, offset: int) -> None:
+        """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged."""
+        for found in examine(self._log, position, offset, self.end_offset):
+            if isinstance(found, Damage):
+                self.mark(found)
+
+    def recover(self, position: int, offset: int) -> None:
+        """Check the active segment from `position`, where `offset` lies; up to there it is on disk.
+
+        What no batch follows is cut; damage with batches behind is marked. Raises StorageError.
+        """
         self._files.use(self)
-        log = self._log
-        found = log.size = log.found_size()
-        self.end_offset = self.base_offset
+        log, indexes = self._log, self._indexes
+        found = log.found_size()
+        if position > found:
+            logger.error("%s: has %d bytes, %d were on disk", log.path, found, position)
+            position, offset = 0, self.base_offset
+        log.size, self.end_offset = position, offset
+        log.damage = tuple(each for each in log.damage if each.end <= position)
         self._next = (self.base_offset, 0)
-        self._indexes.empty()
-        valid, reason = 0, ""
-        try:
-            for header, position in log.walk(0, _WINDOW_BYTES, batch.check):
-                if header.base_offset != self.end_offset:
-                    raise CorruptBatch(f"it holds offset {header.base_offset}")
-                self._indexes.offer(header.base_offset, position, highest_timestamp(header))
-                self.end_offset, valid = header.next_offset, position + header.length
-        except CorruptBatch as error:
-            reason = str(error)
-        self._indexes.save()
-        if valid < found:
-            logger.warning(
-                "%s: cut the last %d of %d bytes, where offset %d should be: %s",
-                *(log.path, found - valid, found, self.end_offset, reason),
-            )
-        log.recovered(valid)
+        if position < found:
+            indexes.offsets()
+            indexes.times(offset)
+            log.size = found
+            found = self._recover_rest(position, offset)
+            indexes.save()
+        log.recovered(found, durable=position)
+
+    def _recover_rest(self, position: int, offset: int) -> int:
+        """Mark damage, take over what is whole. → where that ends."""
+        log, valid = self._log, position
+        for found in examine(log, position, offset):
+            if not isinstance(found, Damage):
+                header, valid = found
+                self._indexes.offer(header.base_offset, valid, highest_timestamp(header))
+                self.end_offset, valid = header.next_offset, valid + header.length
+            elif found.end < log.size or found.next_offset > found.offset:
+                self.mark(found)
+            else:
+                logger.warning(
+                    "%s: cut the last %d of %d bytes, where offset %d should be",
+                    *(log.path, log.size - valid, log.size, self.end_offset),
+                )
+        return valid

@@ -1,7 +1,7 @@
 """The sparse time index of a segment."""
 
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import chain
 from operator import le, lt
@@ -58,7 +58,7 @@ class TimeIndex(EntryFile):
         rising = all(map(le, first, first[1:])) and all(
             map(lt, chain((self._base,), second), second)
         )
-        return len(second) if rising and second[-1] <= self._end else 0
+        return bisect_right(second, self._end) if rising else 0
 
     def see(self, timestamp: int) -> None:
         """A batch came whose highest timestamp is this."""
