@@ -7,6 +7,7 @@ import argparse
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -80,6 +81,18 @@ def say(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, "at": round(time.time(), 3), **facts}), flush=True)
 
 
+def stop_requests() -> threading.Event:
+    """Set by the first SIGTERM. Later ones are ignored: the last moments of a process have no handler."""
+    asked = threading.Event()
+
+    def ask(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        asked.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    return asked
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--zookeeper", "--group", "--topic", "--name"):
@@ -99,13 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Until SIGTERM, which ends it in order: what is applied is committed, then the group is left."""
-    stopping = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopping
-        stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
+    stopping = stop_requests()
     with (
         ResultStore(args.results, args.name) as store,
         SchemaRegistry(args.zookeeper) as registry,
@@ -130,7 +137,7 @@ def run(args: argparse.Namespace) -> None:
             on_revoke=revoked,
             on_lost=lambda _, partitions: say("lost", partitions=_numbers(partitions)),
         ) as consumer:
-            while not stopping:
+            while not stopping.is_set():
                 work.turn(consumer)
             work.commit(consumer)
             work.tell()

@@ -13,31 +13,32 @@ from folkmoot.schemas.avro import AvroSerializer
 from folkmoot.schemas.registry import SchemaRegistry
 
 LINGER: Final = 0.02
+STRETCHED: Final = 4.0
+"""How many times slower it goes beyond the limit, at first."""
 
 
 class Pace:
-    """How many records should have been sent by now: evenly over `duration` seconds.
+    """How many records should have been sent by now: evenly over `duration` seconds, up to a limit.
 
-    The last tenth is stretched: until `release` only half of what is left may go every
-    `duration` / 10, so that there is work as long as somebody wants to show something. Pure.
+    The limit is the share of all records that may be sent at that pace for now. Beyond it the rest
+    goes more and more slowly and never quite, so that there is work for as long as somebody waits
+    for something to happen. Pure.
     """
 
     def __init__(self, total: int, duration: float, start: float) -> None:
         self._total = total
         self._duration = duration
-        self._start = start
-        self._held = True
+        self._last = start
+        self._share = 0.0
 
-    def release(self) -> None:
-        self._held = False
-
-    def due(self, now: float) -> int:
-        elapsed = (now - self._start) / self._duration
-        if not self._held:
-            return min(self._total, int(self._total * elapsed))
-        if elapsed <= 0.9:
-            return int(self._total * elapsed)
-        return int(self._total * (1 - 0.1 * 0.5 ** ((elapsed - 0.9) * 10)))
+    def due(self, now: float, limit: float) -> int:
+        passed = (now - self._last) / self._duration
+        self._last = now
+        even = min(passed, max(0.0, limit - self._share))
+        self._share += even
+        self._share += (1 - self._share) * min(1.0, (passed - even) / STRETCHED)
+        done = self._share > 1 - 1e-9
+        return self._total if done else int(self._total * self._share)
 
 
 class Feed:

@@ -5,14 +5,12 @@ log, then the source commits to the group; so a batch that is replayed changes n
 """
 
 import argparse
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from folkmoot.console.demo.member import say
+from folkmoot.console.demo.member import say, stop_requests
 from folkmoot.console.demo.store import Result, ResultStore, result
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.schemas.avro import AvroDeserializer
@@ -60,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hand-over", type=float, default=10.0)
     args = parser.parse_args(arguments)
 
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    stopping = stop_requests()
 
     from folkmoot.spark_apps.session import local_session, stop_gracefully
 

@@ -30,6 +30,9 @@ class Stage(Enum):
     DONE = "done"
 
 
+_LIMITS: Final = {Stage.WORKING: 0.5, Stage.BEREFT: 0.75, Stage.JOINED: 0.9, Stage.DONE: 1.0}
+
+
 class Story:
     """Decides when the kill and the join are due, and does them. One thread uses it."""
 
@@ -48,6 +51,11 @@ class Story:
         self._watch = watch
         self._store = store
         self._committed = committed
+
+    @property
+    def limit(self) -> float:
+        """The share of all flights that may be sent at full pace: the rest is for what comes."""
+        return _LIMITS[self.stage]
 
     def step(self, sent: float) -> list[str]:
         """Go on if it is time, given the share of flights sent. → lines to show."""
