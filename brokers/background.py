@@ -1,11 +1,14 @@
 """A broker's second pair of hands: what waits for the disk, done beside the reactor."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final, TypeVar
 
+from folkmoot.brokers import directories
 from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -22,7 +25,8 @@ class Background:
     A job touches nothing that the reactor owns: it gets descriptors and sizes, reads only bytes that
     never change again (sealed segments, and what lies before a size that was reached), and what it
     found is taken over on the reactor's thread. So there are no locks. Who submits waits for the
-    report before submitting again, so that the queue is as long as there are kinds of jobs.
+    report before submitting again, so that the queue is as long as there are kinds of jobs; removing
+    files is the exception, for which nobody waits.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
@@ -49,6 +53,15 @@ class Background:
             self._post(lambda: report(result))
 
         self._jobs.put(carry_out)
+
+    def remove(self, paths: Sequence[Path]) -> None:
+        """Have files and directories removed. What is left is removed by a later start."""
+
+        def removed(outcome: StorageError | None) -> None:
+            if outcome is not None:
+                logger.error("files are left behind: %s", outcome)
+
+        self.submit(partial(directories.remove, paths), removed)
 
     def run_all(self) -> None:
         """Do what is waiting now, on this thread: for tests, and without a start."""

@@ -17,6 +17,7 @@ from folkmoot.brokers.handlers import Context
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
 from folkmoot.brokers.reactor import Reactor
+from folkmoot.brokers.retention import Retention
 from folkmoot.brokers.scrub import Scrub
 from folkmoot.brokers.upkeep import Upkeep
 from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
@@ -68,8 +69,9 @@ class Broker:
 
     def _start(self) -> None:
         config = self._config
+        background = Background(self._fail)
         files = OpenFiles(min(config.open_segments, _segments_affordable()))
-        logs = Logs(config.data, config.broker_id, config.log, files)
+        logs = Logs(config.data, config.broker_id, config.log, files, background.remove)
         logs.start()
         self._stack.callback(logs.close)
         socket = ServerSocket()
@@ -78,10 +80,10 @@ class Broker:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
         context = Context(config.broker_id, logs, config.log.max_batch_bytes)
-        background = Background(self._fail)
         self._stack.callback(background.close)
         chores = (
             files.chore,
+            Retention(logs).chore,
             Checkpoints(logs, background).chore,
             Scrub(logs, background, config.scrub_period).chore,
         )

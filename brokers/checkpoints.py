@@ -1,7 +1,6 @@
 """Flushing all logs from time to time, and noting up to where they are on disk."""
 
 import logging
-import os
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -9,8 +8,9 @@ from typing import Final
 import msgspec
 
 from folkmoot.brokers.background import Background
-from folkmoot.brokers.durable import sync_directory, write_checked
-from folkmoot.brokers.log import CleanEnd, Flushing, Log
+from folkmoot.brokers.durable import write_checked
+from folkmoot.brokers.flushing import CleanEnd, Flushing, flush_all
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_key
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import StorageError
@@ -64,7 +64,7 @@ class Checkpoints:
             except StorageError as error:
                 logger.warning("%s: not flushed: %s", log.name, error)
         self._busy = True
-        self._background.submit(partial(_flush_all, [each for _, each in flushings]), self._flushed)
+        self._background.submit(partial(flush_all, [each for _, each in flushings]), self._flushed)
         self._lent = flushings
 
     def _flushed(self, outcome: list[OSError | None] | StorageError) -> None:
@@ -84,29 +84,6 @@ class Checkpoints:
         self._busy = False
         if outcome is not None:
             logger.warning("the logs' durable ends were not noted: %s", outcome)
-
-
-def _flush_all(flushings: list[Flushing]) -> list[OSError | None]:
-    return [_flush(each) for each in flushings]
-
-
-def _flush(flushing: Flushing) -> OSError | None:
-    failure: OSError | None = None
-    for fd in flushing.descriptors:
-        try:
-            os.fdatasync(fd)
-        except OSError as error:
-            failure = error
-        finally:
-            os.close(fd)
-    try:
-        if flushing.new_names:
-            sync_directory(flushing.directory)
-    except FileNotFoundError:
-        pass  # the partition was deleted meanwhile
-    except OSError as error:
-        failure = error
-    return failure
 
 
 def _write(path: Path, ends: dict[str, CleanEnd]) -> None:

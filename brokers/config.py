@@ -45,6 +45,12 @@ class LogConfig:
     segment_age: float = 7 * DAY
     """A new segment is begun when the active one's first batch was appended so many seconds ago."""
 
+    retention: float | None = 7 * DAY
+    """Segments whose last batch was appended so many seconds ago are deleted; None: never."""
+
+    retention_bytes: int | None = None
+    """The oldest segments are deleted as long as what is left is so much at least; None: never."""
+
     index_interval_bytes: int = 4096
     """At least so many bytes of log lie between two entries of the offset index."""
 
@@ -54,6 +60,10 @@ class LogConfig:
     def __post_init__(self) -> None:
         _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
         _check_seconds("segment_age", self.segment_age, 0.001, FOREVER)
+        if self.retention is not None:
+            _check_seconds("retention", self.retention, 0.001, FOREVER)
+        if self.retention_bytes is not None:
+            _check_whole("retention_bytes", self.retention_bytes, 0, 2**62)
         _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
         _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
 

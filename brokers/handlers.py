@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.log import Log, check_produced
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.parked import ParkedRequests
+from folkmoot.brokers.produced import check_produced
 from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
@@ -28,6 +29,10 @@ from folkmoot.protocol.requests import (
     LATEST,
     ApiVersions,
     BrokerInfo,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
     FetchEntry,
     FetchRequest,
     FetchResponse,
@@ -52,7 +57,7 @@ MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 NO_OFFSET: Final = -1
 ANY_EPOCH: Final = -1
 
-_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry
+_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry | DeleteRecordsEntry
 
 
 class Answer(NamedTuple):
@@ -291,6 +296,25 @@ def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
         )
 
 
+# -- delete records --------------------------------------------------------------------------------
+
+
+def _delete_records(request: DeleteRecordsRequest, _p: Any, _now: Now, context: Context) -> Answer:
+    return Answer(DeleteRecordsResponse([_delete(entry, context) for entry in request.entries]))
+
+
+def _delete(entry: DeleteRecordsEntry, context: Context) -> DeleteRecordsResult:
+    try:
+        log = context.leading(entry)
+        log.delete_before(log.end_offset if entry.offset == LATEST else entry.offset)
+        return DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
+    except FolkmootError as error:
+        return DeleteRecordsResult(
+            *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET),
+            leader=context.hint(entry, error),
+        )
+
+
 def _code(error: FolkmootError) -> int:
     return UnknownServerError.code if error.code is None else error.code
 
@@ -305,4 +329,5 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     ProduceRequest: _produce,
     FetchRequest: _fetch,
     ListOffsetsRequest: _list_offsets,
+    DeleteRecordsRequest: _delete_records,
 }

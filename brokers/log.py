@@ -1,70 +1,34 @@
 """The log of one partition: segments in order, and the offsets that the broker gives."""
 
 import logging
-import os
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import Any, Final
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
-from folkmoot.brokers.damage import DAMAGE_SUFFIX
+from folkmoot.brokers.directories import load_start, save_start, segment_files
 from folkmoot.brokers.durable import sync_directory
+from folkmoot.brokers.flushing import CleanEnd, Flushing
 from folkmoot.brokers.openfiles import OpenFiles
-from folkmoot.brokers.segment import LOG_SUFFIX, Segment, Stamped
+from folkmoot.brokers.produced import check_produced
+from folkmoot.brokers.retention import expired
+from folkmoot.brokers.segment import Segment, Stamped
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.errors import (
-    BatchTooLarge,
-    ClosedError,
-    CorruptBatch,
-    InvalidRequest,
-    OffsetOutOfRange,
-    StorageError,
-    UnsupportedCodec,
-)
+from folkmoot.protocol.batch import LEADER_BYTES
+from folkmoot.protocol.errors import BatchTooLarge, ClosedError, OffsetOutOfRange, StorageError
 from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
-_SEGMENT_FILE = re.compile(
-    r"(?P<base>[0-9]{20})" + f"(?P<kind>{re.escape(LOG_SUFFIX)}|{re.escape(DAMAGE_SUFFIX)})"
-)
-_KNOWN_CODECS = frozenset(Codec)
 _NOTHING = memoryview(b"")
 
+Remove = Callable[[Sequence[Path]], None]
 _Bytes = bytes | bytearray | memoryview
-_Natural = Annotated[int, Meta(ge=0)]
-
-
-class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a log ended when all of it was on disk: the next offset, the file, its size."""
-
-    end_offset: _Natural
-    segment: _Natural
-    size: _Natural
-
-
-class Flushing(NamedTuple):
-    """What another thread is to flush: the descriptors, to be closed, and the directory's names.
-
-    `end` is where the log ended when it was lent.
-    """
-
-    descriptors: list[int]
-    segments: list[tuple[Segment, int]]
-    directory: Path
-    new_names: int
-    end: CleanEnd | None
 
 
 class Log:
@@ -88,9 +52,11 @@ class Log:
     """
 
     __slots__ = (
+        "_begin",
         "_files",
         "_new_names",
         "_open",
+        "_remove",
         "_segments",
         "config",
         "directory",
@@ -106,12 +72,15 @@ class Log:
         topic_id: str,
         config: LogConfig,
         files: OpenFiles | None = None,
+        remove: Remove = directories.remove,
     ) -> None:
         self.directory = data / str(name)
         self.name = name
         self.topic_id = topic_id
         self.config = config
         self._files = OpenFiles() if files is None else files
+        self._remove = remove
+        self._begin = 0
         self._segments: list[Segment] = []
         self._new_names = 0
         self._open = False
@@ -125,7 +94,11 @@ class Log:
         `clean` proves an orderly stop; without it, what lies behind `durable`, up to where the log
         was once known to be on disk, is checked. Raises StorageError.
         """
-        found, damaged = self._list()
+        try:
+            found, damaged = segment_files(self.directory)
+            self._begin = load_start(self.directory)
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._segments = [
             self._segment(base, size=size, end_offset=end, active=False)
             for (base, size), (end, _) in pairwise(found)
@@ -141,23 +114,9 @@ class Log:
             else:
                 self._recover(durable)
         self._open = True
-
-    def _list(self) -> tuple[list[tuple[int, int]], set[int]]:
-        """Base offset and size of each segment, in order, and which of them have damage noted."""
-        found, damaged = [], set()
-        try:
-            with os.scandir(self.directory) as files:
-                for file in files:
-                    match = _SEGMENT_FILE.fullmatch(file.name)
-                    if match is None:
-                        continue
-                    if match["kind"] == DAMAGE_SUFFIX:
-                        damaged.add(int(match["base"]))
-                    else:
-                        found.append((int(match["base"]), file.stat().st_size))
-        except OSError as error:
-            raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
-        return sorted(found), damaged
+        if self._begin > self.end_offset:
+            self._roll(self._begin)  # the end was lost, and its offsets are not given again
+        self._drop(self._below(self._begin))
 
     def _recover(self, durable: CleanEnd | None) -> None:
         """Check what may not have been on disk: all behind `durable`."""
@@ -197,10 +156,11 @@ class Log:
         return CleanEnd(end_offset=last.end_offset, segment=last.base_offset, size=last.size)
 
     def delete(self) -> None:
-        """Close the log and remove its directory. Raises StorageError."""
+        """Close the log and take its directory out of use, to be removed. Raises StorageError."""
         self.abandon()
         try:
-            directories.discard(self.directory.parent, self.name, self.topic_id)
+            doomed = directories.put_away(self.directory.parent, self.name, self.topic_id)
+            self._remove((doomed,))
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be deleted: {error}") from error
 
@@ -219,7 +179,7 @@ class Log:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._segments[0].base_offset if self._segments else 0
+        return max(self._begin, self._segments[0].base_offset if self._segments else 0)
 
     @property
     def end_offset(self) -> int:
@@ -261,7 +221,7 @@ class Log:
         self._require_open()
         for segment in self._segments:
             if segment.highest_timestamp() >= timestamp:
-                return segment.find_time(timestamp)
+                return max(self.start_offset, segment.find_time(timestamp))
         return self.end_offset
 
     def all_sealed(self) -> Sequence[Segment]:
@@ -298,7 +258,7 @@ class Log:
             stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
             offset += header.record_count
         if stamped:
-            self._segment_for(total, now).append(stamped, offset)
+            self._segment_for(total, now).append(stamped, offset, now)
         return [each.base_offset for each in stamped]
 
     def flush(self) -> None:
@@ -351,30 +311,59 @@ class Log:
         too_old = began is not None and now - began >= self.config.segment_age * 1000
         return self._roll() if too_long or too_far or too_old else active
 
-    def _roll(self) -> Segment:
-        segment = Segment.create(self.directory, self.end_offset, self.config, self._files)
+    def _roll(self, base_offset: int | None = None) -> Segment:
+        base = self.end_offset if base_offset is None else base_offset
+        segment = Segment.create(self.directory, base, self.config, self._files)
         self._new_names += 1
         if self._segments:
             self._segments[-1].seal()
         self._segments.append(segment)
         return segment
 
+    # -- deleting -----------------------------------------------------------------------------------
 
-def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
-    """The header of a producer's batch that may be appended.
+    def expire(self, now: int) -> None:
+        """Delete the oldest segments that retention no longer covers. Raises StorageError.
 
-    Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec.
-    """
-    if len(data) > max_batch_bytes:
-        raise BatchTooLarge(f"a batch of {len(data)} bytes exceeds the limit of {max_batch_bytes}")
-    header = batch.check(data)
-    if header.length != len(data):
-        raise CorruptBatch(f"{len(data) - header.length} bytes follow a batch of {header.length}")
-    if header.record_count != header.last_offset_delta + 1:
-        raise InvalidRequest(
-            f"a producer's batch of {header.record_count} records spans "
-            f"{header.last_offset_delta + 1} offsets: it may have no gaps"
-        )
-    if header.codec not in _KNOWN_CODECS:
-        raise UnsupportedCodec(f"codec number {header.codec} is not known here")
-    return header
+        The active one goes too once its last record is old enough; an empty one keeps the offset.
+        """
+        count = expired(self._segments, self.config, now)
+        if count:
+            if count == len(self._segments):
+                self._roll()
+            self._drop(count)
+
+    def delete_before(self, offset: int) -> None:
+        """Give up all records before `offset`. Raises OffsetOutOfRange, StorageError.
+
+        The new start is on disk before any file goes. Segments with nothing else in them are deleted.
+        """
+        self._require_open()
+        if not 0 <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"{self.name} has offsets {self.start_offset} to {self.end_offset}, not {offset}"
+            )
+        if offset <= self.start_offset:
+            return
+        try:
+            save_start(self.directory, offset)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: nothing was deleted: {error}") from error
+        self._begin = offset
+        if offset == self.end_offset and self._segments[-1].size:
+            self._roll()
+        self._drop(self._below(offset))
+
+    def _below(self, offset: int) -> int:
+        """How many segments lie wholly before `offset`; the active one never does."""
+        return sum(segment.base_offset <= offset for segment in self._segments[1:])
+
+    def _drop(self, count: int) -> None:
+        """Take the first segments out of the log; their files go, the oldest first."""
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        if dropped:
+            logger.info(
+                "%s: deleting %d segments, up to offset %d",
+                *(self.name, count, self._segments[0].base_offset),
+            )
+            self._remove([path for segment in dropped for path in segment.remove()])

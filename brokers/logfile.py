@@ -175,6 +175,13 @@ class LogFile:
         except OSError as error:
             raise self.error("cannot be read", error) from error
 
+    def modified(self) -> int:
+        """When the file was written to last (ms). Raises StorageError."""
+        try:
+            return os.stat(self.path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise self.error("cannot be read", error) from error
+
     def recovered(self, size: int, durable: int) -> None:
         """The file is whole up to `size`; cut what is behind. Before anybody reads it, only then.
 

@@ -13,7 +13,8 @@ import msgspec
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
-from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.brokers.flushing import CleanEnd
+from folkmoot.brokers.log import Log, Remove
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -61,11 +62,17 @@ class Logs:
     """
 
     def __init__(
-        self, data: Path, broker_id: int, config: LogConfig, files: OpenFiles | None = None
+        self,
+        data: Path,
+        broker_id: int,
+        config: LogConfig,
+        files: OpenFiles | None = None,
+        remove: Remove = directories.remove,
     ) -> None:
         self._data = data
         self._broker_id = broker_id
         self._config = config
+        self._remove = remove
         self.files = OpenFiles() if files is None else files
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
@@ -154,7 +161,7 @@ class Logs:
             raise StorageError(
                 f"{self._data / str(name)} cannot be created: {error.strerror}"
             ) from error
-        log = Log(self._data, name, topic_id, self._config, self.files)
+        log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
         log.start()
         self._logs[name] = log
         return log
@@ -223,7 +230,7 @@ class Logs:
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
                 continue
-            log = Log(self._data, name, topic_id, self._config, self.files)
+            log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
             log.start(ends.get(str(name)), durable.get(durable_key(log)))
             self._logs[name] = log
 

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.damage import DAMAGE_SUFFIX, Damage, examine, load, save
-from folkmoot.brokers.indexes import SegmentIndexes
+from folkmoot.brokers.directories import LOG_SUFFIX
+from folkmoot.brokers.indexes import INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentIndexes
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.times import highest_timestamp
@@ -17,7 +18,7 @@ from folkmoot.protocol.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
-LOG_SUFFIX: Final = ".log"
+_WINDOW_BYTES = 16 * 1024
 
 
 class Stamped(NamedTuple):
@@ -55,6 +56,7 @@ class Segment:
 
     __slots__ = (
         "_began",
+        "_ended",
         "_files",
         "_highest",
         "_indexes",
@@ -82,8 +84,9 @@ class Segment:
         interval = config.index_interval_bytes
         reserve = config.segment_bytes // interval + 2 if active else 0
         self._indexes = SegmentIndexes(self._log, base_offset, interval, reserve)
-        # When the first batch was appended, once it is known.
+        # When the first and the last batch were appended, once it is known.
         self._began: int | None = None
+        self._ended: int | None = None
         # The highest timestamp, once it is known and no more batches come.
         self._highest: int | None = None
         # Offset and position where the last read ended: the next one most often begins there.
@@ -111,8 +114,8 @@ class Segment:
 
     # -- writing ------------------------------------------------------------------------------------
 
-    def append(self, batches: Sequence[Stamped], end_offset: int) -> None:
-        """Write `batches` behind the last one; all or nothing. Raises StorageError."""
+    def append(self, batches: Sequence[Stamped], end_offset: int, now: int) -> None:
+        """Write `batches`, stamped with `now`, behind the last one; all or nothing. Raises StorageError."""
         self._log.require_sound()
         self._files.use(self)
         indexes = self._indexes
@@ -127,7 +130,7 @@ class Segment:
             indexes.offer(base_offset, position, highest)
             position += len(leader) + len(rest)
         indexes.save()
-        self.end_offset = end_offset
+        self.end_offset, self._ended = end_offset, now
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
@@ -275,6 +278,24 @@ class Segment:
             except CorruptBatch:
                 return None
         return self._began
+
+    def ended(self) -> int | None:
+        """When the last batch was appended (ms); None if there is none. Raises StorageError."""
+        if self._ended is None and self.size:
+            self._files.use(self)
+            try:
+                start = self._indexes.offsets().last()[1]
+                for header, _ in self._log.walk(start, _WINDOW_BYTES):
+                    self._ended = header.append_time
+            except CorruptBatch:
+                self._ended = self._log.modified()
+        return self._ended
+
+    def remove(self) -> list[Path]:
+        """Close the files, for good; → the paths to remove, the log last, so that no index is left."""
+        self.release()
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, DAMAGE_SUFFIX, LOG_SUFFIX)
+        return [self._log.path.with_suffix(suffix) for suffix in suffixes]
 
     def find_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` or later.

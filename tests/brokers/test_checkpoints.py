@@ -126,7 +126,7 @@ def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
     checkpoints.chore(NOW)
     checkpoints.chore(NOW)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.checkpoints.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
         background.run_all()
     assert log.durable is None
     with pytest.raises(StorageError, match="could not be flushed"):

@@ -29,6 +29,8 @@ from folkmoot.protocol.requests import (
     EARLIEST,
     LATEST,
     Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
     FetchResponse,
     HelloRequest,
     ListOffsetsEntry,
@@ -275,6 +277,31 @@ def test_offsets_are_listed_from_both_ends_and_by_time(context: Context) -> None
     results = answer(request, context).results
     assert [each.error for each in results] == [0] * 6
     assert [each.offset for each in results] == [0, 3, 0, 0, 3, 0]
+
+
+def test_records_are_deleted_entry_by_entry_by_their_leader(context: Context) -> None:
+    append(context, 0, make_batch(b"a", b"b"), make_batch(b"c"))
+    append(context, 1, make_batch(b"a"))
+    entries = [
+        DeleteRecordsEntry("t", "id-1", 0, 0, 2),
+        DeleteRecordsEntry("t", "id-1", 1, -1, LATEST),
+        DeleteRecordsEntry("t", "id-1", 0, 0, 99),
+        DeleteRecordsEntry("t", "id-1", 2, 0, 0),
+        DeleteRecordsEntry("t", "old", 0, 0, 0),
+    ]
+    results = answer(DeleteRecordsRequest(entries), context).results
+    assert [(each.error, each.log_start) for each in results] == [
+        (0, 2),
+        (0, 1),
+        (OffsetOutOfRange.code, -1),
+        (NotLeader.code, -1),
+        (StaleTopicId.code, -1),
+    ]
+    assert results[3].leader.broker_id == OTHER
+    fetched, chunks = read(context, out_of(0, offset=1), out_of(0, offset=2), out_of(1, offset=1))
+    assert [each.error for each in fetched.results] == [OffsetOutOfRange.code, 0, 0]
+    assert [each.log_start for each in fetched.results] == [2, 2, 1]
+    assert offsets_in(chunks[1]) == [2]
 
 
 def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(context: Context) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.brokers.flushing import CleanEnd
+from folkmoot.brokers.log import Log
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import (

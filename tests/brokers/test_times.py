@@ -164,7 +164,7 @@ def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_st
         reads.append(count)
         return real(fd, count, position)
 
-    monkeypatch.setattr("folkmoot.brokers.log.os.scandir", refuse)
+    monkeypatch.setattr("folkmoot.brokers.directories.os.scandir", refuse)
     monkeypatch.setattr("folkmoot.brokers.logfile.os.pread", counted)
     source = random.Random(59)
     log.offset_for_time(T + 5199)
