@@ -81,10 +81,12 @@ class Broker:
             self._listeners[listener.name] = listener.advertised(port)
         context = Context(config.broker_id, logs, config.log.max_batch_bytes)
         self._stack.callback(background.close)
+        checkpoints = Checkpoints(logs, background)
         chores = (
             files.chore,
             Retention(logs).chore,
-            Checkpoints(logs, background).chore,
+            checkpoints.chore,
+            checkpoints.flush_chore,
             Scrub(logs, background, config.scrub_period).chore,
         )
         reactor = Reactor(socket, context, self._fail, Upkeep(chores))

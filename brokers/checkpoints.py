@@ -18,6 +18,7 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL: Final = 30.0
+FLUSH_TICK: Final = 0.1
 LOGS_AT_ONCE: Final = 200
 """Each has a few descriptors on loan to the background meanwhile."""
 
@@ -55,6 +56,21 @@ class Checkpoints:
             if not self._round:
                 return CHECKPOINT_INTERVAL
         return _MORE
+
+    def flush_chore(self, now: Now) -> float:
+        """Hand to the background those logs whose topics ask for a flush by now."""
+        if self._busy:
+            return _MORE
+        due = []
+        timed = self._logs.flushed_by_time()
+        for log in timed:
+            interval = log.config.flush_interval
+            if interval is not None and log.flush_due <= now.monotonic and log.dirty:
+                log.flush_due = now.monotonic + interval
+                due.append(log)
+        if due:
+            self._flush(due[:LOGS_AT_ONCE])
+        return FLUSH_TICK if timed else 1.0
 
     def _flush(self, some: list[Log]) -> None:
         flushings = []

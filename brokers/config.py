@@ -37,7 +37,7 @@ def _check_seconds(option: str, value: float, lowest: float, highest: float) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """How a partition's log lies on disk."""
+    """How a partition's log lies on disk, and how long: each of these can be a topic's own."""
 
     segment_bytes: int = 256 * 1024 * 1024
     """A new segment is begun when the next append would make the active one larger than this."""
@@ -57,9 +57,19 @@ class LogConfig:
     max_batch_bytes: int = 8 * 1024 * 1024
     """The largest batch taken from a producer, as it is on the wire."""
 
+    flush_records: int | None = None
+    """After so many records the log is flushed before the last is acknowledged; None: not by count."""
+
+    flush_interval: float | None = None
+    """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
+
     def __post_init__(self) -> None:
         _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
         _check_seconds("segment_age", self.segment_age, 0.001, FOREVER)
+        if self.flush_records is not None:
+            _check_whole("flush_records", self.flush_records, 1, 2**31 - 1)
+        if self.flush_interval is not None:
+            _check_seconds("flush_interval", self.flush_interval, 0.01, FOREVER)
         if self.retention is not None:
             _check_seconds("retention", self.retention, 0.001, FOREVER)
         if self.retention_bytes is not None:

@@ -100,6 +100,9 @@ class Context:
     def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
         """Take over a new view; logs of deleted topics go, and who waits for a changed topic wakes."""
         before, self.view = self.view, view
+        for name, topic in view.topics.items():
+            if before.topics.get(name) != topic:
+                self.logs.configure(topic.topic_id, topic.config)
         for name, topic in before.topics.items():
             if view.topics.get(name) != topic:
                 self.parked.disturb(
@@ -212,7 +215,7 @@ def _append_what_is_good(
     except _UNFIT:
         for number, data in list(good.items()):
             try:
-                check_produced(data, context.max_batch_bytes)
+                check_produced(data, target.config.max_batch_bytes)
             except _UNFIT as error:
                 results[number] = _not_produced(entries[number], error, context)
                 del good[number]

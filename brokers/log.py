@@ -13,6 +13,7 @@ from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.directories import load_start, save_start, segment_files
 from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.flushing import CleanEnd, Flushing
+from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.produced import check_produced
 from folkmoot.brokers.retention import expired
@@ -58,9 +59,12 @@ class Log:
         "_open",
         "_remove",
         "_segments",
+        "_unflushed",
         "config",
+        "configured",
         "directory",
         "durable",
+        "flush_due",
         "name",
         "topic_id",
     )
@@ -81,6 +85,9 @@ class Log:
         self._files = OpenFiles() if files is None else files
         self._remove = remove
         self._begin = 0
+        self._unflushed = 0
+        self.configured = False
+        self.flush_due = 0.0
         self._segments: list[Segment] = []
         self._new_names = 0
         self._open = False
@@ -258,7 +265,11 @@ class Log:
             stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
             offset += header.record_count
         if stamped:
+            self._unflushed += offset - self.end_offset
             self._segment_for(total, now).append(stamped, offset, now)
+            if self.config.flush_records is not None:
+                if self._unflushed >= self.config.flush_records:
+                    self.flush()
         return [each.base_offset for each in stamped]
 
     def flush(self) -> None:
@@ -271,7 +282,7 @@ class Log:
             self._new_names = 0
         for segment in self._dirty():
             segment.flush()
-        self.durable = self.end()
+        self.durable, self._unflushed = self.end(), 0
 
     @property
     def dirty(self) -> bool:
@@ -289,7 +300,7 @@ class Log:
         for segment, size in flushing.segments:
             segment.flushed(size, error)
         if error is None and self._open:
-            self._new_names -= flushing.new_names
+            self._new_names = max(0, self._new_names - flushing.new_names)
             self.durable = flushing.end
 
     def _dirty(self) -> list[Segment]:
@@ -348,7 +359,7 @@ class Log:
         try:
             save_start(self.directory, offset)
         except OSError as error:
-            raise StorageError(f"{self.directory}: nothing was deleted: {error}") from error
+            raise disk_error(f"{self.directory}: nothing was deleted", error) from error
         self._begin = offset
         if offset == self.end_offset and self._segments[-1].size:
             self._roll()

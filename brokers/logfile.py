@@ -1,5 +1,6 @@
 """The `.log` of a segment: whole batches back to back, and nothing known of what is in them."""
 
+import errno
 import logging
 import mmap
 import os
@@ -10,7 +11,7 @@ from folkmoot.brokers.damage import Damage
 from folkmoot.brokers.durable import write_at
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
-from folkmoot.protocol.errors import CorruptBatch, StorageError
+from folkmoot.protocol.errors import CorruptBatch, DiskFull, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -235,4 +236,10 @@ class LogFile:
         return self._fd
 
     def error(self, what: str, error: OSError) -> StorageError:
-        return StorageError(f"{self.path} {what}: {error.strerror or error}")
+        return disk_error(f"{self.path} {what}", error)
+
+
+def disk_error(what: str, error: OSError) -> StorageError:
+    """What to raise for an OSError: that the disk is full may pass, and is said as such."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFull if full else StorageError)(f"{what}: {error.strerror or error}")

@@ -3,7 +3,7 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,7 +15,9 @@ from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
 from folkmoot.brokers.flushing import CleanEnd
 from folkmoot.brokers.log import Log, Remove
+from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.options import topic_config
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -76,6 +78,7 @@ class Logs:
         self.files = OpenFiles() if files is None else files
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
+        self._topics: dict[str, LogConfig] = {}
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -84,10 +87,10 @@ class Logs:
             self._check_identity()
             self._open_all()
         except OSError as error:
-            self._abandon()
+            self.abandon()
             raise StorageError(f"{self._data} cannot be used: {error}") from error
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
 
     def close(self) -> None:
@@ -158,16 +161,37 @@ class Logs:
         try:
             directories.create(self._data, name, topic_id)
         except OSError as error:
-            raise StorageError(
-                f"{self._data / str(name)} cannot be created: {error.strerror}"
-            ) from error
-        log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
+            raise disk_error(f"{self._data / str(name)} cannot be created", error) from error
+        config = self._topics.get(topic_id)
+        log = Log(self._data, name, topic_id, config or self._config, self.files, self._remove)
         log.start()
+        log.configured = config is not None
         self._logs[name] = log
         return log
 
+    def configure(self, topic_id: str, options: Mapping[str, str]) -> None:
+        """Take over a topic's own options, over the broker's. What is not allowed leaves all as it is.
+
+        Until then a topic's retention is not known, and nothing of it is deleted.
+        """
+        try:
+            config = topic_config(self._config, options)
+        except ConfigError as error:
+            logger.error("topic %s keeps its former options: %s", topic_id, error)
+            return
+        self._topics[topic_id] = config
+        for log in self._logs.values():
+            if log.topic_id == topic_id:
+                log.config, log.configured = config, True
+
+    def flushed_by_time(self) -> list[Log]:
+        """The logs whose topics ask for a flush by interval."""
+        timed = {id for id, config in self._topics.items() if config.flush_interval is not None}
+        return [log for log in self._logs.values() if log.topic_id in timed] if timed else []
+
     def delete_topic(self, topic_id: str) -> None:
         """Delete all logs of a topic. Raises StorageError; what is left then goes at the next start."""
+        self._topics.pop(topic_id, None)
         for log in self:
             if log.topic_id == topic_id:
                 self._delete(log)
@@ -243,7 +267,8 @@ class Logs:
             sync_directory(self._data)
         return ends
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Close all files as they are, as after a crash, and let go of the directory."""
         for log in self._logs.values():
             log.abandon()
         self._release_lock()

@@ -50,7 +50,8 @@ class Retention:
     """Goes through all logs every RETENTION_INTERVAL, some at a time. The reactor's thread.
 
     Of each log only the oldest segment is looked at, unless that goes; the time of its last append is
-    read once and then known. Files are removed in the background.
+    read once and then known. A log whose topic's own options are not known yet keeps all. Files are
+    removed in the background.
     """
 
     def __init__(self, logs: "Logs") -> None:
@@ -64,7 +65,8 @@ class Retention:
         some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
         for log in some:
             try:
-                log.expire(now.wall)
+                if log.configured:
+                    log.expire(now.wall)
             except StorageError as error:
                 logger.warning("%s: old segments are kept for now: %s", log.name, error)
         return _MORE if self._round else RETENTION_INTERVAL

@@ -132,6 +132,7 @@ def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background
             log = logs.create("flights", "first", partition)
             if partition % 10 == 0:
                 log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+        logs.configure("first", {})
         chore = Retention(logs).chore
         pauses = [chore(Now(0.0, NOW + round(7 * DAY * 1000))) for _ in range(3)]
         assert pauses[0] == pauses[1] < pauses[2]
