@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from folkmoot.brokers.damage import DAMAGE_SUFFIX
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
@@ -62,22 +62,30 @@ def create(data: Path, name: TopicPartition, topic_id: str) -> Path:
     return directory
 
 
-def segment_files(directory: Path) -> tuple[list[tuple[int, int]], set[int]]:
-    """Base offset and size of each segment, in order, and which of them have damage noted.
+class Files(NamedTuple):
+    """What lies in a partition's directory."""
 
-    Raises OSError.
-    """
-    found, damaged = [], set()
+    segments: list[tuple[int, int]]
+    """Base offset and size of each, in order."""
+    damaged: set[int]
+    """Base offsets of those with damage noted."""
+    has_start: bool
+    """Whether records were given up, so that `load_start` tells more."""
+
+
+def partition_files(directory: Path) -> Files:
+    """List a partition's directory. Raises OSError."""
+    segments, damaged, has_start = [], set(), False
     with os.scandir(directory) as files:
         for file in files:
             match = _SEGMENT_FILE.fullmatch(file.name)
             if match is None:
-                continue
-            if match["kind"] == DAMAGE_SUFFIX:
+                has_start |= file.name == START_FILE
+            elif match["kind"] == DAMAGE_SUFFIX:
                 damaged.add(int(match["base"]))
             else:
-                found.append((int(match["base"]), file.stat().st_size))
-    return sorted(found), damaged
+                segments.append((int(match["base"]), file.stat().st_size))
+    return Files(sorted(segments), damaged, has_start)
 
 
 def load_start(directory: Path) -> int:

@@ -28,7 +28,7 @@ class EntryFile:
     Owner: the segment, on its one thread.
     """
 
-    __slots__ = ("_capacity", "_entry", "_fd", "_map", "_path", "_unsaved", "count")
+    __slots__ = ("_capacity", "_entry", "_fd", "_grows", "_map", "_path", "_unsaved", "count")
 
     def __init__(self, path: Path, entry: struct.Struct) -> None:
         self._path = path
@@ -37,6 +37,7 @@ class EntryFile:
         self._fd = -1
         self._map: mmap.mmap | None = None
         self._capacity = 0
+        self._grows = False
         self.count = 0
 
     def _open(self, most: int, reserve: int) -> bool:
@@ -50,12 +51,26 @@ class EntryFile:
         used = len(data.rstrip(b"\0"))
         whole = -(-used // size)
         self.count = self._trusted(*_fields(data[: whole * size], size)) if whole else 0
-        os.ftruncate(self._fd, self.count * size)
+        self._grows = reserve > 0
+        found = os.fstat(self._fd).st_size
+        if found > self.count * size and (used > self.count * size or found > len(data)):
+            found = self.count * size
+            if found:
+                os.ftruncate(self._fd, found)
+            else:
+                self._replace()
         try:
-            self._remap(max(reserve, self.count))
+            self._remap(max(reserve, self.count), found)
         except OSError:  # no room for what is to come is no reason not to read what is there
-            self._remap(self.count)
+            self._remap(self.count, self.count * size)
         return self.count > 0 or used == 0
+
+    def _replace(self) -> None:
+        """Begin with a new file: to cut one to nothing makes ext4 write it to the disk first."""
+        os.close(self._fd)
+        self._fd = -1
+        self._path.unlink()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
     def _trusted(self, first: Sequence[int], second: Sequence[int]) -> int:
         """How many of the entries, given by their two fields, are to be trusted."""
@@ -64,11 +79,11 @@ class EntryFile:
     def trim(self) -> None:
         """No more entries will come: give the spare room and the descriptor back. Raises OSError."""
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
             try:
                 if self._capacity > self.count:
-                    self._remap(self.count, fd)
+                    self._remap(self.count)
             finally:
+                fd, self._fd = self._fd, -1
                 os.close(fd)
 
     def close(self) -> None:
@@ -92,10 +107,12 @@ class EntryFile:
         self._unsaved.clear()
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR)
-        if self.count + added > self._capacity:
+        if self._grows and self.count + added > self._capacity:
             self._remap(2 * (self.count + added))
         if os.pwrite(self._fd, data, self.count * self._entry.size) != len(data):
             raise OSError(f"{self._path.name}: short write")
+        if self.count + added > self._capacity:
+            self._remap(self.count + added, (self.count + added) * self._entry.size)
         self.count += added
 
     def _at(self, number: int) -> tuple[int, int]:
@@ -106,16 +123,16 @@ class EntryFile:
         assert self._map is not None, f"{self._path} is not open"
         return self._map
 
-    def _remap(self, capacity: int, fd: int | None = None) -> None:
-        fd = self._fd if fd is None else fd
-        mapped = None
-        # The mapping first: one that reaches beyond the file's end must not be looked into.
+    def _remap(self, capacity: int, found: int | None = None) -> None:
+        """Map room for so many entries; the file is so long already if it is `found` to be."""
+        wanted = capacity * self._entry.size
+        # A mapping that reaches beyond the file's end must not be looked into.
         if self._map is not None and capacity < self._capacity:
             self._map.close()
             self._map = None
-        os.ftruncate(fd, capacity * self._entry.size)
-        if capacity:
-            mapped = mmap.mmap(fd, capacity * self._entry.size, prot=mmap.PROT_READ)
+        if found != wanted:
+            os.ftruncate(self._fd, wanted)
+        mapped = mmap.mmap(self._fd, wanted, prot=mmap.PROT_READ) if capacity else None
         if self._map is not None:
             self._map.close()
         self._map, self._capacity = mapped, capacity

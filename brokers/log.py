@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
-from folkmoot.brokers.directories import load_start, save_start, segment_files
+from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.flushing import CleanEnd, Flushing
 from folkmoot.brokers.logfile import disk_error
@@ -102,8 +102,8 @@ class Log:
         was once known to be on disk, is checked. Raises StorageError.
         """
         try:
-            found, damaged = segment_files(self.directory)
-            self._begin = load_start(self.directory)
+            found, damaged, has_start = partition_files(self.directory)
+            self._begin = load_start(self.directory) if has_start else 0
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._segments = [

@@ -190,7 +190,8 @@ class LogFile:
         """
         self.size, self._durable, self._failure = size, durable, None
         try:
-            os.ftruncate(self._file(), size)
+            if os.fstat(self._file()).st_size > size:
+                os.ftruncate(self._file(), size)
         except OSError as error:
             raise self.error("cannot be cut", error) from error
 

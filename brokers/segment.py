@@ -352,11 +352,15 @@ class Segment:
         log.damage = tuple(each for each in log.damage if each.end <= position)
         self._next = (self.base_offset, 0)
         if position < found:
+            # Without room for more, which is made when the segment is opened for appends.
+            reserve, indexes.reserve = indexes.reserve, 0
             indexes.offsets()
             indexes.times(offset)
             log.size = found
             found = self._recover_rest(position, offset)
             indexes.save()
+            indexes.close(self.end_offset)
+            indexes.reserve = reserve
         log.recovered(found, durable=position)
 
     def _recover_rest(self, position: int, offset: int) -> int:
