@@ -86,6 +86,26 @@ class EntryFile:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
 
+    def suspend(self) -> None:
+        """Unmap and close, and leave the file as it is until `resume`."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def resume(self) -> bool:
+        """Open again what was suspended. False if the file is not what it was. Raises OSError."""
+        if self._fd < 0 and self._grows:
+            self._fd = os.open(self._path, os.O_RDWR)
+            size = self._capacity * self._entry.size
+            if os.fstat(self._fd).st_size != size:
+                self.suspend()
+                return False
+            self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ) if size else None
+        return True
+
     def close(self) -> None:
         """Unmap and trim. The object can be opened again. Raises OSError, closed."""
         if self._map is not None:

@@ -45,6 +45,8 @@ class SegmentIndexes:
 
     def offsets(self) -> OffsetIndex:
         """The offset index, open, with entries up to the end of the log. Raises StorageError."""
+        if self._offsets is not None and not self._is_resumed(self._offsets):
+            self._offsets = None
         if self._offsets is None:
             index = self._open_offsets()
             if self._holds(*index.last()):
@@ -59,6 +61,8 @@ class SegmentIndexes:
 
         Raises StorageError.
         """
+        if self._times is not None and not self._is_resumed(self._times):
+            self._times = None
         if self._times is None:
             index = self._open_times(end_offset)
             if not self._complete_times(index, end_offset):
@@ -122,10 +126,20 @@ class SegmentIndexes:
 
     def close(self, end_offset: int) -> None:
         """Unmap and trim both; the time index tells up to `end_offset` then."""
-        if self._times is not None:
+        if self._times is not None and self._is_resumed(self._times):
             self._times.add(end_offset)
             self._try("index entries left out", self._times.save)
+        if self._offsets is not None:
+            self._is_resumed(self._offsets)
         self.drop()
+
+    def suspend(self, end_offset: int) -> None:
+        """Unmap both. While more batches may come their room is kept, so that going on is cheap."""
+        if not self.reserve:
+            self.close(end_offset)
+        for index in (self._offsets, self._times):
+            if index is not None:
+                index.suspend()
 
     def drop(self) -> None:
         """Unmap and trim both as they are."""
@@ -230,6 +244,13 @@ class SegmentIndexes:
         self._try("index entries left out", index.save)
         if not self.reserve:
             self._try("its index was not trimmed", index.trim)
+
+    def _is_resumed(self, index: EntryFile) -> bool:
+        try:
+            return index.resume()
+        except OSError as error:
+            logger.warning("%s: its index is opened anew: %s", self._log.path, error)
+            return False
 
     def _holds(self, offset: int, position: int) -> bool:
         """Whether a batch that begins with `offset` lies at `position`, or nothing was written yet."""

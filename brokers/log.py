@@ -175,7 +175,7 @@ class Log:
         """Close all files as they are, without a flush and without vouching for them."""
         self._open = False
         for segment in self._segments:
-            segment.release()
+            segment.close()
 
     def _require_open(self) -> None:
         if not self._open:

@@ -164,9 +164,14 @@ class Segment:
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""
-        self._indexes.close(self.end_offset)
+        self._indexes.suspend(self.end_offset)
         self._log.release()
         self._files.forget(self)
+
+    def close(self) -> None:
+        """Close the files and trim the indexes."""
+        self._indexes.close(self.end_offset)
+        self.release()
 
     def require_sound(self) -> None:
         """Raises StorageError if a failure has left the end of the file in doubt."""
@@ -293,7 +298,7 @@ class Segment:
 
     def remove(self) -> list[Path]:
         """Close the files, for good; → the paths to remove, the log last, so that no index is left."""
-        self.release()
+        self.close()
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, DAMAGE_SUFFIX, LOG_SUFFIX)
         return [self._log.path.with_suffix(suffix) for suffix in suffixes]
 
