@@ -9,11 +9,17 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import BrokerConfig
 from folkmoot.brokers.durable import write_whole
 from folkmoot.brokers.handlers import Context
 from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
 from folkmoot.brokers.reactor import Reactor
+from folkmoot.brokers.retention import Retention
+from folkmoot.brokers.scrub import Scrub
+from folkmoot.brokers.upkeep import Upkeep
 from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
 from folkmoot.coordination.store import Connect
 from folkmoot.network.server import ServerSocket
@@ -22,6 +28,7 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 DIRECTORY_ID_FILE: Final = "directory-id"
+_OTHER_DESCRIPTORS = 400
 
 
 class Broker:
@@ -62,8 +69,9 @@ class Broker:
 
     def _start(self) -> None:
         config = self._config
-        _raise_open_file_limit()
-        logs = Logs(config.data, config.broker_id, config.log)
+        background = Background(self._fail)
+        files = OpenFiles(min(config.open_segments, _segments_affordable()))
+        logs = Logs(config.data, config.broker_id, config.log, files, background.remove)
         logs.start()
         self._stack.callback(logs.close)
         socket = ServerSocket()
@@ -72,7 +80,16 @@ class Broker:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
         context = Context(config.broker_id, logs, config.log.max_batch_bytes)
-        reactor = Reactor(socket, context, self._fail)
+        self._stack.callback(background.close)
+        checkpoints = Checkpoints(logs, background)
+        chores = (
+            files.chore,
+            Retention(logs).chore,
+            checkpoints.chore,
+            checkpoints.flush_chore,
+            Scrub(logs, background, config.scrub_period).chore,
+        )
+        reactor = Reactor(socket, context, self._fail, Upkeep(chores))
         self._stack.callback(reactor.stop)
         identity = Identity(
             broker_id=config.broker_id,
@@ -84,6 +101,7 @@ class Broker:
             self._connect, identity, Reports(view=reactor.show, failed=self._fail)
         )
         self._stack.callback(watcher.close)
+        background.start(reactor.post)
         reactor.start()
         watcher.start()
 
@@ -130,11 +148,13 @@ def _directory_id(data: Path) -> str:
         raise StorageError(f"{path} cannot be used: {error.strerror}") from error
 
 
-def _raise_open_file_limit() -> None:
-    """Every partition costs files; the soft limit of most systems is meant for `select`."""
+def _segments_affordable() -> int:
+    """How many segments may have files open, after raising the limit, which is meant for `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
         except (OSError, ValueError) as error:
             logger.warning("the limit of open files stays at %d: %s", soft, error)
+    return max(1, (soft - _OTHER_DESCRIPTORS) // DESCRIPTORS)

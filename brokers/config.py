@@ -10,6 +10,8 @@ from pathlib import Path
 from folkmoot.protocol.batch import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
 
+DAY = 86_400.0
+FOREVER = 1000 * 365 * DAY
 MAX_BROKER_ID = 2**31 - 1
 MAX_SEGMENT_BYTES = 1024 * 1024 * 1024
 MAX_BATCH_BYTES = 64 * 1024 * 1024
@@ -35,10 +37,19 @@ def _check_seconds(option: str, value: float, lowest: float, highest: float) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """How a partition's log lies on disk."""
+    """How a partition's log lies on disk, and how long: each of these can be a topic's own."""
 
     segment_bytes: int = 256 * 1024 * 1024
     """A new segment is begun when the next append would make the active one larger than this."""
+
+    segment_age: float = 7 * DAY
+    """A new segment is begun when the active one's first batch was appended so many seconds ago."""
+
+    retention: float | None = 7 * DAY
+    """Segments whose last batch was appended so many seconds ago are deleted; None: never."""
+
+    retention_bytes: int | None = None
+    """The oldest segments are deleted as long as what is left is so much at least; None: never."""
 
     index_interval_bytes: int = 4096
     """At least so many bytes of log lie between two entries of the offset index."""
@@ -46,8 +57,23 @@ class LogConfig:
     max_batch_bytes: int = 8 * 1024 * 1024
     """The largest batch taken from a producer, as it is on the wire."""
 
+    flush_records: int | None = None
+    """After so many records the log is flushed before the last is acknowledged; None: not by count."""
+
+    flush_interval: float | None = None
+    """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
+
     def __post_init__(self) -> None:
         _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
+        _check_seconds("segment_age", self.segment_age, 0.001, FOREVER)
+        if self.flush_records is not None:
+            _check_whole("flush_records", self.flush_records, 1, 2**31 - 1)
+        if self.flush_interval is not None:
+            _check_seconds("flush_interval", self.flush_interval, 0.01, FOREVER)
+        if self.retention is not None:
+            _check_seconds("retention", self.retention, 0.001, FOREVER)
+        if self.retention_bytes is not None:
+            _check_whole("retention_bytes", self.retention_bytes, 0, 2**62)
         _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
         _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
 
@@ -122,6 +148,12 @@ class BrokerConfig:
     session_timeout: float = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
+    open_segments: int = 1_000
+    """How many segments may have files open at a time, up to five each."""
+
+    scrub_period: float = 7 * DAY
+    """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
+
     log: LogConfig = LogConfig()
     """For topics that have no settings of their own."""
 
@@ -136,4 +168,6 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")
+        _check_seconds("scrub_period", self.scrub_period, 1.0, FOREVER)
+        _check_whole("open_segments", self.open_segments, 1, 1_000_000)
         _check_seconds("session_timeout", self.session_timeout, 0.5, 300.0)

@@ -2,6 +2,8 @@
 
 ```
 <data>/<topic>-<partition>/topic-id                 served
+                           start-offset             the first offset not given up, if any was
+                           <20 digits>.log …        segments (see Segment)
 <data>/<topic>-<partition>.<topic id>.creating/     not finished: removed at start
 <data>/<topic>-<partition>.<topic id>.deleted/      given up: removed at start, if not before
 ```
@@ -14,22 +16,28 @@ topic's name can pass for one of them. The two changing names leave out the end 
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from folkmoot.brokers.durable import sync_directory, write_whole
+from folkmoot.brokers.damage import DAMAGE_SUFFIX
+from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 
 TOPIC_ID_FILE: Final = "topic-id"
+START_FILE: Final = "start-offset"
+LOG_SUFFIX: Final = ".log"
 _CREATING = ".creating"
 _DELETED = ".deleted"
 _MAX_FILE_NAME = 255
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SERVED = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,4})")
+_SEGMENT_FILE = re.compile(
+    r"(?P<base>[0-9]{20})" + f"(?P<kind>{re.escape(LOG_SUFFIX)}|{re.escape(DAMAGE_SUFFIX)})"
+)
 
 
 def check_partition(topic: str, topic_id: str, partition: int) -> TopicPartition:
@@ -54,14 +62,60 @@ def create(data: Path, name: TopicPartition, topic_id: str) -> Path:
     return directory
 
 
-def discard(data: Path, name: TopicPartition, topic_id: str) -> None:
-    """Remove a partition's directory; it is out of use before its files go. Raises OSError."""
+class Files(NamedTuple):
+    """What lies in a partition's directory."""
+
+    segments: list[tuple[int, int]]
+    """Base offset and size of each, in order."""
+    damaged: set[int]
+    """Base offsets of those with damage noted."""
+    has_start: bool
+    """Whether records were given up, so that `load_start` tells more."""
+
+
+def partition_files(directory: Path) -> Files:
+    """List a partition's directory. Raises OSError."""
+    segments, damaged, has_start = [], set(), False
+    with os.scandir(directory) as files:
+        for file in files:
+            match = _SEGMENT_FILE.fullmatch(file.name)
+            if match is None:
+                has_start |= file.name == START_FILE
+            elif match["kind"] == DAMAGE_SUFFIX:
+                damaged.add(int(match["base"]))
+            else:
+                segments.append((int(match["base"]), file.stat().st_size))
+    return Files(sorted(segments), damaged, has_start)
+
+
+def load_start(directory: Path) -> int:
+    """The offset before which all records of a partition were given up. Raises OSError."""
+    noted = read_checked(directory / START_FILE)
+    return int(noted) if noted is not None and noted.isdigit() else 0
+
+
+def save_start(directory: Path, offset: int) -> None:
+    """Note it; on disk when this returns. Raises OSError."""
+    write_checked(directory / START_FILE, b"%d" % offset)
+
+
+def put_away(data: Path, name: TopicPartition, topic_id: str) -> Path:
+    """Take a partition's directory out of use; → where it is now, to be removed. Raises OSError."""
     doomed = _aside(data, name, topic_id, _DELETED)
     if doomed.exists():
         shutil.rmtree(doomed)
     (data / str(name)).rename(doomed)
     sync_directory(data)
-    shutil.rmtree(doomed)
+    return doomed
+
+
+def remove(paths: Sequence[Path]) -> None:
+    """Remove files and whole directories, in order; what is not there is passed over. Raises OSError."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def finish(data: Path) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.log import Log, check_produced
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.parked import ParkedRequests
+from folkmoot.brokers.produced import check_produced
+from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -27,6 +29,10 @@ from folkmoot.protocol.requests import (
     LATEST,
     ApiVersions,
     BrokerInfo,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
     FetchEntry,
     FetchRequest,
     FetchResponse,
@@ -51,14 +57,7 @@ MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 NO_OFFSET: Final = -1
 ANY_EPOCH: Final = -1
 
-_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry
-
-
-class Now(NamedTuple):
-    """One moment in both clocks: `monotonic` seconds for deadlines, `wall` in ms for stamps."""
-
-    monotonic: float
-    wall: int
+_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry | DeleteRecordsEntry
 
 
 class Answer(NamedTuple):
@@ -101,6 +100,9 @@ class Context:
     def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
         """Take over a new view; logs of deleted topics go, and who waits for a changed topic wakes."""
         before, self.view = self.view, view
+        for name, topic in view.topics.items():
+            if before.topics.get(name) != topic:
+                self.logs.configure(topic.topic_id, topic.config)
         for name, topic in before.topics.items():
             if view.topics.get(name) != topic:
                 self.parked.disturb(
@@ -213,7 +215,7 @@ def _append_what_is_good(
     except _UNFIT:
         for number, data in list(good.items()):
             try:
-                check_produced(data, context.max_batch_bytes)
+                check_produced(data, target.config.max_batch_bytes)
             except _UNFIT as error:
                 results[number] = _not_produced(entries[number], error, context)
                 del good[number]
@@ -288,10 +290,29 @@ def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
         elif entry.timestamp == LATEST:
             offset = log.end_offset
         else:
-            raise InvalidRequest("this broker looks up the earliest and the latest offset only")
+            offset = log.offset_for_time(entry.timestamp)
         return ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
     except FolkmootError as error:
         return ListOffsetsResult(
+            *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET),
+            leader=context.hint(entry, error),
+        )
+
+
+# -- delete records --------------------------------------------------------------------------------
+
+
+def _delete_records(request: DeleteRecordsRequest, _p: Any, _now: Now, context: Context) -> Answer:
+    return Answer(DeleteRecordsResponse([_delete(entry, context) for entry in request.entries]))
+
+
+def _delete(entry: DeleteRecordsEntry, context: Context) -> DeleteRecordsResult:
+    try:
+        log = context.leading(entry)
+        log.delete_before(log.end_offset if entry.offset == LATEST else entry.offset)
+        return DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
+    except FolkmootError as error:
+        return DeleteRecordsResult(
             *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET),
             leader=context.hint(entry, error),
         )
@@ -311,4 +332,5 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     ProduceRequest: _produce,
     FetchRequest: _fetch,
     ListOffsetsRequest: _list_offsets,
+    DeleteRecordsRequest: _delete_records,
 }

@@ -1,50 +1,35 @@
 """The log of one partition: segments in order, and the offsets that the broker gives."""
 
-import os
-import re
-from bisect import bisect_right
-from collections.abc import Sequence
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Final
-
-import msgspec
-from msgspec import Meta
+from typing import Any, Final
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
+from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.durable import sync_directory
-from folkmoot.brokers.segment import LOG_SUFFIX, Segment, Stamped
+from folkmoot.brokers.flushing import CleanEnd, Flushing
+from folkmoot.brokers.logfile import disk_error
+from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.produced import check_produced
+from folkmoot.brokers.retention import expired
+from folkmoot.brokers.segment import Segment, Stamped
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.errors import (
-    BatchTooLarge,
-    ClosedError,
-    CorruptBatch,
-    InvalidRequest,
-    OffsetOutOfRange,
-    StorageError,
-    UnsupportedCodec,
-)
+from folkmoot.protocol.batch import LEADER_BYTES
+from folkmoot.protocol.errors import BatchTooLarge, ClosedError, OffsetOutOfRange, StorageError
 from folkmoot.protocol.records import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
-_SEGMENT_FILE = re.compile(r"(?P<base>[0-9]{20})" + re.escape(LOG_SUFFIX))
-_KNOWN_CODECS = frozenset(Codec)
 _NOTHING = memoryview(b"")
 
+Remove = Callable[[Sequence[Path]], None]
 _Bytes = bytes | bytearray | memoryview
-_Natural = Annotated[int, Meta(ge=0)]
-
-
-class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a log vouches for when it is closed in order: where it ends, in which file, at which size."""
-
-    end_offset: _Natural
-    segment: _Natural
-    size: _Natural
 
 
 class Log:
@@ -60,58 +45,107 @@ class Log:
     by one call if that alone is larger.
 
     Open. `start` lists the directory and, unless a CleanEnd proves that the log was closed in order,
-    recovers the last segment. Files are opened by the first append or read, and a log that was never
-    written to has none: ten thousand idle partitions cost ten thousand directory listings.
+    checks what lies behind `durable`: everything before was on disk when it was last flushed. Files
+    are opened by the first append or read, and a log that was never written to has none: ten thousand
+    idle partitions cost ten thousand directory listings.
 
     Owner: `Logs`, on the broker's reactor thread.
     """
 
     __slots__ = (
+        "_begin",
+        "_files",
         "_new_names",
         "_open",
+        "_remove",
         "_segments",
+        "_unflushed",
         "config",
+        "configured",
         "directory",
+        "durable",
+        "flush_due",
         "name",
         "topic_id",
     )
 
-    def __init__(self, data: Path, name: TopicPartition, topic_id: str, config: LogConfig) -> None:
+    def __init__(
+        self,
+        data: Path,
+        name: TopicPartition,
+        topic_id: str,
+        config: LogConfig,
+        files: OpenFiles | None = None,
+        remove: Remove = directories.remove,
+    ) -> None:
         self.directory = data / str(name)
         self.name = name
         self.topic_id = topic_id
         self.config = config
+        self._files = OpenFiles() if files is None else files
+        self._remove = remove
+        self._begin = 0
+        self._unflushed = 0
+        self.configured = False
+        self.flush_due = 0.0
         self._segments: list[Segment] = []
-        self._new_names = False
+        self._new_names = 0
         self._open = False
+        self.durable: CleanEnd | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
 
-    def start(self, clean: CleanEnd | None = None) -> None:
-        """Find the segments and make the last one whole. Raises StorageError."""
+    def start(self, clean: CleanEnd | None = None, durable: CleanEnd | None = None) -> None:
+        """Find the segments and make the last one whole.
+
+        `clean` proves an orderly stop; without it, what lies behind `durable`, up to where the log
+        was once known to be on disk, is checked. Raises StorageError.
+        """
         try:
-            with os.scandir(self.directory) as files:
-                found = sorted(
-                    (int(match["base"]), file.stat().st_size)
-                    for file in files
-                    if (match := _SEGMENT_FILE.fullmatch(file.name))
-                )
+            found, damaged, has_start = partition_files(self.directory)
+            self._begin = load_start(self.directory) if has_start else 0
         except OSError as error:
-            raise StorageError(f"{self.directory} cannot be listed: {error.strerror}") from error
+            raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._segments = [
-            Segment(self.directory, base, self.config, size=size, end_offset=end, active=False)
+            self._segment(base, size=size, end_offset=end, active=False)
             for (base, size), (end, _) in pairwise(found)
         ]
         if found:
-            base, size = found[-1]
-            last = Segment(self.directory, base, self.config, size=size)
-            if clean is not None and (clean.segment, clean.size) == (base, size):
-                last.end_offset = clean.end_offset
+            self._segments.append(self._segment(found[-1][0], size=found[-1][1]))
+            for segment in self._segments:
+                if segment.base_offset in damaged:
+                    segment.load_damage()
+            if clean is not None and (clean.segment, clean.size) == found[-1]:
+                self._segments[-1].end_offset = clean.end_offset
+                self.durable = clean
             else:
-                last.recover()
-                last.release()
-            self._segments.append(last)
+                self._recover(durable)
         self._open = True
+        if self._begin > self.end_offset:
+            self._roll(self._begin)  # the end was lost, and its offsets are not given again
+        self._drop(self._below(self._begin))
+
+    def _recover(self, durable: CleanEnd | None) -> None:
+        """Check what may not have been on disk: all behind `durable`."""
+        if durable is not None and durable.segment > self._segments[-1].base_offset:
+            logger.error("%s: segment %d is missing", self.directory, durable.segment)
+            durable = None
+        self.durable = durable
+        first = 0 if durable is None else durable.segment
+        for segment in self._segments:
+            if segment.base_offset >= first:
+                known = durable is not None and segment.base_offset == first
+                position, offset = 0, segment.base_offset
+                if durable is not None and known:
+                    position, offset = durable.size, durable.end_offset
+                if segment is self._segments[-1]:
+                    segment.recover(position, offset)
+                else:
+                    segment.verify(position, offset)
+                segment.release()
+
+    def _segment(self, base_offset: int, **found: Any) -> Segment:
+        return Segment(self.directory, base_offset, self.config, self._files, **found)
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -119,16 +153,21 @@ class Log:
             self.flush()
         finally:
             self.abandon()
+        return self.end()
+
+    def end(self) -> CleanEnd | None:
+        """Where the log ends now; None if nothing was ever written."""
         if not self._segments:
             return None
         last = self._segments[-1]
         return CleanEnd(end_offset=last.end_offset, segment=last.base_offset, size=last.size)
 
     def delete(self) -> None:
-        """Close the log and remove its directory. Raises StorageError."""
+        """Close the log and take its directory out of use, to be removed. Raises StorageError."""
         self.abandon()
         try:
-            directories.discard(self.directory.parent, self.name, self.topic_id)
+            doomed = directories.put_away(self.directory.parent, self.name, self.topic_id)
+            self._remove((doomed,))
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be deleted: {error}") from error
 
@@ -136,7 +175,7 @@ class Log:
         """Close all files as they are, without a flush and without vouching for them."""
         self._open = False
         for segment in self._segments:
-            segment.release()
+            segment.close()
 
     def _require_open(self) -> None:
         if not self._open:
@@ -147,7 +186,7 @@ class Log:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._segments[0].base_offset if self._segments else 0
+        return max(self._begin, self._segments[0].base_offset if self._segments else 0)
 
     @property
     def end_offset(self) -> int:
@@ -179,6 +218,30 @@ class Log:
         number = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
         return self._segments[number].read(offset, max_bytes)
 
+    def offset_for_time(self, timestamp: int) -> int:
+        """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
+
+        Each segment's highest timestamp is looked up in its index once and then known: no search
+        in headers takes place but in the one segment that has the batch. Raises CorruptBatch,
+        StorageError.
+        """
+        self._require_open()
+        for segment in self._segments:
+            if segment.highest_timestamp() >= timestamp:
+                return max(self.start_offset, segment.find_time(timestamp))
+        return self.end_offset
+
+    def all_sealed(self) -> Sequence[Segment]:
+        """The segments that never change again, the oldest first."""
+        return self._segments[:-1]
+
+    def sealed(self, base_offset: int) -> Segment | None:
+        """The sealed segment that begins there, if it still exists."""
+        number = bisect_left(self._segments, base_offset, key=attrgetter("base_offset"))
+        sealed = self._open and number < len(self._segments) - 1
+        found = self._segments[number] if sealed else None
+        return found if found is not None and found.base_offset == base_offset else None
+
     # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
@@ -198,10 +261,15 @@ class Log:
         stamped = []
         for data, header in zip(batches, headers, strict=True):
             leader = batch.leader_part(offset, header.length, leader_epoch, now)
-            stamped.append(Stamped(offset, leader, memoryview(data)[LEADER_BYTES:]))
+            rest = memoryview(data)[LEADER_BYTES:]
+            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
             offset += header.record_count
         if stamped:
-            self._segment_for(total).append(stamped, offset)
+            self._unflushed += offset - self.end_offset
+            self._segment_for(total, now).append(stamped, offset, now)
+            if self.config.flush_records is not None:
+                if self._unflushed >= self.config.flush_records:
+                    self.flush()
         return [each.base_offset for each in stamped]
 
     def flush(self) -> None:
@@ -211,15 +279,38 @@ class Log:
                 sync_directory(self.directory)
             except OSError as error:
                 raise StorageError(f"{self.directory} cannot be flushed: {error}") from error
-            self._new_names = False
-        # Whatever is not flushed yet lies at the end.
+            self._new_names = 0
+        for segment in self._dirty():
+            segment.flush()
+        self.durable, self._unflushed = self.end(), 0
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything is not on disk yet."""
+        return self._new_names > 0 or bool(self._dirty())
+
+    def lend(self) -> Flushing:
+        """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
+        dirty = [(segment, segment.size) for segment in self._dirty()]
+        descriptors = [segment.duplicate() for segment, _ in dirty]
+        return Flushing(descriptors, dirty, self.directory, self._new_names, self.end())
+
+    def flushed(self, flushing: Flushing, error: OSError | None) -> None:
+        """The flush of what was lent has ended so."""
+        for segment, size in flushing.segments:
+            segment.flushed(size, error)
+        if error is None and self._open:
+            self._new_names = max(0, self._new_names - flushing.new_names)
+            self.durable = flushing.end
+
+    def _dirty(self) -> list[Segment]:
+        """Whatever is not flushed yet lies at the end."""
         unflushed = len(self._segments)
         while unflushed and self._segments[unflushed - 1].dirty:
             unflushed -= 1
-        for segment in self._segments[unflushed:]:
-            segment.flush()
+        return self._segments[unflushed:]
 
-    def _segment_for(self, total: int) -> Segment:
+    def _segment_for(self, total: int, now: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""
         if not self._segments:
             return self._roll()
@@ -227,32 +318,63 @@ class Log:
         active.require_sound()
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
-        return self._roll() if too_long or too_far else active
+        began = active.began()
+        too_old = began is not None and now - began >= self.config.segment_age * 1000
+        return self._roll() if too_long or too_far or too_old else active
 
-    def _roll(self) -> Segment:
-        segment = Segment.create(self.directory, self.end_offset, self.config)
-        self._new_names = True
+    def _roll(self, base_offset: int | None = None) -> Segment:
+        base = self.end_offset if base_offset is None else base_offset
+        segment = Segment.create(self.directory, base, self.config, self._files)
+        self._new_names += 1
         if self._segments:
             self._segments[-1].seal()
         self._segments.append(segment)
         return segment
 
+    # -- deleting -----------------------------------------------------------------------------------
 
-def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
-    """The header of a producer's batch that may be appended.
+    def expire(self, now: int) -> None:
+        """Delete the oldest segments that retention no longer covers. Raises StorageError.
 
-    Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec.
-    """
-    if len(data) > max_batch_bytes:
-        raise BatchTooLarge(f"a batch of {len(data)} bytes exceeds the limit of {max_batch_bytes}")
-    header = batch.check(data)
-    if header.length != len(data):
-        raise CorruptBatch(f"{len(data) - header.length} bytes follow a batch of {header.length}")
-    if header.record_count != header.last_offset_delta + 1:
-        raise InvalidRequest(
-            f"a producer's batch of {header.record_count} records spans "
-            f"{header.last_offset_delta + 1} offsets: it may have no gaps"
-        )
-    if header.codec not in _KNOWN_CODECS:
-        raise UnsupportedCodec(f"codec number {header.codec} is not known here")
-    return header
+        The active one goes too once its last record is old enough; an empty one keeps the offset.
+        """
+        count = expired(self._segments, self.config, now)
+        if count:
+            if count == len(self._segments):
+                self._roll()
+            self._drop(count)
+
+    def delete_before(self, offset: int) -> None:
+        """Give up all records before `offset`. Raises OffsetOutOfRange, StorageError.
+
+        The new start is on disk before any file goes. Segments with nothing else in them are deleted.
+        """
+        self._require_open()
+        if not 0 <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"{self.name} has offsets {self.start_offset} to {self.end_offset}, not {offset}"
+            )
+        if offset <= self.start_offset:
+            return
+        try:
+            save_start(self.directory, offset)
+        except OSError as error:
+            raise disk_error(f"{self.directory}: nothing was deleted", error) from error
+        self._begin = offset
+        if offset == self.end_offset and self._segments[-1].size:
+            self._roll()
+        self._drop(self._below(offset))
+
+    def _below(self, offset: int) -> int:
+        """How many segments lie wholly before `offset`; the active one never does."""
+        return sum(segment.base_offset <= offset for segment in self._segments[1:])
+
+    def _drop(self, count: int) -> None:
+        """Take the first segments out of the log; their files go, the oldest first."""
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        if dropped:
+            logger.info(
+                "%s: deleting %d segments, up to offset %d",
+                *(self.name, count, self._segments[0].base_offset),
+            )
+            self._remove([path for segment in dropped for path in segment.remove()])

@@ -3,7 +3,7 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -13,7 +13,11 @@ import msgspec
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
-from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.brokers.flushing import CleanEnd
+from folkmoot.brokers.log import Log, Remove
+from folkmoot.brokers.logfile import disk_error
+from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.options import topic_config
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -27,6 +31,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown"
+DURABLE_FILE: Final = "durable"
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -42,12 +47,14 @@ class Logs:
     .lock                   held by flock as long as the broker lives; names its process
     broker.json             {"broker_id": 1}: whose directory this is
     clean-shutdown          where each log ended, written by an orderly stop, removed by the next start
+    durable                 up to where each log is on disk, written from time to time (Checkpoints)
     <topic>-<partition>/    see directories.py and Log
     ```
 
     Start: lock, compare the identity, finish what was interrupted, take the clean-shutdown file (and
-    remove it: from here on only another orderly stop vouches for the logs), open every log. A log
-    that the file does not vouch for is recovered. Stop is the reverse.
+    remove it: from here on only another orderly stop vouches for the logs), open every log. Of a log
+    that the file does not vouch for, all that lies behind its durable end is checked. Stop is the
+    reverse.
 
     A partition is known by its topic's id. A directory with another id under the same name belongs
     to a topic that was deleted and is never served: `create` puts it away. A directory without a
@@ -56,12 +63,22 @@ class Logs:
     Owner: the broker's reactor thread.
     """
 
-    def __init__(self, data: Path, broker_id: int, config: LogConfig) -> None:
+    def __init__(
+        self,
+        data: Path,
+        broker_id: int,
+        config: LogConfig,
+        files: OpenFiles | None = None,
+        remove: Remove = directories.remove,
+    ) -> None:
         self._data = data
         self._broker_id = broker_id
         self._config = config
+        self._remove = remove
+        self.files = OpenFiles() if files is None else files
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
+        self._topics: dict[str, LogConfig] = {}
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -70,10 +87,10 @@ class Logs:
             self._check_identity()
             self._open_all()
         except OSError as error:
-            self._abandon()
+            self.abandon()
             raise StorageError(f"{self._data} cannot be used: {error}") from error
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
 
     def close(self) -> None:
@@ -91,6 +108,10 @@ class Logs:
             if end is not None:
                 ends[str(log.name)] = end
         try:
+            durable = {
+                durable_key(log): ends[str(log.name)] for log in self if str(log.name) in ends
+            }
+            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(durable))
             write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
         except OSError as error:
             failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
@@ -140,19 +161,45 @@ class Logs:
         try:
             directories.create(self._data, name, topic_id)
         except OSError as error:
-            raise StorageError(
-                f"{self._data / str(name)} cannot be created: {error.strerror}"
-            ) from error
-        log = Log(self._data, name, topic_id, self._config)
+            raise disk_error(f"{self._data / str(name)} cannot be created", error) from error
+        config = self._topics.get(topic_id)
+        log = Log(self._data, name, topic_id, config or self._config, self.files, self._remove)
         log.start()
+        log.configured = config is not None
         self._logs[name] = log
         return log
 
+    def configure(self, topic_id: str, options: Mapping[str, str]) -> None:
+        """Take over a topic's own options, over the broker's. What is not allowed leaves all as it is.
+
+        Until then a topic's retention is not known, and nothing of it is deleted.
+        """
+        try:
+            config = topic_config(self._config, options)
+        except ConfigError as error:
+            logger.error("topic %s keeps its former options: %s", topic_id, error)
+            return
+        self._topics[topic_id] = config
+        for log in self._logs.values():
+            if log.topic_id == topic_id:
+                log.config, log.configured = config, True
+
+    def flushed_by_time(self) -> list[Log]:
+        """The logs whose topics ask for a flush by interval."""
+        timed = {id for id, config in self._topics.items() if config.flush_interval is not None}
+        return [log for log in self._logs.values() if log.topic_id in timed] if timed else []
+
     def delete_topic(self, topic_id: str) -> None:
         """Delete all logs of a topic. Raises StorageError; what is left then goes at the next start."""
+        self._topics.pop(topic_id, None)
         for log in self:
             if log.topic_id == topic_id:
                 self._delete(log)
+
+    @property
+    def data(self) -> Path:
+        """The directory of all of them."""
+        return self._data
 
     def flush(self) -> None:
         """Return when all that was appended to any log is on disk. Raises StorageError."""
@@ -202,30 +249,26 @@ class Logs:
     def _open_all(self) -> None:
         directories.finish(self._data)
         ends = self._take_clean_ends()
+        durable = _ends_in(self._data / DURABLE_FILE)
         for name, topic_id in directories.served(self._data):
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
                 continue
-            log = Log(self._data, name, topic_id, self._config)
-            log.start(ends.get(str(name)))
+            log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
+            log.start(ends.get(str(name)), durable.get(durable_key(log)))
             self._logs[name] = log
 
     def _take_clean_ends(self) -> dict[str, CleanEnd]:
         """What the last orderly stop vouched for; its word holds for one start."""
         path = self._data / CLEAN_SHUTDOWN_FILE
-        data = read_checked(path)
+        ends = _ends_in(path)
         if path.exists():
             path.unlink()
             sync_directory(self._data)
-        if data is None:
-            return {}
-        try:
-            return msgspec.json.decode(data, type=dict[str, CleanEnd])
-        except msgspec.MsgspecError as error:
-            logger.warning("%s: not understood, recovering all logs: %s", path, error)
-            return {}
+        return ends
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """Close all files as they are, as after a crash, and let go of the directory."""
         for log in self._logs.values():
             log.abandon()
         self._release_lock()
@@ -235,3 +278,20 @@ class Logs:
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             os.close(lock)
+
+
+def durable_key(log: Log) -> str:
+    """What a log is called in the file `durable`; a later topic of the same name is another one."""
+    return f"{log.name}.{log.topic_id}"
+
+
+def _ends_in(path: Path) -> dict[str, CleanEnd]:
+    """What a file says about where logs ended; nothing if it is missing or not to be trusted."""
+    data = read_checked(path)
+    if data is None:
+        return {}
+    try:
+        return msgspec.json.decode(data, type=dict[str, CleanEnd])
+    except msgspec.MsgspecError as error:
+        logger.warning("%s: not understood, checking all logs: %s", path, error)
+        return {}

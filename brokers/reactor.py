@@ -8,8 +8,9 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.handlers import Answer, Context, Now, Wait, handle, wake
+from folkmoot.brokers.handlers import Answer, Context, Wait, handle, wake
 from folkmoot.brokers.parked import Parked
+from folkmoot.brokers.upkeep import Now, Upkeep
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.bell import Bell
 from folkmoot.network.server import Message, ServerSocket
@@ -43,8 +44,8 @@ class Reactor:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
     Turn: wait for messages, the bell or the next deadline; empty the inbox; handle a bounded number
-    of messages; answer those parked requests that are due. Appends of one turn wake a parked fetch
-    once.
+    of messages; answer those parked requests that are due; do one chore that is due. Appends of one
+    turn wake a parked fetch once.
 
     Other threads hand in work with `post` and never wait. Requests are taken one at a time, to their
     end, so that a peer's requests take effect in the order sent.
@@ -58,11 +59,16 @@ class Reactor:
     """
 
     def __init__(
-        self, socket: ServerSocket, context: Context, failed: Callable[[Exception], None]
+        self,
+        socket: ServerSocket,
+        context: Context,
+        failed: Callable[[Exception], None],
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._socket = socket
         self._context = context
         self._failed = failed
+        self._upkeep = upkeep or Upkeep()
         self._inbox: deque[Callable[[], None]] = deque()
         self._bell = Bell()
         self._running = True
@@ -116,10 +122,12 @@ class Reactor:
             self._take(message, now)
         for parked in self._context.parked.take_woken(now.monotonic):
             self._wake(parked.request)
+        self._upkeep.run(now)
 
     def _time_left(self) -> float | None:
-        deadline = self._context.parked.next_deadline()
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
+        sources = (self._context.parked, self._upkeep)
+        deadlines = [at for each in sources if (at := each.next_deadline()) is not None]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _take(self, message: Message, now: Now) -> None:
         asked = Asked(message.peer, NO_CORRELATION, None)

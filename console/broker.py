@@ -2,13 +2,14 @@
 
 import argparse
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from folkmoot.console.options import add_zookeeper
+from folkmoot.console.options import ENVIRONMENT
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
@@ -18,15 +19,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--id",
         type=int,
-        required=True,
         metavar="N",
         dest="broker_id",
         help="the broker's number, its own for good",
     )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where its logs are kept")
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR", help="where its logs are kept"
+        "--zookeeper",
+        metavar="HOST:PORT[/CHROOT]",
+        help=f"the cluster's ZooKeeper (default: ${ENVIRONMENT})",
     )
-    add_zookeeper(parser)
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="options as TOML, those for all topics in a table [log]; the environment "
+        "(FOLKMOOT_SESSION_TIMEOUT, FOLKMOOT_LOG_RETENTION) goes before it, flags go before both",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="open_segments, scrub_period, or for all topics log.OPTION, such as "
+        "log.retention=86400; may be given several times",
+    )
     parser.add_argument(
         "--listener",
         action="append",
@@ -37,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--session-timeout",
         type=float,
-        default=DEFAULT_SESSION_TIMEOUT,
         metavar="S",
-        help="seconds of silence after which ZooKeeper takes it for dead (default: %(default)g)",
+        help="seconds of silence after which ZooKeeper takes it for dead (default: "
+        f"{DEFAULT_SESSION_TIMEOUT:g})",
     )
     parser.add_argument(
         "--no-guardian",
@@ -50,18 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.broker import Broker
-    from folkmoot.brokers.config import BrokerConfig, Listener
+    from folkmoot.console.settings import broker_config, flag
     from folkmoot.coordination.connector import connector
 
-    config = BrokerConfig(
-        broker_id=args.broker_id,
-        data=args.data,
-        zookeeper=args.zookeeper,
-        listeners=tuple(map(Listener.parse, args.listener or [DEFAULT_LISTENER])),
-        session_timeout=args.session_timeout,
-    )
+    flags = {
+        "broker_id": args.broker_id,
+        "data": args.data,
+        "zookeeper": args.zookeeper,
+        "listeners": args.listener,
+        "session_timeout": args.session_timeout,
+        **dict(map(flag, args.set)),
+    }
+    config = broker_config(args.config, os.environ, flags)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    broker = Broker(config, connector(args.zookeeper, guarded=not args.no_guardian))
+    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian))
     with _stop_signals():
         try:
             broker.start()

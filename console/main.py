@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "topic": Command("folkmoot.console.topic", "create, list, describe and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
+    "log": Command("folkmoot.console.log", "look into a broker's files: verify them, dump them"),
     "group": Command("folkmoot.console.group", "list and describe consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),

@@ -19,7 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
     )
+    create.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the topic's own, such as retention=86400; may be given several times",
+    )
     create.set_defaults(act=_create)
+
+    config = actions.add_parser("config", help="show or change a topic's own options")
+    config.add_argument("topic", metavar="TOPIC")
+    config.add_argument("changes", metavar="NAME=VALUE", nargs="*", help="options to set")
+    config.add_argument(
+        "--unset",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="back to the broker's default; may be given several times",
+    )
+    config.set_defaults(act=_config)
 
     listing = actions.add_parser("list", help="all topics")
     listing.set_defaults(act=_list)
@@ -33,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
     delete.set_defaults(act=_delete)
 
-    for action in (create, listing, describe, delete):
+    for action in (create, config, listing, describe, delete):
         add_zookeeper(action)
-    for action in (listing, describe):
+    for action in (config, listing, describe):
         add_output(action)
 
 
@@ -52,10 +71,37 @@ def _create(args: argparse.Namespace) -> int:
 
     if args.partitions < 1:
         raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
+    config = _options(args.config)
     with store_of(args) as store:
         alive = list(run(store, brokers.live()))
-        run(store, topics.create(args.topic, args.partitions, alive))
+        run(store, topics.create(args.topic, args.partitions, alive, config))
     print(f"created topic {args.topic} with {args.partitions} partitions")
+    return 0
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    """Options written NAME=VALUE, each known and within its range. Raises ConfigError."""
+    from folkmoot.brokers.config import LogConfig
+    from folkmoot.brokers.options import topic_config
+
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word!r} is not understood: write NAME=VALUE")
+        options[name] = value
+    topic_config(LogConfig(), options)
+    return options
+
+
+def _config(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.store import run
+
+    changes: dict[str, str | None] = {**_options(args.changes), **dict.fromkeys(args.unset)}
+    with store_of(args) as store:
+        topic = run(store, topics.configure(args.topic, changes))
+    show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
 
 

@@ -6,14 +6,16 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.directory import Directory
 from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.consumers.member import Member
+from folkmoot.consumers.places import Place, first_offsets, go_to
 from folkmoot.consumers.positions import Positions
 from folkmoot.consumers.subscription import Callbacks, Subscription, settings_of
 from folkmoot.coordination.bell import Bell
@@ -29,7 +31,6 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.protocol.requests import EARLIEST, LATEST
 
 CLOSE_TIMEOUT = 10.0
 _TURN = 1.0
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 
 OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
 OnRebalance = Callable[["Consumer", Rebalanced], None]
-Place = int | Literal["beginning", "end"]
 
 
 class Consumer:
@@ -292,18 +292,21 @@ class Consumer:
         return None if end < 0 else end
 
     def seek(self, partition: TopicPartition, place: Place) -> None:
-        """Go on at an offset, at the beginning or at the end. Raises NotAssigned, ConfigError."""
+        """Go on at an offset, at "beginning" or "end", or at a time. Raises NotAssigned, ConfigError."""
         self._check_usable()
-        special = {"beginning": EARLIEST, "end": LATEST}
-        if isinstance(place, int) and place < 0:
-            raise ConfigError(f"offset {place} does not exist: offsets start at 0")
-        if isinstance(place, str) and place not in special:
-            raise ConfigError(
-                f"{place!r} is no place to seek: give an offset, 'beginning' or 'end'"
-            )
         self._take_back()
-        self._fetcher.seek(partition, place if isinstance(place, int) else special[place])
+        go_to(self._fetcher, partition, place)
         self._positions.forget(partition)
+
+    def offsets_for_time(
+        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of any partition's time or later; None if there is none yet.
+
+        Raises RequestTimeout, ConfigError.
+        """
+        self._check_usable()
+        return first_offsets(self.config, self._directory.brokers, times, timeout)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""

@@ -121,6 +121,12 @@ class Fetcher:
             reading.topic_id = ""
         self._start_at(reading, place)
 
+    def seek_time(self, partition: TopicPartition, timestamp: int) -> None:
+        """Go on at the first record of `timestamp` (ms) or later, or at the end. Raises NotAssigned."""
+        self.seek(partition, EARLIEST)
+        reading = self._reading(partition)
+        reading.start_at_time(timestamp, reading.turn)
+
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
         self._reading(partition).paused = paused
@@ -287,7 +293,9 @@ class Fetcher:
                 if found.error:
                     self._refused(reading, from_wire(found.error, found.message), found.leader)
                 else:
+                    since = reading.since
                     self._start_at(reading, found.offset)
+                    reading.since = since
 
     def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
         if result.high_watermark >= 0:

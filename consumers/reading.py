@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
@@ -31,6 +32,8 @@ class Reading:
     offset: int | None = None
     """None while `look_up` is being asked for."""
     look_up: int = EARLIEST
+    since: int | None = None
+    """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
     in_flight: bool = False
     failures: int = 0
@@ -51,6 +54,7 @@ class Reading:
         """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
         self.turn = turn
         self.in_flight = self.stuck = False
+        self.since = None
         self.batches.clear()
         self.records = []
         self.taken = self.buffered_bytes = 0
@@ -58,6 +62,13 @@ class Reading:
             self.offset, self.look_up = None, place
         else:
             self.offset = self.hand_out = place
+
+    def start_at_time(self, timestamp: int, turn: int) -> None:
+        """Forget what is buffered or in flight; go on at the first record of a time (ms) or later."""
+        self.start_at(EARLIEST, turn)
+        self.since = timestamp
+        # Two times before 1970 mean something else to a broker; an earlier one does no harm.
+        self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
 
     def buffer(self, fetched: Sequence[Fetched]) -> None:
         """These batches follow what is buffered."""
@@ -98,6 +109,11 @@ class Reading:
             raise type(error)(f"{where}: {error}") from None
         if header.base_offset < self.hand_out:
             records = [record for record in records if record.offset >= self.hand_out]
+        if self.since is not None:
+            since = self.since
+            records = list(dropwhile(lambda record: record.timestamp < since, records))
+            if records:
+                self.hand_out, self.since = records[0].offset, None
         self.records, self.taken, self.resume = records, 0, header.next_offset
         if not records:
             self.hand_out = max(self.hand_out, header.next_offset)

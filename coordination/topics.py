@@ -22,6 +22,7 @@ from folkmoot.coordination.operations import (
     NodeExists,
     NoNode,
     Ring,
+    Set,
     Verb,
 )
 from folkmoot.coordination.questions import children, decode, surely
@@ -105,6 +106,28 @@ def read(name: str, watch: Ring | None = None) -> Verb[TopicInfo | None]:
     except NoNode:
         return None
     return decode(_decoder, paths.topic(name), node)
+
+
+def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
+    """Set a topic's own options; None takes one back. Raises UnknownTopicOrPartition.
+
+    Whether the options make sense is for the caller to check. Setting them twice does no harm, so a
+    lost reply is answered by doing it again.
+    """
+    while True:
+        try:
+            node: Node = yield from surely(Get(paths.topic(name)))
+            topic = decode(_decoder, paths.topic(name), node)
+            merged = {**topic.config, **changes}
+            config = {key: value for key, value in merged.items() if value is not None}
+            changed = msgspec.structs.replace(topic, config=config)
+            if changed != topic:
+                yield Set(paths.topic(name), _encode(changed), node.stat.version)
+            return changed
+        except NoNode:
+            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
+        except (BadVersion, ConnectionLost):
+            continue
 
 
 def delete(name: str) -> Verb[None]:

@@ -110,6 +110,12 @@ class StaleTopicId(RetriableError):
     code = 14
 
 
+class DiskFull(StorageError):
+    """The broker's disk is full: what it has can be read, and appends go on when space returns."""
+
+    code = 15
+
+
 # -- errors that arise in a client or a tool -------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ class Api(IntEnum):
     PRODUCE = 2
     FETCH = 3
     LIST_OFFSETS = 4
+    DELETE_RECORDS = 5
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -181,7 +182,7 @@ class FetchResponse(_Message, frozen=True):
 
 
 class ListOffsetsEntry(_Message, frozen=True):
-    """Asks for the first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
+    """Asks for the batch of the first record at or after `timestamp` (ms), or EARLIEST or LATEST."""
 
     topic: Name
     topic_id: TopicId
@@ -196,7 +197,9 @@ class ListOffsetsRequest(_Message, frozen=True):
 
 
 class ListOffsetsResult(_Message, frozen=True):
-    """Outcome of one entry. For a time, `offset` starts the batch that may hold it."""
+    """Outcome of one entry. For a time, `offset` begins the first batch with a record of that time
+    or later, or is the log's end if there is none.
+    """
 
     topic: str
     partition: Count
@@ -210,6 +213,39 @@ class ListOffsetsResponse(_Message, frozen=True):
     """One result per entry, in order."""
 
     results: list[ListOffsetsResult]
+
+
+class DeleteRecordsEntry(_Message, frozen=True):
+    """Give up all records before `offset`; LATEST is the log's end."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    leader_epoch: Int32
+    offset: Annotated[int, Meta(ge=LATEST, le=2**63 - 1)]
+
+
+class DeleteRecordsRequest(_Message, frozen=True):
+    """Delete the oldest records, for good."""
+
+    entries: Annotated[list[DeleteRecordsEntry], Meta(max_length=MAX_ENTRIES)]
+
+
+class DeleteRecordsResult(_Message, frozen=True):
+    """Outcome of one entry; `log_start` is the first offset that can be read now."""
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+    log_start: Int64
+    leader: BrokerInfo | None = None
+
+
+class DeleteRecordsResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[DeleteRecordsResult]
 
 
 class ApiSpec(NamedTuple):
@@ -227,4 +263,5 @@ APIS: dict[Api, ApiSpec] = {
     Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
+    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
 }

@@ -21,6 +21,13 @@ def a_batch(*values: bytes) -> bytes:
     return batch.encode(Columns(len(values), None, values, NOW), Codec.NONE)
 
 
+def timed_batch(*timestamps: int) -> bytes:
+    """One record for each timestamp."""
+    return batch.encode(
+        Columns(len(timestamps), None, [b""] * len(timestamps), list(timestamps)), Codec.NONE
+    )
+
+
 def random_batch(source: random.Random, records: int = 4, value_bytes: int = 30) -> bytes:
     values = [
         source.randbytes(source.randrange(value_bytes))

@@ -88,7 +88,7 @@ def test_a_torn_end_that_cannot_be_cut_back_takes_no_more(
     append(log, kept)
     with monkeypatch.context() as broken:
         broken.setattr("folkmoot.brokers.durable.os.pwritev", fail_after(50))
-        broken.setattr("folkmoot.brokers.segment.os.ftruncate", refuse)
+        broken.setattr("folkmoot.brokers.logfile.os.ftruncate", refuse)
         with pytest.raises(StorageError, match="torn end"):
             append(log, a_batch(b"b"))
     # Not even into a new segment, which would leave the torn one in the middle.
@@ -112,7 +112,7 @@ def test_a_flush_that_failed_is_not_tried_again(
     log = make_log(tmp_path)
     append(log, a_batch(b"a"))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.segment.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.logfile.os.fdatasync", refuse)
         with pytest.raises(StorageError, match="could not be flushed"):
             log.flush()
     for action in (log.flush, lambda: append(log, a_batch(b"b")), log.close):
@@ -129,7 +129,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(
     log = make_log(tmp_path, ONE_SEGMENT)
     source = random.Random(19)
     batches = [random_batch(source) for _ in range(60)]
-    monkeypatch.setattr("folkmoot.brokers.index.os.pwrite", refuse)
+    monkeypatch.setattr("folkmoot.brokers.entries.os.pwrite", refuse)
     for each in batches:
         append(log, each)
     assert read_all(log) == expected(batches)
@@ -143,7 +143,7 @@ def test_a_segment_that_cannot_be_created_refuses_the_append_only(
     append(log, a_batch(b"a" * 1500))
     log.read(0, 1)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.segment.os.O_EXCL", 2**31 - 1)
+        broken.setattr("folkmoot.brokers.logfile.os.O_EXCL", 2**31 - 1)
         with pytest.raises(StorageError, match="cannot be created"):
             append(log, a_batch(b"b" * 1500))
     assert append(log, a_batch(b"c" * 1500)) == [1]

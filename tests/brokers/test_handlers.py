@@ -8,8 +8,9 @@ import pytest
 
 from folkmoot.brokers import handlers
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.handlers import Answer, Context, Now, Wait, handle, wake
+from folkmoot.brokers.handlers import Answer, Context, Wait, handle, wake
 from folkmoot.brokers.parked import Parked
+from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch
@@ -28,6 +29,8 @@ from folkmoot.protocol.requests import (
     EARLIEST,
     LATEST,
     Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
     FetchResponse,
     HelloRequest,
     ListOffsetsEntry,
@@ -267,17 +270,38 @@ def test_the_first_batch_found_comes_whole_and_the_rest_within_max_bytes(context
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
 
 
-def test_offsets_are_listed_from_both_ends_and_not_by_time(context: Context) -> None:
-    append(context, 0, make_batch(b"a", b"b"))
-    request = ListOffsetsRequest(
-        [ListOffsetsEntry("t", "id-1", 0, when) for when in (EARLIEST, LATEST, 1_000)]
-    )
+def test_offsets_are_listed_from_both_ends_and_by_time(context: Context) -> None:
+    append(context, 0, make_batch(b"a", b"b"), make_batch(b"c"))
+    wanted = (EARLIEST, LATEST, 0, 1_000, 1_001, -(2**61))
+    request = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, when) for when in wanted])
     results = answer(request, context).results
-    assert [(each.error, each.offset) for each in results] == [
-        (0, 0),
-        (0, 2),
-        (InvalidRequest.code, -1),
+    assert [each.error for each in results] == [0] * 6
+    assert [each.offset for each in results] == [0, 3, 0, 0, 3, 0]
+
+
+def test_records_are_deleted_entry_by_entry_by_their_leader(context: Context) -> None:
+    append(context, 0, make_batch(b"a", b"b"), make_batch(b"c"))
+    append(context, 1, make_batch(b"a"))
+    entries = [
+        DeleteRecordsEntry("t", "id-1", 0, 0, 2),
+        DeleteRecordsEntry("t", "id-1", 1, -1, LATEST),
+        DeleteRecordsEntry("t", "id-1", 0, 0, 99),
+        DeleteRecordsEntry("t", "id-1", 2, 0, 0),
+        DeleteRecordsEntry("t", "old", 0, 0, 0),
     ]
+    results = answer(DeleteRecordsRequest(entries), context).results
+    assert [(each.error, each.log_start) for each in results] == [
+        (0, 2),
+        (0, 1),
+        (OffsetOutOfRange.code, -1),
+        (NotLeader.code, -1),
+        (StaleTopicId.code, -1),
+    ]
+    assert results[3].leader.broker_id == OTHER
+    fetched, chunks = read(context, out_of(0, offset=1), out_of(0, offset=2), out_of(1, offset=1))
+    assert [each.error for each in fetched.results] == [OffsetOutOfRange.code, 0, 0]
+    assert [each.log_start for each in fetched.results] == [2, 2, 1]
+    assert offsets_in(chunks[1]) == [2]
 
 
 def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(context: Context) -> None:

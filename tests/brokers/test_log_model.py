@@ -12,11 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.log import Log
+from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.protocol import batch
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import OffsetOutOfRange
-from tests.brokers.batches import NAME, NOW, a_batch, values_of
+from tests.brokers.batches import NAME, NOW, values_of
 
-CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=150, max_batch_bytes=4096)
+CONFIG = LogConfig(
+    segment_bytes=1024, segment_age=60.0, index_interval_bytes=150, max_batch_bytes=4096
+)
 
 
 class LogAgainstList(RuleBasedStateMachine):
@@ -26,13 +31,16 @@ class LogAgainstList(RuleBasedStateMachine):
         super().__init__()
         self.scratch = Path(tempfile.mkdtemp(prefix="folkmoot-log-"))
         self.lives = 0
+        self.now = NOW
+        self.files = OpenFiles(2)
         self.data = self.scratch / "0"
         (self.data / str(NAME)).mkdir(parents=True)
-        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
         self.log.start()
         self.values: list[bytes] = []
         self.starts: list[int] = []
         self.lengths: list[int] = []
+        self.times: list[int] = []
 
     def teardown(self) -> None:
         self.log.abandon()
@@ -50,12 +58,14 @@ class LogAgainstList(RuleBasedStateMachine):
         bases = []
         for lengths in sizes:
             values = [source.randbytes(length) for length in lengths]
-            batches.append(a_batch(*values))
+            times = [NOW + source.randrange(-50, 50) for _ in values]
+            batches.append(batch.encode(Columns(len(values), None, values, times), Codec.NONE))
+            self.times.append(max(times))
             bases.append(len(self.values))
             self.values += values
         self.starts += bases
         self.lengths += [len(each) for each in batches]
-        assert self.log.append(batches, now=NOW, leader_epoch=3) == bases
+        assert self.log.append(batches, now=self.now, leader_epoch=3) == bases
 
     @precondition(lambda self: self.values)
     @rule(where=st.floats(0, 1, exclude_max=True), max_bytes=st.integers(0, 3000))
@@ -85,13 +95,28 @@ class LogAgainstList(RuleBasedStateMachine):
                 self.log.read(offset, 1000)
 
     @rule()
+    def release_files(self) -> None:
+        self.files.sweep()
+        self.files.sweep()
+        assert len(self.files) == 0
+
+    @rule(later=st.integers(0, 40))
+    def time_passes(self, later: int) -> None:
+        self.now += later * 1000
+
+    @rule(timestamp=st.integers(NOW - 50, NOW + 50))
+    def look_up_time(self, timestamp: int) -> None:
+        found = [at for at, time in zip(self.starts, self.times, strict=True) if time >= timestamp]
+        assert self.log.offset_for_time(timestamp) == (found or [len(self.values)])[0]
+
+    @rule()
     def flush(self) -> None:
         self.log.flush()
 
     @rule()
     def close_and_open(self) -> None:
         end = self.log.close()
-        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
         self.log.start(end)
 
     @rule()
@@ -100,7 +125,7 @@ class LogAgainstList(RuleBasedStateMachine):
         killed, self.data = self.data, self.scratch / str(self.lives)
         shutil.copytree(killed, self.data)
         self.log.abandon()
-        self.log = Log(self.data, NAME, "first", CONFIG)
+        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
         self.log.start()
 
     @invariant()

@@ -34,9 +34,9 @@ def names(data: Path) -> set[str]:
     return {path.name for path in data.iterdir() if path.is_dir()}
 
 
-def crash(data: Path) -> Path:
+def crash(data: Path, name: str = "-killed") -> Path:
     """The directory as it would be found had the broker been killed now."""
-    copy = data.with_name(data.name + "-killed")
+    copy = data.with_name(data.name + name)
     shutil.copytree(data, copy)
     return copy
 
@@ -69,8 +69,12 @@ def test_only_an_orderly_stop_spares_recovery_and_only_once(data: Path) -> None:
     with logs_in(data) as logs:
         assert logs.get("flights", 0).end_offset == 2
         assert not (data / "clean-shutdown").exists()
-        killed = crash(data)
+        killed, forgetful = crash(data), crash(data, "-forgetful")
+    # What was on disk before is not read again; the scrub will find it.
     with logs_in(killed) as logs:
+        assert logs.get("flights", 0).end_offset == 2
+    (forgetful / "durable").unlink()
+    with logs_in(forgetful) as logs:
         assert logs.get("flights", 0).end_offset == 1
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.log import CleanEnd, Log
+from folkmoot.brokers.flushing import CleanEnd
+from folkmoot.brokers.log import Log
+from folkmoot.protocol import batch
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import (
     NAME,
+    NOW,
     ONE_SEGMENT,
     a_batch,
     append,
@@ -97,22 +100,123 @@ def test_garbage_behind_the_last_batch_is_cut_with_a_line_that_says_so(
         log.abandon()
 
 
-def test_recovery_keeps_nothing_behind_a_gap_in_the_offsets(crashed: Crashed) -> None:
+def readable(log: Log) -> tuple[list[tuple[int, bytes]], list[int]]:
+    """All records that can be read, and the offsets that are answered with CorruptBatch."""
+    found: list[tuple[int, bytes]] = []
+    refused = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        try:
+            found += values_of(log.read(offset, 400))
+            offset = found[-1][0] + 1
+        except CorruptBatch:
+            refused.append(offset)
+            offset += 1
+    return found, refused
+
+
+def test_a_batch_lost_from_the_middle_is_not_served_and_what_lies_behind_is(
+    crashed: Crashed,
+) -> None:
     first, second, third = crashed.ends[1:4]
     log = crashed.opened(crashed.bytes[:first] + crashed.bytes[second:third])
-    assert read_all(log) == expected(crashed.batches[:1])
+    lost = [
+        offset for offset, _ in expected(crashed.batches[:2])[len(expected(crashed.batches[:1])) :]
+    ]
+    kept = [each for each in expected(crashed.batches[:3]) if each[0] not in lost]
+    assert readable(log) == (kept, lost)
+    more = a_batch(b"more")
+    assert append(log, more) == [len(kept) + len(lost)]
     log.abandon()
 
 
-def test_recovery_cuts_at_any_flipped_bit_of_the_last_batches(crashed: Crashed) -> None:
+def test_recovery_marks_any_flipped_bit_of_a_batch_and_keeps_those_behind_it(
+    crashed: Crashed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.durable.os.fsync", lambda fd: None)
+    right = expected(crashed.batches)
+    note = crashed.file.with_suffix(".damage")
     for position in range(crashed.ends[-3], crashed.ends[-1]):
         for bit in range(8):
+            note.unlink(missing_ok=True)
             content = bytearray(crashed.bytes)
             content[position] ^= 1 << bit
             log = crashed.opened(bytes(content))
-            left = crashed.whole_before(position)
-            assert log.size == sum(map(len, left)), f"bit {bit} of byte {position}"
+            left = expected(crashed.whole_before(position))
+            if position >= crashed.ends[-2]:
+                # Nothing follows: a torn end, which is cut.
+                assert log.size == crashed.ends[-2], f"bit {bit} of byte {position}"
+                assert readable(log) == (left, [])
+            else:
+                behind = right[-len(values_of(memoryview(crashed.batches[-1]))) :]
+                lost = [offset for offset, _ in right[len(left) : -len(behind)]]
+                assert log.size == len(crashed.bytes)
+                assert readable(log) == ([*left, *behind], lost), f"bit {bit} of byte {position}"
             log.abandon()
+
+
+def test_marked_damage_is_known_to_the_next_start_and_goes_with_its_segment(
+    crashed: Crashed,
+) -> None:
+    content = bytearray(crashed.bytes)
+    content[crashed.ends[4] + 9] ^= 1
+    log = crashed.opened(bytes(content))
+    found, lost = readable(log)
+    append(log, a_batch(b"more"))
+    end = log.close()
+    assert lost
+    log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+    log.start(end)
+    with pytest.raises(CorruptBatch, match=f"go on at {lost[-1] + 1}"):
+        log.read(lost[0], 1000)
+    assert readable(log) == ([*found, (end.end_offset - 1 if end else 0, b"more")], lost)
+    log.delete()
+    assert not crashed.file.parent.exists()
+
+
+def test_only_what_lies_behind_the_durable_end_is_checked(crashed: Crashed) -> None:
+    position, offset = crashed.ends[6], len(expected(crashed.batches[:6]))
+    durable = CleanEnd(end_offset=offset, segment=0, size=position)
+    content = bytearray(crashed.bytes)
+    content[crashed.ends[2] + 90] ^= 1
+    content[-1] ^= 1
+    crashed.file.write_bytes(content)
+    log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+    log.start(durable=durable)
+    assert log.size == crashed.ends[-2]
+    assert log.durable == durable
+    assert values_of(log.read(offset, 10**6)) == expected(crashed.batches[:-1])[offset:]
+    assert len(log.read(0, 10**6)) == crashed.ends[-2]
+    log.abandon()
+
+
+def test_a_durable_end_that_the_files_contradict_is_not_believed(crashed: Crashed) -> None:
+    for durable in (
+        CleanEnd(end_offset=10**6, segment=0, size=10**9),
+        CleanEnd(end_offset=10**6, segment=10**6, size=84),
+    ):
+        crashed.file.write_bytes(crashed.bytes)
+        log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+        log.start(durable=durable)
+        assert read_all(log) == expected(crashed.batches)
+        log.abandon()
+
+
+def test_a_batch_within_a_record_is_never_taken_for_one_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.durable.os.fsync", lambda fd: None)
+    stowaway = (
+        batch.leader_part(1, len(a_batch(b"x")), 3, NOW) + a_batch(b"x")[batch.LEADER_BYTES :]
+    )
+    crashed = Crashed(tmp_path, [a_batch(b"a"), a_batch(stowaway * 3), a_batch(b"b")])
+    for position in range(crashed.ends[1] + batch.LEADER_BYTES, crashed.ends[2]):
+        crashed.file.with_suffix(".damage").unlink(missing_ok=True)
+        content = bytearray(crashed.bytes)
+        content[position] ^= 1
+        log = crashed.opened(bytes(content))
+        assert readable(log) == ([(0, b"a"), (2, b"b")], [1])
+        log.abandon()
 
 
 def test_no_flipped_bit_under_an_open_log_makes_a_wrong_record(crashed: Crashed) -> None:
@@ -154,10 +258,9 @@ def test_damage_in_the_middle_does_not_hide_what_lies_behind(tmp_path: Path) -> 
             assert values_of(log.read(offset, 1))[0][0] <= offset
         except CorruptBatch:
             lost.append(offset)
-    # Unreachable is the damaged batch, and those behind it up to the next entry of the index.
-    assert 0 < len(lost) <= 4 + ONE_SEGMENT.index_interval_bytes // 84 * 4
-    assert lost == list(range(lost[0], lost[-1] + 1))
-    assert right[lost[-1] + 1] == values_of(log.read(lost[-1] + 1, 1))[0]
+    before, behind = (len(expected(crashed.batches[:number])) for number in (150, 151))
+    assert lost == list(range(before, behind))
+    assert right[behind] == values_of(log.read(behind, 1))[0]
     log.abandon()
 
 

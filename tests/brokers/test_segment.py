@@ -23,7 +23,7 @@ class CountedReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self._real = os.pread
-        monkeypatch.setattr("folkmoot.brokers.segment.os.pread", self)
+        monkeypatch.setattr("folkmoot.brokers.logfile.os.pread", self)
 
     def __call__(self, fd: int, count: int, position: int) -> bytes:
         self.calls += 1

@@ -46,6 +46,31 @@ def test_topics_are_created_listed_described_and_deleted(
     assert capsys.readouterr().out == "topic  partitions  id\n"
 
 
+def test_a_topics_own_options_are_given_changed_and_taken_back(
+    cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--config", "retention=60", "--config", "segment_bytes=4096"]
+    assert main(["topic", "create", "flights", *words]) == 0
+    capsys.readouterr()
+    change = ["retention=none", "flush_records=10", "--unset", "segment_bytes"]
+    assert main(["topic", "config", "flights", *change, "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == [
+        {"option": "flush_records", "value": "10"},
+        {"option": "retention", "value": "none"},
+    ]
+    assert main(["topic", "config", "flights", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+    for wrong, sentence in (
+        ("retentoin=1", "did you mean 'retention'"),
+        ("retention=soon", "a number of seconds"),
+        ("retention", "write NAME=VALUE"),
+    ):
+        assert main(["topic", "config", "flights", wrong]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main(["topic", "config", "nothing", "retention=1"]) == 1
+
+
 def test_deleting_asks_for_the_name(
     cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

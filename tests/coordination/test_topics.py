@@ -77,6 +77,17 @@ def test_deleting_removes_the_topic_and_a_second_time_there_is_none() -> None:
         run(store, topics.delete("t"))
 
 
+def test_options_are_set_and_taken_back_whichever_reply_is_lost() -> None:
+    for _, store in every_loss(most=12):
+        created = run(store, topics.create("t", 2, [1, 2], {"a": "1", "b": "2"}))
+        changed = run(store, topics.configure("t", {"b": "3", "c": "4", "a": None, "x": None}))
+        assert changed == run(store, topics.read("t"))
+        assert changed.config == {"b": "3", "c": "4"}
+        assert (changed.topic_id, changed.partitions) == (created.topic_id, created.partitions)
+    with pytest.raises(UnknownTopicOrPartition):
+        run(store, topics.configure("no", {}))
+
+
 def test_creating_and_deleting_end_well_whichever_reply_is_lost() -> None:
     lost = 0
     for ensemble, store in every_loss(most=8):

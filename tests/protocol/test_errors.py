@@ -25,8 +25,9 @@ CODES = {
     12: "BrokerStopping",
     13: "Overloaded",
     14: "StaleTopicId",
+    15: "DiskFull",
 }
-RETRIABLE = {3, 5, 11, 12, 13, 14}
+RETRIABLE = {3, 5, 11, 12, 13, 14, 15}
 
 
 def classes() -> list[type[FolkmootError]]:
@@ -59,7 +60,7 @@ def test_a_code_becomes_its_class_with_the_brokers_sentence() -> None:
 
 
 def test_an_unknown_code_is_an_unknown_server_error_that_names_it() -> None:
-    for code in (-1, 15, 9999, 2**63):
+    for code in (-1, 250, 9999, 2**63):
         error = from_wire(code, "from the future")
         assert type(error) is UnknownServerError
         assert str(code) in str(error)

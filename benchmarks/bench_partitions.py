@@ -1,0 +1,108 @@
+"""What many partitions cost one broker's storage: `python -m benchmarks.bench_partitions [partitions]`.
+
+Memory per idle partition, open files, and the start after an orderly stop, after a kill with
+everything before it on disk, and after a kill without any checkpoint.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.checkpoints import Checkpoints
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol import batch
+from folkmoot.protocol.columns import Columns
+
+PARTITIONS: Final = 10_000
+BATCHES: Final = 3
+BATCH: Final = batch.encode(Columns(100, None, [bytes([n]) * 100 for n in range(100)], 0))
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is not a file's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("this kernel does not tell RssAnon")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def start(data: Path, what: str, *, read: bool = False) -> None:
+    """Start in this process, tell what it took, and die without a word."""
+    logs = Logs(data, 1, LogConfig())
+    before, begun = anonymous_bytes(), time.perf_counter()
+    logs.start()
+    took, grown = time.perf_counter() - begun, anonymous_bytes() - before
+    print(
+        f"{what}: {took:.2f} s for {len(logs)} partitions, "
+        f"{grown / len(logs):.0f} bytes of memory each, {open_files()} files open"
+    )
+    if read:
+        begun = time.perf_counter()
+        for log in logs:
+            log.read(0, 1000)
+        took, grown = (time.perf_counter() - begun) / len(logs), anonymous_bytes() - before
+        print(f"first read: {took * 1e6:.0f} µs each, {grown / len(logs):.0f} bytes of memory each")
+
+
+def in_a_process_of_its_own(work: Callable[..., None], *args: object, **options: object) -> None:
+    process = get_context("spawn").Process(target=work, args=args, kwargs=options)
+    process.start()
+    process.join()
+
+
+def checkpoint(logs: Logs) -> None:
+    background = Background(print)
+    checkpoints = Checkpoints(logs, background)
+    begun = time.perf_counter()
+    while checkpoints.chore(Now(0.0, 0)) < 1.0:
+        background.run_all()
+    print(f"checkpoint of all: {time.perf_counter() - begun:.2f} s, in the background")
+
+
+def main(partitions: int) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix="folkmoot-partitions-"))
+    try:
+        data = scratch / "data"
+        with Logs(data, 1, LogConfig()) as logs:
+            begun = time.perf_counter()
+            for number in range(partitions):
+                logs.create("t", "id", number)
+            print(f"created: {(time.perf_counter() - begun) / partitions * 1000:.2f} ms each")
+            before, begun = anonymous_bytes(), time.perf_counter()
+            for _ in range(BATCHES):
+                for log in logs:
+                    log.append([BATCH], now=0, leader_epoch=0)
+            took = (time.perf_counter() - begun) / partitions / BATCHES
+            grown = (anonymous_bytes() - before) / partitions
+            print(f"appended to in turn: {took * 1e6:.0f} µs, {grown:.0f} bytes of memory each")
+            print(f"open: {open_files()} files of {len(logs.files)} segments")
+            logs.files.sweep()
+            logs.files.sweep()
+            print(f"swept: {open_files()} files open")
+            logs.abandon()
+            in_a_process_of_its_own(start, data, "after a kill, no checkpoint")
+            logs.start()
+            checkpoint(logs)
+            logs.abandon()
+            in_a_process_of_its_own(start, data, "after a kill, all behind the checkpoint")
+            logs.start()
+        in_a_process_of_its_own(start, data, "after an orderly stop", read=True)
+    finally:
+        shutil.rmtree(scratch)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else PARTITIONS)

@@ -1,0 +1,106 @@
+"""Flushing all logs from time to time, and noting up to where they are on disk."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.durable import write_checked
+from folkmoot.brokers.flushing import CleanEnd, Flushing, flush_all
+from folkmoot.brokers.log import Log
+from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_key
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL: Final = 30.0
+FLUSH_TICK: Final = 0.1
+LOGS_AT_ONCE: Final = 200
+"""Each has a few descriptors on loan to the background meanwhile."""
+
+_MORE = 0.05
+
+
+class Checkpoints:
+    """Bounds what an unclean stop leaves to be checked, and what a power cut can take.
+
+    Every CHECKPOINT_INTERVAL the logs that were appended to are flushed in the background, then the
+    ends that they had before the flush are written to `durable` in the data directory. A start
+    without an orderly stop before it checks only what lies behind. The file may be old, which costs
+    time, and is never ahead of the disk. The reactor's thread.
+    """
+
+    def __init__(self, logs: Logs, background: Background) -> None:
+        self._logs = logs
+        self._background = background
+        self._round: list[Log] = []
+        self._busy = False
+        self._news = False
+        self._lent: list[tuple[Log, Flushing]] = []
+
+    def chore(self, now: Now) -> float:
+        """Hand some dirty logs to the background, or, after the last of a round, the file."""
+        if self._busy:
+            return _MORE
+        if self._round:
+            some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
+            self._flush(some)
+        elif self._news:
+            self._note()
+        else:
+            self._round = [log for log in self._logs if log.dirty]
+            if not self._round:
+                return CHECKPOINT_INTERVAL
+        return _MORE
+
+    def flush_chore(self, now: Now) -> float:
+        """Hand to the background those logs whose topics ask for a flush by now."""
+        if self._busy:
+            return _MORE
+        due = []
+        timed = self._logs.flushed_by_time()
+        for log in timed:
+            interval = log.config.flush_interval
+            if interval is not None and log.flush_due <= now.monotonic and log.dirty:
+                log.flush_due = now.monotonic + interval
+                due.append(log)
+        if due:
+            self._flush(due[:LOGS_AT_ONCE])
+        return FLUSH_TICK if timed else 1.0
+
+    def _flush(self, some: list[Log]) -> None:
+        flushings = []
+        for log in some:
+            try:
+                flushings.append((log, log.lend()))
+            except StorageError as error:
+                logger.warning("%s: not flushed: %s", log.name, error)
+        self._busy = True
+        self._background.submit(partial(flush_all, [each for _, each in flushings]), self._flushed)
+        self._lent = flushings
+
+    def _flushed(self, outcome: list[OSError | None] | StorageError) -> None:
+        self._busy = False
+        assert not isinstance(outcome, StorageError)
+        for (log, flushing), error in zip(self._lent, outcome, strict=True):
+            log.flushed(flushing, error)
+            self._news = True
+        self._lent = []
+
+    def _note(self) -> None:
+        ends = {durable_key(log): log.durable for log in self._logs if log.durable is not None}
+        self._busy, self._news = True, False
+        self._background.submit(partial(_write, self._logs.data / DURABLE_FILE, ends), self._noted)
+
+    def _noted(self, outcome: StorageError | None) -> None:
+        self._busy = False
+        if outcome is not None:
+            logger.warning("the logs' durable ends were not noted: %s", outcome)
+
+
+def _write(path: Path, ends: dict[str, CleanEnd]) -> None:
+    write_checked(path, msgspec.json.encode(ends))

@@ -1,0 +1,72 @@
+"""Which segments have had their time."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.segment import Segment
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol.errors import StorageError
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.log import Log
+    from folkmoot.brokers.logs import Logs
+
+logger = logging.getLogger(__name__)
+
+RETENTION_INTERVAL: Final = 60.0
+LOGS_AT_ONCE: Final = 100
+_MORE = 0.05
+
+
+def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
+    """How many segments, from the oldest on, retention no longer covers. Raises StorageError.
+
+    Age counts from the append, not from the records' timestamps: those of a log of old flights lie
+    far back on the day that they are written. By size, so many bytes stay at least, and the active
+    segment always does.
+    """
+    excess = 0
+    if config.retention_bytes is not None:
+        excess = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments:
+        ended = segment.ended() if config.retention is not None else None
+        old = (
+            ended is not None
+            and config.retention is not None
+            and now - ended >= config.retention * 1000
+        )
+        surplus = 0 < segment.size <= excess and segment is not segments[-1]
+        if not (old or surplus):
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+class Retention:
+    """Goes through all logs every RETENTION_INTERVAL, some at a time. The reactor's thread.
+
+    Of each log only the oldest segment is looked at, unless that goes; the time of its last append is
+    read once and then known. A log whose topic's own options are not known yet keeps all. Files are
+    removed in the background.
+    """
+
+    def __init__(self, logs: "Logs") -> None:
+        self._logs = logs
+        self._round: list[Log] = []
+
+    def chore(self, now: Now) -> float:
+        """Some logs; then a pause."""
+        if not self._round:
+            self._round = list(self._logs)
+        some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
+        for log in some:
+            try:
+                if log.configured:
+                    log.expire(now.wall)
+            except StorageError as error:
+                logger.warning("%s: old segments are kept for now: %s", log.name, error)
+        return _MORE if self._round else RETENTION_INTERVAL

@@ -1,0 +1,100 @@
+"""A broker's configuration: flags over the environment over a file over the defaults."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from folkmoot.brokers.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.options import parsed
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.options import build, unknown_option
+
+PREFIX: Final = "FOLKMOOT_"
+LOG: Final = "log"
+
+# What the environment may say, besides FOLKMOOT_LOG_<OPTION>.
+_ENVIRONMENT: Final = {
+    "BROKER_ID": "broker_id",
+    "DATA": "data",
+    "ZOOKEEPER": "zookeeper",
+    "LISTENERS": "listeners",
+    "SESSION_TIMEOUT": "session_timeout",
+    "OPEN_SEGMENTS": "open_segments",
+    "SCRUB_PERIOD": "scrub_period",
+}
+
+
+def broker_config(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> BrokerConfig:
+    """A broker's configuration. Raises ConfigError, which names the option and where it was said.
+
+    `file` is TOML: the options of BrokerConfig, and those for all topics in a table `[log]`. Flags
+    have the same names, those for topics as `log.<option>`; None is a flag not given.
+    """
+    options: dict[str, Any] = {}
+    log: dict[str, Any] = {}
+    for said in (_in_file(file), _in_environment(environment), flags):
+        for name, value in said.items():
+            if name.startswith(f"{LOG}."):
+                log[name.removeprefix(f"{LOG}.")] = value
+            elif value is not None:
+                options[name] = value
+    listeners = options.get("listeners")
+    if listeners is not None:
+        options["listeners"] = tuple(map(Listener.parse, listeners))
+    for name, kind in (("data", Path), ("broker_id", int)):
+        if isinstance(options.get(name), str):
+            options[name] = _made(name, kind, options[name])
+    texts = {name: value for name, value in options.items() if isinstance(value, str)}
+    options |= parsed(BrokerConfig, texts)
+    log |= parsed(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
+    return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
+
+
+def _made(name: str, kind: type[Any], text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is not allowed") from None
+
+
+def _in_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}: name a file that exists") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+    log = said.pop(LOG, {})
+    if not isinstance(log, dict):
+        raise ConfigError(f"--config {path}: {LOG} is a table: write [{LOG}]")
+    if not isinstance(said.get("listeners", []), list):
+        raise ConfigError(f"--config {path}: listeners is a list of texts")
+    return said | {f"{LOG}.{name}": value for name, value in log.items()}
+
+
+def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for variable, name in _ENVIRONMENT.items():
+        text = environment.get(PREFIX + variable)
+        if text:
+            said[name] = text.split(",") if name == "listeners" else text
+    start = f"{PREFIX}{LOG.upper()}_"
+    for variable, text in environment.items():
+        if variable.startswith(start):
+            said[f"{LOG}.{variable.removeprefix(start).lower()}"] = text
+    return said
+
+
+def flag(word: str) -> tuple[str, str]:
+    """An option given as `--set NAME=VALUE`. Raises ConfigError."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {word} is not understood: write NAME=VALUE")
+    if not name.startswith(f"{LOG}.") and name not in ("open_segments", "scrub_period"):
+        raise unknown_option(name, ["open_segments", "scrub_period", f"{LOG}.retention"])
+    return name, value

@@ -1,0 +1,81 @@
+"""Where to go on in a partition: an offset, an end, or a time, of which the broker names the batch."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.network.client import Connections
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol.errors import ConfigError, RequestTimeout
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import EARLIEST, LATEST
+
+Place = int | Literal["beginning", "end"] | datetime
+
+_ENDS: Final = {"beginning": EARLIEST, "end": LATEST}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_TURN: Final = 1.0
+
+
+def go_to(fetcher: Fetcher, partition: TopicPartition, place: Place) -> None:
+    """Have a partition read on from a place. Raises NotAssigned, ConfigError."""
+    if isinstance(place, datetime):
+        fetcher.seek_time(partition, milliseconds(place))
+    elif isinstance(place, int):
+        if place < 0:
+            raise ConfigError(f"offset {place} does not exist: offsets start at 0")
+        fetcher.seek(partition, place)
+    elif place in _ENDS:
+        fetcher.seek(partition, _ENDS[place])
+    else:
+        raise ConfigError(
+            f"{place!r} is no place to seek: give an offset, 'beginning', 'end' or a datetime"
+        )
+
+
+def milliseconds(moment: datetime) -> int:
+    """Of a time since the epoch, rounded up: no record before the time counts. Raises ConfigError."""
+    if moment.tzinfo is None:
+        raise ConfigError(f"{moment} has no time zone: give one, as in datetime(…, tzinfo=UTC)")
+    return -((_EPOCH - moment) // _MILLISECOND)
+
+
+def first_offsets(
+    config: ConsumerConfig,
+    discover: Callable[[], Sequence[str]],
+    times: Mapping[TopicPartition, datetime],
+    timeout: float,
+) -> dict[TopicPartition, int | None]:
+    """The offset of each partition's first record of its time or later, None if it has none.
+
+    On connections of its own, so that what the consumer has asked for is not disturbed. Raises
+    RequestTimeout, ConfigError, and what makes a partition unreadable.
+    """
+    config = dataclasses.replace(config, fetch_max_wait=0.0)
+    found: dict[TopicPartition, int | None] = {}
+    deadline = time.monotonic() + timeout
+    with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
+        fetcher = Fetcher(config, cluster, time.monotonic)
+        wanted = {TopicPartition(*each): moment for each, moment in times.items()}
+        for partition, moment in wanted.items():
+            fetcher.add(partition, 0)
+            fetcher.seek_time(partition, milliseconds(moment))
+        while missing := list(fetcher.partitions()):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise RequestTimeout(f"no offset of {missing[0]} was found within {timeout:g} s")
+            fetcher.poll(min(remaining, _TURN))
+            fetcher.check()
+            for record in fetcher.take(1):
+                found[record.topic_partition] = record.offset
+                fetcher.remove(record.topic_partition)
+            for partition in list(fetcher.partitions()):
+                if fetcher.position(partition) == fetcher.end(partition):
+                    found[partition] = None
+                    fetcher.remove(partition)
+    return {TopicPartition(*each): found[TopicPartition(*each)] for each in times}

@@ -1,0 +1,203 @@
+"""What an unclean stop leaves to be read, and what the scrub finds that nobody reads."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.checkpoints import Checkpoints
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.scrub import Scrub
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol import batch
+from folkmoot.protocol.errors import CorruptBatch, StorageError
+from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
+
+NOW = Now(0.0, 0)
+
+
+def never(error: Exception) -> None:
+    raise error
+
+
+def turn_until_idle(chore: Callable[[Now], float], background: Background, longest: float) -> None:
+    """Do a chore until it asks for a long pause, and what it hands to the background each time."""
+    for _ in range(1000):
+        if chore(NOW) >= longest:
+            return
+        background.run_all()
+    raise AssertionError("the chore never rests")
+
+
+def crash(data: Path, name: str) -> Path:
+    copy = data.with_name(name)
+    shutil.copytree(data, copy)
+    return copy
+
+
+def checked_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the batches whose bodies are compared from here on."""
+    lengths: list[int] = []
+    real = batch.check
+
+    def check(data: memoryview, position: int = 0) -> batch.BatchHeader:
+        header = real(data, position)
+        lengths.append(header.length)
+        return header
+
+    monkeypatch.setattr(batch, "check", check)
+    return lengths
+
+
+def test_after_a_crash_only_what_came_since_the_last_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    checkpoints = Checkpoints(logs, background)
+    for number in range(5):
+        log = logs.create("flights", "first", number)
+        for _ in range(20):
+            append(log, a_batch(b"before" * 50))
+        assert log.dirty
+    turn_until_idle(checkpoints.chore, background, 30.0)
+    assert not any(log.dirty for log in logs)
+    idle = crash(tmp_path / "data", "idle")
+    append(logs.get("flights", 3), a_batch(b"after" * 100), a_batch(b"after"))
+    busy = crash(tmp_path / "data", "busy")
+    logs.close()
+    lengths = checked_bytes(monkeypatch)
+    for data, since in ((idle, 0), (busy, 2)):
+        lengths.clear()
+        with Logs(data, 1, SMALL) as again:
+            assert len(lengths) == since
+            assert again.get("flights", 3).end_offset == 20 + since
+            assert len(read_all(again.get("flights", 3))) == 20 + since
+
+
+def test_the_batches_checked_after_a_crash_are_those_behind_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    log = logs.create("flights", "first", 0)
+    for _ in range(20):
+        append(log, a_batch(b"before" * 50))
+    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    since = [a_batch(b"x" * number) for number in range(1, 40)]
+    for each in since:
+        append(log, each)
+    killed = crash(tmp_path / "data", "killed")
+    logs.close()
+    lengths = checked_bytes(monkeypatch)
+    with Logs(killed, 1, SMALL) as again:
+        assert lengths == [len(each) for each in since]
+        assert again.get("flights", 0).end_offset == 59
+
+
+def test_a_topic_made_again_is_not_recovered_by_the_old_ones_checkpoint(tmp_path: Path) -> None:
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    append(logs.create("flights", "first", 0), a_batch(b"old" * 50))
+    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    append(logs.create("flights", "second", 0), a_batch(b"new" * 50), a_batch(b"newer" * 50))
+    with Logs(crash(tmp_path / "data", "killed"), 1, SMALL) as again:
+        assert read_all(again.get("flights", 0)) == [(0, b"new" * 50), (1, b"newer" * 50)]
+    logs.close()
+
+
+def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    log = logs.create("flights", "first", 0)
+    append(log, a_batch(b"a"))
+    checkpoints = Checkpoints(logs, background)
+    checkpoints.chore(NOW)
+    checkpoints.chore(NOW)
+    with monkeypatch.context() as broken:
+        broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+        background.run_all()
+    assert log.durable is None
+    with pytest.raises(StorageError, match="could not be flushed"):
+        append(log, a_batch(b"b"))
+    assert values_of(log.read(0, 100)) == [(0, b"a")]
+    with pytest.raises(StorageError):
+        logs.close()
+
+
+# -- scrub -------------------------------------------------------------------------------------------
+
+
+def rot(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+def test_rot_in_a_sealed_segment_is_found_by_the_scrub_and_then_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.scrub.STEP_BYTES", 700)
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        for partition in range(3):
+            log = logs.create("flights", "first", partition)
+            for number in range(30):
+                append(log, a_batch(bytes([number]) * 300))
+        log, size = logs.get("flights", 2), len(a_batch(bytes(300)))
+        assert log.segments > 3
+        rot(log.directory / f"{5:020}.log", 2 * size + 200)
+        # A reader's own checksum finds it at once; the broker serves it as it is, until the scrub.
+        with pytest.raises(CorruptBatch):
+            values_of(log.read(7, 1))
+        scrub = Scrub(logs, background, 3600.0)
+        paused = 0.0
+        while not log.sealed(5).damage:  # type: ignore[union-attr]
+            paused += scrub.chore(NOW)
+            background.run_all()
+            assert paused < 3700
+        with pytest.raises(CorruptBatch, match="go on at 8"):
+            log.read(7, 1)
+        assert [offset for offset, _ in values_of(log.read(5, 10_000))] == [5, 6]
+        assert [offset for offset, _ in values_of(log.read(8, 10_000))] == [8, 9]
+        others = [logs.get("flights", partition) for partition in range(2)]
+        assert [len(read_all(other)) for other in others] == [30, 30]
+    with Logs(tmp_path / "data", 1, SMALL) as logs, pytest.raises(CorruptBatch, match="go on at 8"):
+        logs.get("flights", 2).read(7, 1)
+
+
+def test_a_round_of_the_scrub_takes_its_period_and_survives_deleted_segments(
+    tmp_path: Path,
+) -> None:
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        for partition in range(4):
+            log = logs.create("flights", "first", partition)
+            for number in range(30):
+                append(log, a_batch(bytes([number]) * 300))
+        scrub = Scrub(logs, background, 1000.0)
+        segments = sum(len(log.all_sealed()) for log in logs)
+        pauses = []
+        for _ in range(segments):
+            pauses.append(scrub.chore(NOW))
+            background.run_all()
+        assert sum(pauses) == pytest.approx(1000.0)
+        scrub.chore(NOW)
+        logs.delete_topic("first")
+        background.run_all()
+        for _ in range(3):
+            scrub.chore(NOW)
+            background.run_all()

@@ -1,0 +1,137 @@
+"""How many files a broker keeps open, what it maps, and what is left to one who still reads."""
+
+import mmap
+import random
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
+from tests.brokers.batches import (
+    NOW,
+    SMALL,
+    a_batch,
+    append,
+    expected,
+    make_log,
+    random_batch,
+    read_all,
+    reopened,
+    values_of,
+)
+
+
+def open_below(directory: Path) -> int:
+    """Descriptors of this process on files in a directory."""
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            count += str(link.readlink()).startswith(str(directory))
+        except FileNotFoundError:
+            continue
+    return count
+
+
+def mapped_below(directory: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(directory))
+
+
+def test_a_sealed_segment_is_read_from_its_mapping_without_a_copy(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(20):
+        append(log, a_batch(bytes([number]) * 300))
+    sealed, active = log.read(0, 700), log.read(19, 700)
+    assert isinstance(sealed.obj, mmap.mmap)
+    assert sealed.readonly
+    assert isinstance(active.obj, bytes)
+    log.close()
+
+
+def test_a_chunk_of_a_mapped_segment_outlives_the_release_and_the_deletion_of_its_file(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+    batches = [a_batch(bytes([number]) * 300) for number in range(40)]
+    for each in batches:
+        append(log, each)
+    chunks = [log.read(offset, 700) for offset in (0, 10, 20)]
+    log.abandon()
+    assert mapped_below(tmp_path) == 3
+    again = reopened(tmp_path)
+    again.delete()
+    assert list(tmp_path.iterdir()) == []
+    right = dict(expected(batches))
+    for chunk in chunks:
+        found = values_of(chunk)
+        assert found
+        assert all(right[offset] == value for offset, value in found)
+    del chunk
+    chunks.clear()
+    assert mapped_below(tmp_path) == 0
+
+
+def test_open_files_are_bounded_however_many_partitions_are_written_and_read(
+    tmp_path: Path,
+) -> None:
+    files = OpenFiles(7)
+    source = random.Random(61)
+    written: dict[int, list[bytes]] = {number: [] for number in range(60)}
+    with Logs(tmp_path / "data", 1, SMALL, files) as logs:
+        for _ in range(600):
+            number = source.randrange(60)
+            each = random_batch(source, value_bytes=200)
+            append(logs.create("flights", "first", number), each)
+            written[number].append(each)
+            assert len(files) <= 7
+        assert open_below(tmp_path / "data") <= 7 * DESCRIPTORS + 1
+        for number, batches in written.items():
+            assert read_all(logs.get("flights", number)) == expected(batches)
+        assert open_below(tmp_path / "data") <= 7 * DESCRIPTORS + 1
+
+
+def test_what_was_not_used_between_two_sweeps_holds_no_descriptor(tmp_path: Path) -> None:
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        own = open_below(tmp_path / "data")
+        idle, busy = (logs.create("flights", "first", number) for number in (0, 1))
+        for log in (idle, busy):
+            for _ in range(10):
+                append(log, a_batch(b"x" * 400))
+            read_all(log)
+        logs.files.sweep()
+        assert len(logs.files) > 2
+        append(busy, a_batch(b"y"))
+        logs.files.sweep()
+        assert len(logs.files) == 1
+        assert open_below(tmp_path / "data") <= own + DESCRIPTORS
+        logs.files.sweep()
+        logs.files.sweep()
+        assert open_below(tmp_path / "data") == own
+        assert mapped_below(tmp_path / "data") == 0
+        assert append(idle, a_batch(b"z")) == [10]
+        assert len(read_all(busy)) == 11
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
+    tmp_path: Path, stop: bool
+) -> None:
+    config = LogConfig(segment_age=60.0)
+    log = make_log(tmp_path, config)
+    log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+    for later, segments in (
+        (0, 1),
+        (59_999, 1),
+        (60_000, 2),
+        (60_001, 2),
+        (1_000, 2),
+        (120_000, 3),
+    ):
+        if stop:
+            log.close()
+            log = reopened(tmp_path, config)
+        log.append([a_batch(b"b")], now=NOW + later, leader_epoch=0)
+        assert log.segments == segments
+    assert [offset for offset, _ in read_all(log)] == list(range(7))
+    log.close()

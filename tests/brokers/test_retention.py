@@ -1,0 +1,208 @@
+"""Which records go, when, and that those who still read them, and the offsets, are not disturbed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.config import DAY, LogConfig
+from folkmoot.brokers.log import Log
+from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.retention import Retention
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol.errors import OffsetOutOfRange, StorageError
+from tests.brokers.batches import (
+    NAME,
+    NOW,
+    SMALL,
+    a_batch,
+    make_log,
+    read_all,
+    timed_batch,
+    values_of,
+)
+
+HOUR = 3_600_000
+WEEK = 7 * 24 * HOUR
+FLIGHTS_OF_2013 = 1_357_000_000_000
+
+
+def filled(data: Path, config: LogConfig = SMALL) -> Log:
+    """Five batches a segment, one batch an hour, 20 batches."""
+    log = make_log(data, config)
+    for number in range(20):
+        log.append([a_batch(bytes([number]) * 300)], now=NOW + number * HOUR, leader_epoch=0)
+    assert [segment.base_offset for segment in log.all_sealed()] == [0, 5, 10]
+    return log
+
+
+def reopen(log: Log, *, clean: bool, config: LogConfig | None = None) -> Log:
+    end = log.close() if clean else None
+    log.abandon()
+    again = Log(log.directory.parent, NAME, "first", config or log.config)
+    again.start(end)
+    return again
+
+
+@pytest.mark.parametrize("stop", [None, True, False])
+def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
+    tmp_path: Path, stop: bool | None
+) -> None:
+    log = filled(tmp_path)
+    for later, start in (
+        (WEEK + 4 * HOUR - 1, 0),
+        (WEEK + 4 * HOUR, 5),
+        (WEEK + 14 * HOUR - 1, 10),
+        (WEEK + 14 * HOUR, 15),
+        (WEEK + 19 * HOUR - 1, 15),
+        (WEEK + 19 * HOUR, 20),
+        (WEEK + 99 * HOUR, 20),
+    ):
+        if stop is not None:
+            log = reopen(log, clean=stop)
+        log.expire(NOW + later)
+        assert (log.start_offset, log.end_offset) == (start, 20)
+        assert [offset for offset, _ in read_all(log)] == list(range(start, 20))
+    assert {path.suffix for path in log.directory.iterdir()} <= {".log", ".index", ".timeindex"}
+    assert len(list(log.directory.glob("*.log"))) == 1
+    for clean in (True, False):
+        log = reopen(log, clean=clean)
+        assert (log.start_offset, log.end_offset) == (20, 20)
+    assert log.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    log.close()
+
+
+def test_records_with_old_timestamps_are_kept_by_the_day_of_their_append(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(40):
+        log.append([timed_batch(FLIGHTS_OF_2013 + number)], now=NOW, leader_epoch=0)
+    log.expire(NOW + WEEK - 1)
+    assert log.start_offset == 0
+    log.expire(NOW + WEEK)
+    assert log.start_offset == 40
+    log.close()
+
+
+def test_without_a_retention_nothing_goes(tmp_path: Path) -> None:
+    log = filled(tmp_path, replace(SMALL, retention=None))
+    log.expire(NOW + 1000 * WEEK)
+    assert log.start_offset == 0
+    log.close()
+
+
+def test_by_size_the_oldest_go_as_long_as_so_much_is_left(tmp_path: Path) -> None:
+    log = filled(tmp_path, replace(SMALL, retention=None))
+    segment = log.all_sealed()[0].size
+    for bytes_left, start in (
+        (log.size, 0),
+        (log.size - segment + 1, 0),
+        (log.size - segment, 5),
+        (segment + 1, 10),
+        (0, 15),
+    ):
+        log.config = replace(log.config, retention_bytes=bytes_left)
+        log.expire(NOW)
+        assert log.start_offset == start
+    log.close()
+
+
+def test_a_fetch_under_way_on_a_deleted_segment_ends_correctly(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    chunk = log.read(0, 1000)
+    log.expire(NOW + WEEK + 10 * HOUR)
+    assert not (log.directory / f"{0:020}.log").exists()
+    assert [value[:1] for _, value in values_of(chunk)] == [b"\0", b"\1"]
+    with pytest.raises(OffsetOutOfRange):
+        log.read(4, 1000)
+    assert log.offset_for_time(0) == 10
+    log.close()
+
+
+def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr("folkmoot.brokers.retention.LOGS_AT_ONCE", 10)
+    background = Background(fail)
+    with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
+        for partition in range(25):
+            log = logs.create("flights", "first", partition)
+            if partition % 10 == 0:
+                log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+        logs.configure("first", {})
+        chore = Retention(logs).chore
+        pauses = [chore(Now(0.0, NOW + round(7 * DAY * 1000))) for _ in range(3)]
+        assert pauses[0] == pauses[1] < pauses[2]
+        assert [log.start_offset for log in logs] == [int(number % 10 == 0) for number in range(25)]
+        assert (tmp_path / "data" / "flights-0" / f"{0:020}.log").exists()
+        background.run_all()
+        assert not (tmp_path / "data" / "flights-0" / f"{0:020}.log").exists()
+        logs.delete_topic("first")
+        assert (tmp_path / "data" / "flights-0.first.deleted").exists()
+        background.run_all()
+        assert not list((tmp_path / "data").glob("flights*"))
+
+
+# -- delete records ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path: Path, clean: bool) -> None:
+    log = filled(tmp_path)
+    for offset, files in ((0, 4), (3, 4), (5, 3), (2, 3), (12, 2), (20, 1)):
+        log.delete_before(offset)
+        start = max(offset, 5) if offset == 2 else offset
+        for _ in range(2):
+            assert (log.start_offset, log.end_offset) == (start, 20)
+            assert len(list(log.directory.glob("*.log"))) == files
+            if start < 20:
+                assert values_of(log.read(start, 1))[0][0] == start
+                assert log.offset_for_time(0) == start
+            if start:
+                with pytest.raises(OffsetOutOfRange):
+                    log.read(start - 1, 1)
+            log = reopen(log, clean=clean)
+    assert log.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    log.close()
+
+
+def test_no_more_can_be_deleted_than_there_is(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    for offset in (-1, 21):
+        with pytest.raises(OffsetOutOfRange):
+            log.delete_before(offset)
+    assert log.start_offset == 0
+    log.close()
+
+
+def test_offsets_given_up_are_not_given_again_even_if_the_end_of_the_log_was_lost(
+    tmp_path: Path,
+) -> None:
+    log = filled(tmp_path)
+    log.delete_before(20)
+    log.abandon()
+    for path in log.directory.glob("*.log"):
+        path.unlink()
+    again = Log(tmp_path, NAME, "first", SMALL)
+    again.start()
+    assert (again.start_offset, again.end_offset) == (20, 20)
+    assert again.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    again.close()
+
+
+def test_nothing_is_deleted_when_the_new_start_cannot_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: Path, offset: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    log = filled(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr("folkmoot.brokers.log.save_start", refuse)
+        with pytest.raises(StorageError, match="nothing was deleted"):
+            log.delete_before(12)
+    assert [offset for offset, _ in read_all(log)] == list(range(20))
+    log.close()

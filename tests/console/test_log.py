@@ -1,0 +1,73 @@
+"""`folkmoot log`: what it says about good files and damaged ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from folkmoot.console.main import main
+from tests.brokers.batches import a_batch, append, make_log
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    log = make_log(tmp_path)
+    for number in range(12):
+        append(log, a_batch(bytes([65 + number]) * 400, b"x"))
+    log.close()
+    return tmp_path
+
+
+def table(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, list[dict[str, object]]]:
+    code = main(["log", *words, "-o", "json"])
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+def test_good_segments_are_verified_and_left_as_they_are(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    for path in (data, data / "flights-0"):
+        code, rows = table(["verify", str(path)], capsys)
+        assert code == 0
+        assert [row["state"] for row in rows] == ["ok"] * len(rows)
+        assert len(rows) > 2
+        assert sum(int(str(row["records"])) for row in rows) == 24
+    assert before == {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+
+def test_damage_is_named_by_its_offsets_and_is_exit_code_1(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data / "flights-0" / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[8:12], "big")
+    content[length + 200] ^= 1
+    path.write_bytes(content)
+    code, rows = table(["verify", str(data)], capsys)
+    assert code == 1
+    (damaged,) = [row for row in rows if row["state"] == "DAMAGED"]
+    assert (damaged["offset"], damaged["next"]) == (2, 4)
+    assert (damaged["position"], damaged["end"]) == (length, 2 * length)
+    code, rows = table(["dump", str(path)], capsys)
+    assert code == 1
+    assert [(row["first"], row["last"]) for row in rows][:3] == [(0, 1), (2, 3), (4, 5)]
+    assert [row["codec"] for row in rows][:3] == ["none", "DAMAGED", "none"]
+
+
+def test_records_are_dumped(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, rows = table(["dump", "--records", str(data)], capsys)
+    assert code == 0
+    assert [row["first"] for row in rows] == list(range(24))
+    assert rows[1]["value"] == "x"
+    assert str(rows[2]["value"]) == "B" * 400
+
+
+def test_a_path_without_segments_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", "verify", str(tmp_path)]) == 2
+    assert "has no segments" in capsys.readouterr().err
