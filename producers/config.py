@@ -23,7 +23,7 @@ class ProducerConfig:
     acks: Literal[0, 1, -1, "all"] = 1
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
     compression: str = "zstd"
-    """Codec of the batches: "zstd" or "none"."""
+    """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
     linger: float = 0.005
     """How long a record may wait for others to share its batch."""
     batch_bytes: int = 512 * 1024

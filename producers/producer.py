@@ -18,6 +18,7 @@ from folkmoot.producers.chunks import Chunk, Delivery, headers_size
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.loop import Loop
+from folkmoot.protocol import codecs
 from folkmoot.protocol.errors import (
     ClosedError,
     FlushTimeout,
@@ -80,9 +81,10 @@ class Producer:
     # -- life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable."""
+        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
         if self._closed:
             raise ClosedError("the producer is closed")
+        codecs.require(self.config.codec)
         if self._thread is None:
             self._discovery.open()
             name = f"folkmoot-{self.config.client_id}"

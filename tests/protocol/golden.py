@@ -109,4 +109,7 @@ GOLDEN = [
         stamps=True,
     ),
     Golden(name="none-one-for-all", columns=ONE_FOR_ALL, codec=Codec.NONE, base_offset=8),
+    Golden(name="lz4-keys-headers", columns=ALL, codec=Codec.LZ4, producer=PRODUCER),
+    Golden(name="gzip-keys-headers", columns=ALL, codec=Codec.GZIP, producer=PRODUCER),
+    Golden(name="snappy-keys-headers", columns=ALL, codec=Codec.SNAPPY, producer=PRODUCER),
 ]

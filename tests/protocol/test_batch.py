@@ -74,7 +74,7 @@ def test_a_second_reader_finds_the_same_in_the_golden_files(golden: Golden) -> N
 
 @golden_files
 def test_the_encoder_writes_the_golden_bytes(golden: Golden) -> None:
-    """zstd's bytes may change with the library's version, and are only read back."""
+    """Compressed bytes may change with the library's version, and are only read back."""
     batch = golden.stamped()
     if golden.codec == Codec.NONE:
         assert batch == golden.path.read_bytes()
@@ -148,7 +148,7 @@ def test_columns_with_one_value_are_collapsed_and_come_back_whole(codec: Codec) 
         headers=[()] * count,
     )
     batch = encode(columns, codec)
-    assert len(batch) < HEADER_BYTES + 40
+    assert len(batch) < HEADER_BYTES + 60  # of which a codec may take 20 for itself
     back = read(batch)
     assert (back.keys, back.headers, back.timestamps) == (None, None, T)
     assert back.values == columns.values
