@@ -1,5 +1,6 @@
 """A batch of one partition: it grows, is sealed when it is sent, and ends delivered or failed."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -105,12 +106,11 @@ class Batch:
         """The bytes to send, made once: a batch sent again is the same batch."""
         if self.payload is None:
             stamps = np.concatenate(self.stamps)
-            low, high = int(stamps.min()), int(stamps.max())
             columns = Columns(
                 self.count,
                 None if self.keys.count(None) == self.count else self.keys,
                 self.values,
-                low if low == high else stamps.tolist(),
+                array("q", stamps.tobytes()),
                 self.headers,
             )
             self.payload = batch_format.encode(columns, codec)
