@@ -14,8 +14,8 @@ from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.operations import SessionLost
-from folkmoot.coordination.questions import Malformed
+from folkmoot.coordination.operations import SessionLost, Sync
+from folkmoot.coordination.questions import Malformed, surely
 from folkmoot.coordination.store import Connect, SessionState, Store, run
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
@@ -67,6 +67,9 @@ class ClusterWatcher:
 
     Our own earlier registration (of a process that died, or of the lost session) is waited for until
     its session must have timed out. A registration of another data directory ends the broker.
+
+    A session begins with a Sync: from a server that lags behind we could learn of an old topic whose
+    name a new one has by now, and would take the new one's files for those of a deleted topic.
     """
 
     def __init__(self, connect: Connect, identity: Identity, reports: Reports) -> None:
@@ -163,10 +166,12 @@ class ClusterWatcher:
         """Read what changed, publish it, and register if we are not. True if we are registered."""
         if store.state is SessionState.LOST:
             raise SessionLost("the session is over")
+        number = self._identity.broker_id
+        if self._brokers.get(number) != self._mine:
+            run(store, surely(Sync()))
         deleted = self._refresh(store)
         if deleted is not None:
             self._reports.view(ClusterView(self._brokers, self._topics), deleted)
-        number = self._identity.broker_id
         if self._brokers.get(number) == self._mine:
             return True
         gone = partial(self._changed, self._stale, _BROKERS)

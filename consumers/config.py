@@ -1,5 +1,6 @@
 """What a consumer can be told."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ class ConsumerConfig:
     """Connect string with its chroot, or something that opens a session."""
     group: str | None = None
     """The group to join; without one, partitions are assigned by hand and nothing is committed."""
-    topics: tuple[str, ...] = ()
+    topics: Sequence[str] = ()
     """The topics whose partitions the group divides."""
     client_id: str = "consumer"
     """Begins the member's name, and is what brokers see."""
@@ -48,6 +49,8 @@ class ConsumerConfig:
         check_name("client id", self.client_id)
         if self.group is not None:
             check_name("group", self.group)
+        if isinstance(self.topics, str):
+            raise ConfigError(f"topics must be a list of names: topics=[{self.topics!r}]")
         for topic in self.topics:
             check_name("topic", topic)
         if self.topics and self.group is None:

@@ -1,22 +1,23 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
+import logging
+import math
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.directory import Directory
 from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.fetcher import Fetcher
-from folkmoot.consumers.member import Member, MemberSettings
+from folkmoot.consumers.member import Member
 from folkmoot.consumers.positions import Positions
-from folkmoot.consumers.subscription import Callbacks, Subscription
+from folkmoot.consumers.subscription import Callbacks, Subscription, settings_of
 from folkmoot.coordination.bell import Bell
-from folkmoot.coordination.brokers import live
 from folkmoot.coordination.connector import connector
-from folkmoot.coordination.ownership import committed
-from folkmoot.coordination.store import Connect, SessionState, Store, run
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
@@ -25,15 +26,15 @@ from folkmoot.protocol.errors import (
     ConfigError,
     NotOwner,
     UnknownTopicOrPartition,
-    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
 from folkmoot.protocol.requests import EARLIEST, LATEST
 
-METADATA_WAIT = 15.0
 CLOSE_TIMEOUT = 10.0
 _TURN = 1.0
+
+log = logging.getLogger(__name__)
 
 OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
 OnRebalance = Callable[["Consumer", Rebalanced], None]
@@ -54,10 +55,16 @@ class Consumer:
     partition is given up, and on close. Leaving the `with` block by an exception commits nothing
     that was not processed.
 
-    `on_assign` runs when the start offset is known and before the first record is fetched,
-    `on_revoke` while the partition is still ours (it may commit), `on_lost` when it no longer is.
-    They run in the thread that polls. That one thread owns the consumer; only `stop` may be called
-    from others. Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
+    `on_assign` runs before the first record is fetched: it may `seek`. `on_revoke` runs while the
+    partition is still ours: it may `commit`; also on close. `on_lost` runs when it no longer is. They
+    run in the thread that polls, between two records, and may not poll or close themselves; what
+    they raise comes out of `poll` or the iteration.
+
+    What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
+    deleted) is raised once, and stops that partition until a `seek`; the others go on.
+
+    The thread that started the consumer owns it; only `stop` may be called from others, and from
+    signal handlers. Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
     """
 
     def __init__(
@@ -69,24 +76,22 @@ class Consumer:
         on_rebalance: OnRebalance | None = None,
         **options: Any,
     ) -> None:
-        self.config = build(ConsumerConfig, options)
-        self._callbacks = Callbacks(
-            on_assign=_bound(self, on_assign),
-            on_revoke=_bound(self, on_revoke),
-            on_lost=_bound(self, on_lost),
-            on_rebalance=_bound(self, on_rebalance),
-        )
-        self._connect: Connect = connector(self.config.zookeeper)
+        self.config = config = build(ConsumerConfig, options)
+        self._callbacks = Callbacks.of(self, on_assign, on_revoke, on_lost, on_rebalance)
+        self._connect = connector(config.zookeeper)
         self._bell = Bell()
         self._attention = False
         self._stopped = False
+        self._closing = False
         self._closed = False
+        self._calling_back = False
+        self._lent: list[Record] | None = None  # the batch being iterated over
         self._thread: int | None = None
-        self._store: Store | None = None
+        self._directory = Directory(self._connect, config.session_timeout, config.listener)
         self._cluster = Cluster(
-            Connections(self.config.client_id), self._discover, listener=self.config.listener
+            Connections(config.client_id), self._directory.brokers, listener=config.listener
         )
-        self._fetcher = Fetcher(self.config, self._cluster, time.monotonic)
+        self._fetcher = Fetcher(config, self._cluster, time.monotonic)
         self._positions = Positions()
         self._subscription: Subscription | None = None
 
@@ -94,23 +99,25 @@ class Consumer:
 
     def start(self) -> Self:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
+        if self._closing:
+            raise ClosedError("the consumer is closed: make another one")
         self._check_thread()
-        config = self.config
-        if config.group is None or not config.topics:
-            self._store = self._connect(config.session_timeout)
+        if self._directory.is_open:
+            return self
+        if self.config.group is None or not self.config.topics:
+            self._directory.open()
         else:
-            settings = MemberSettings(
-                group=config.group,
-                topics=tuple(config.topics),
-                client_id=config.client_id,
-                hand_over=config.hand_over,
-                session_timeout=config.session_timeout,
+            subscription = Subscription(
+                self.config,
+                Member(settings_of(self.config), self._connect, self._wake),
+                self._fetcher,
+                self._positions,
+                self._callbacks,
+                self._bell,
             )
-            member = Member(settings, self._connect, self._wake)
-            member.start()
-            self._subscription = Subscription(
-                config, member, self._fetcher, self._positions, self._callbacks, self._bell
-            )
+            subscription.member.start()
+            self._directory.borrow(lambda: subscription.member.store)
+            self._subscription = subscription
         return self
 
     def stop(self) -> None:
@@ -122,9 +129,13 @@ class Consumer:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
 
         Ends within `timeout` seconds, whatever is dead; what could not be committed comes again.
+        Raises what a callback raises, after all is closed.
         """
-        self._positions.process_all()
-        self._close(timeout)
+        if not self._closed:
+            self._check_thread()
+            self._check_not_called_back()
+            self._positions.process_all()
+            self._close(timeout)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -137,8 +148,12 @@ class Consumer:
     ) -> None:
         if error is None:
             self.close()
-        else:
-            self._close(CLOSE_TIMEOUT)
+            return
+        try:
+            if not self._closed:
+                self._close(CLOSE_TIMEOUT)
+        except Exception as another:  # the first error is the one to be seen
+            log.error("closing a consumer after an error: %s", another)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -147,44 +162,71 @@ class Consumer:
 
         Asking says that everything handed out before is processed.
         """
-        self._check_usable()
-        self._positions.process_all()
+        if max_records is not None and max_records < 1:
+            raise ConfigError(f"max_records must be at least 1, not {max_records}")
         limit = max_records or self.config.max_poll_records
+        self._ask_for_more()
         deadline = time.monotonic() + timeout
         while True:
             self._serve()
-            records = self._fetcher.take(limit)
-            while records and len(records) < limit:
-                more = self._fetcher.take(limit - len(records))
-                if not more:
-                    break
-                records += more
+            self._fetcher.check()
+            records: list[Record] = []
+            while len(records) < limit and (some := self._fetcher.take(limit - len(records))):
+                last = some[-1]
+                self._positions.of(last.topic_partition).handed_out = last.offset + 1
+                records += some
             remaining = deadline - time.monotonic()
             if records or remaining <= 0 or self._stopped:
-                self._positions.hand_out(records)
                 self._fetch(0.0)
                 return records
             self._fetch(min(remaining, _TURN))
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one by one, until `stop` is called."""
+        """Records one by one, until `stop` is called. It may be left and begun again at any record."""
         while not self._stopped:
-            self._check_usable()
+            self._ask_for_more()
             self._serve()
+            self._fetcher.check()
             records = self._fetcher.take(self.config.max_poll_records)
             self._fetch(0.0 if records else _TURN)
-            yield from self._one_by_one(records)
+            if records:
+                yield from self._one_by_one(records)
 
     def _one_by_one(self, records: list[Record]) -> Iterator[Record]:
-        """Records of one partition; what the group wants is served between any two of them."""
-        for position, record in enumerate(records, 1):
-            self._positions.hand_out((record,))
+        """Records of one partition; what the group wants is served between any two of them.
+
+        Every line of the loop is paid for every record. The rest is taken back by whoever looks at
+        the consumer next: by the caller's next round, or by a method that the loop's body calls.
+        """
+        progress = self._positions.of(records[0].topic_partition)
+        due = self._subscription.commit_at if self._subscription is not None else math.inf
+        now = time.monotonic
+        self._lent = records
+        for record in records:
+            progress.handed_out = record.offset + 1
             yield record
-            self._positions.process_all()
-            due = self._subscription is not None and self._subscription.due
-            if self._attention or due or self._stopped:
-                self._fetcher.put_back(record.topic_partition, records[position:])
+            if self._lent is not records:
                 return
+            progress.processed = progress.handed_out
+            if self._attention or self._stopped or now() >= due:
+                return
+
+    def _take_back(self) -> None:
+        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
+        records, self._lent = self._lent, None
+        if records is not None:
+            partition = records[0].topic_partition
+            handed_out = self._positions.of(partition).handed_out
+            if handed_out is not None:
+                place = bisect_left(records, handed_out, key=lambda record: record.offset)
+                self._fetcher.put_back(partition, records[place:])
+
+    def _ask_for_more(self) -> None:
+        """Everything handed out before is processed."""
+        self._check_usable()
+        self._check_not_called_back()
+        self._take_back()
+        self._positions.process_all()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -216,47 +258,65 @@ class Consumer:
         if self._subscription is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         if offsets is None:
-            self._positions.process_all()
+            if not self._calling_back:  # else what is processed is known: nothing is under way
+                self._positions.process_all()
             offsets = self._positions.uncommitted(self._subscription.epochs)
-        if offsets:
-            self._subscription.commit(dict(offsets), timeout)
+        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        for partition, offset in wanted.items():
+            if offset < 0:
+                raise ConfigError(f"offset {offset} of {partition} cannot be committed: it is < 0")
+        if wanted:
+            self._subscription.commit(wanted, timeout)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, read from ZooKeeper; None if there is none."""
+        """The group's committed offset, read from ZooKeeper; None if there is none.
+
+        Raises ZooKeeperUnreachable.
+        """
         self._check_usable()
         if self.config.group is None:
             raise ConfigError("without a group nothing is committed: give group=…")
-        state = run(self._session(), committed(self.config.group, partition))
-        return None if state is None else state.offset
+        return self._directory.committed(self.config.group, TopicPartition(*partition))
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
+        self._check_usable()
+        self._take_back()
         return self._fetcher.position(partition)
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         """The partition's end as the last fetch saw it; None before the first. Raises NotAssigned."""
+        self._check_usable()
         end = self._fetcher.end(partition)
         return None if end < 0 else end
 
     def seek(self, partition: TopicPartition, place: Place) -> None:
         """Go on at an offset, at the beginning or at the end. Raises NotAssigned, ConfigError."""
         self._check_usable()
+        special = {"beginning": EARLIEST, "end": LATEST}
         if isinstance(place, int) and place < 0:
             raise ConfigError(f"offset {place} does not exist: offsets start at 0")
-        special = {"beginning": EARLIEST, "end": LATEST}
-        offset = place if isinstance(place, int) else special[place]
-        self._fetcher.seek(partition, offset)
+        if isinstance(place, str) and place not in special:
+            raise ConfigError(
+                f"{place!r} is no place to seek: give an offset, 'beginning' or 'end'"
+            )
+        self._take_back()
+        self._fetcher.seek(partition, place if isinstance(place, int) else special[place])
         self._positions.forget(partition)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
-        for partition in partitions:
-            self._fetcher.pause(partition, True)
+        self._pause(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Undo `pause`. Raises NotAssigned."""
+        self._pause(partitions, False)
+
+    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        self._check_usable()
+        self._take_back()
         for partition in partitions:
-            self._fetcher.pause(partition, False)
+            self._fetcher.pause(TopicPartition(*partition), paused)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""
@@ -265,37 +325,26 @@ class Consumer:
             raise ConfigError(
                 "a member of a group gets its partitions by the group, not by assign()"
             )
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        for partition in wanted:
-            if partition not in self.partitions_of(partition.topic):
-                known = len(self._cluster.partitions(partition.topic))
+        wanted = {TopicPartition(*partition) for partition in partitions}
+        for topic in {partition.topic for partition in wanted}:
+            known = self.partitions_of(topic)
+            unknown = sorted(each for each in wanted - {*known} if each.topic == topic)
+            if unknown:
                 raise UnknownTopicOrPartition(
-                    f"{partition} does not exist: topic {partition.topic} has {known} partitions"
+                    f"partition {unknown[0].partition} does not exist: "
+                    f"topic {topic} has {len(known)}, numbered from 0"
                 )
-        for partition in self.assignment() - frozenset(wanted):
+        self._take_back()
+        for partition in self.assignment() - wanted:
             self._fetcher.remove(partition)
             self._positions.forget(partition)
-        for partition in wanted:
-            if partition not in self.assignment():
-                self._fetcher.add(partition, None)
+        for partition in sorted(wanted - self.assignment()):
+            self._fetcher.add(partition, None)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Raises UnknownTopicOrPartition."""
+        """All partitions of a topic. Raises UnknownTopicOrPartition, or why no broker told."""
         self._check_usable()
-        deadline = time.monotonic() + METADATA_WAIT
-        self._cluster.want(topic)
-        while not self._cluster.partitions(topic):
-            remaining = deadline - time.monotonic()
-            if self._cluster.is_missing(topic):
-                raise UnknownTopicOrPartition(
-                    f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
-                )
-            if remaining <= 0:
-                raise self._cluster.trouble or UnknownTopicOrPartition(
-                    f"no broker told about topic {topic} within {METADATA_WAIT:g} s"
-                )
-            self._fetcher.poll(min(remaining, _TURN), self._bell)
-        return [TopicPartition(topic, number) for number in self._cluster.partitions(topic)]
+        return self._directory.partitions(topic, self._cluster, self._fetcher.poll)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -303,7 +352,11 @@ class Consumer:
         self._attention = False
         self._bell.silence()
         if self._subscription is not None:
-            self._subscription.serve()
+            self._calling_back = True
+            try:
+                self._subscription.serve()
+            finally:
+                self._calling_back = False
 
     def _fetch(self, timeout: float) -> None:
         self._fetcher.poll(0.0 if self._attention else timeout, self._bell)
@@ -313,35 +366,18 @@ class Consumer:
         self._bell.ring()
 
     def _close(self, timeout: float) -> None:
-        if self._closed:
-            return
-        self._check_thread()
-        self._closed = True
-        if self._subscription is not None:
-            self._subscription.leave(time.monotonic() + timeout)
-        if self._store is not None:
-            self._store.close()
-        self._cluster.close()
-        self._bell.close()
-
-    def _discover(self) -> list[str]:
-        """Addresses of live brokers, from ZooKeeper, for the listener that we use."""
-        brokers = run(self._session(), live())
-        listener = self.config.listener
-        return [each.listeners[listener] for each in brokers.values() if listener in each.listeners]
-
-    def _session(self) -> Store:
-        """The ZooKeeper session of the moment. Raises ZooKeeperUnreachable while there is none."""
-        member = self.member
-        if member is None and (self._store is None or self._store.state is SessionState.LOST):
-            self._store = self._connect(self.config.session_timeout)
-        store = self._store if member is None else member.store
-        if store is None or store.state is not SessionState.CONNECTED:
-            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return store
+        self._closing = self._calling_back = True
+        try:
+            if self._subscription is not None:
+                self._subscription.leave(time.monotonic() + timeout)
+        finally:
+            self._closed = True
+            self._directory.close()
+            self._cluster.close()
+            self._bell.close()
 
     def _check_usable(self) -> None:
-        if self._closed or (self._subscription is None and self._store is None):
+        if self._closed or not self._directory.is_open:
             raise ClosedError("the consumer is not open: use it in a with block, or call start()")
         self._check_thread()
 
@@ -351,11 +387,8 @@ class Consumer:
         if self._thread is None:
             self._thread = here
         elif self._thread != here:
-            raise ConcurrentUse("a consumer belongs to the thread that started it")
+            raise ConcurrentUse("a consumer belongs to the thread that started it: only stop() may")
 
-
-def _bound(consumer: Consumer, callback: Callable[[Consumer, Any], None] | None) -> Any:
-    """The application's callback, or nothing, with the consumer as its first argument."""
-    if callback is None:
-        return lambda notice: None
-    return lambda notice: callback(consumer, notice)
+    def _check_not_called_back(self) -> None:
+        if self._calling_back:
+            raise ConcurrentUse("a callback may not poll or close: call stop() to end")

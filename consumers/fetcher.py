@@ -12,26 +12,36 @@ neighbours: all hungry partitions of a broker go into one request, and a broker 
 FETCHES_IN_FLIGHT of them, so that the next data is on its way while the last is handed out.
 Batches stay as they came until they are handed out; partitions take turns, one batch each.
 
+Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it.
+
+What makes reading a partition impossible (an illegible batch, no offset to start at, its topic gone)
+stops that partition and no other, is told once by `check`, and ends with a `seek`. A batch that
+cannot be read is never skipped.
+
 Owned by the thread that polls the consumer.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.reading import Reading
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import (
+    CorruptBatch,
     FolkmootError,
     NoOffset,
     NotAssigned,
     NotLeader,
     OffsetOutOfRange,
     RetriableError,
+    StaleTopicId,
+    UnknownTopicOrPartition,
     from_wire,
 )
 from folkmoot.protocol.records import Record, TopicPartition
@@ -51,29 +61,12 @@ from folkmoot.protocol.requests import (
 
 log = logging.getLogger(__name__)
 
-FETCHES_IN_FLIGHT = 4
-RETRY_PAUSE = 0.1
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One partition being read. `turn` changes when what is in flight no longer counts."""
-
-    offset: int | None
-    look_up: int | None = None
-    turn: int = 0
-    in_flight: bool = False
-    retry_at: float = 0.0
-    paused: bool = False
-    end: int = -1
-    topic_id: str = ""
-    buffered_bytes: int = 0
-    batches: deque[tuple[BatchHeader, memoryview]] = field(default_factory=deque)
-    decoded: list[Record] = field(default_factory=list)
-    """What is left of the batch being handed out; `resume` is where to go on after it."""
-    resume: int = 0
-    hand_out: int = 0
-    """Next offset to hand out; `offset` is the next one to fetch."""
+FETCHES_IN_FLIGHT: Final = 4
+ENTRIES: Final = 1_000
+"""Partitions in one request at most; the others go into the next."""
+RETRY_PAUSE: Final = 0.1
+GONE_PATIENCE: Final = 2.0
+"""A topic may be missing, or another one, for this long: brokers learn of topics one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,48 +85,55 @@ class Fetcher:
         self._config = config
         self._cluster = cluster
         self._clock = clock
-        self._readings: dict[TopicPartition, _Reading] = {}
-        self._ready: deque[TopicPartition] = deque()
+        self._readings: dict[TopicPartition, Reading] = {}
+        self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
+        self._errors: dict[TopicPartition, FolkmootError] = {}
         self._requests: dict[int, _InFlight] = {}
         self._in_flight: dict[str, int] = {}
+        self._retry_at = math.inf
         self._turns = 0
-        self._error: FolkmootError | None = None
 
     # -- what to read -----------------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, offset: int | None, topic_id: str = "") -> None:
         """Read a partition from `offset` on, or from where the reset policy says.
 
-        With a `topic_id`, a later topic of the same name is not mistaken for this one.
+        With a `topic_id`, another topic of the same name is waited out: who gave the id will say
+        what follows. Without, the topic is the one that is found, and its end is an error.
         """
-        self._readings[partition] = reading = _Reading(None, topic_id=topic_id)
-        self._start_at(partition, reading, offset)
+        self.remove(partition)
+        reading = Reading(partition, topic_id, pinned=bool(topic_id))
+        self._readings[partition] = reading
+        if offset is None:
+            self._reset(reading, NoOffset(f"{partition} has no committed offset"))
+        else:
+            self._start_at(reading, offset)
 
     def remove(self, partition: TopicPartition) -> None:
         """Stop reading; what is buffered or in flight is thrown away."""
         self._readings.pop(partition, None)
+        self._errors.pop(partition, None)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`, or at EARLIEST or LATEST."""
+    def seek(self, partition: TopicPartition, place: int) -> None:
+        """Go on at an offset, or at EARLIEST or LATEST. Raises NotAssigned."""
         reading = self._reading(partition)
-        if offset in (EARLIEST, LATEST):
-            self._start_at(partition, reading, None, offset)
-        else:
-            self._start_at(partition, reading, offset)
+        if not reading.pinned:
+            reading.topic_id = ""
+        self._start_at(reading, place)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Hand nothing out, fetch nothing more, or go on."""
+        """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
         self._reading(partition).paused = paused
         if not paused:
-            self._ready.append(partition)
+            self._ready[partition] = None
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is being looked up."""
+        """The next offset to be handed out; None while it is being looked up. Raises NotAssigned."""
         reading = self._reading(partition)
         return None if reading.offset is None else reading.hand_out
 
     def end(self, partition: TopicPartition) -> int:
-        """The high watermark as the last fetch saw it, -1 before the first."""
+        """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._reading(partition).end
 
     def partitions(self) -> Iterable[TopicPartition]:
@@ -141,103 +141,129 @@ class Fetcher:
 
     # -- what was read ----------------------------------------------------------------------------
 
-    def take(self, limit: int) -> list[Record]:
-        """Up to `limit` records of the partition whose turn it is, none if nothing is buffered.
+    def check(self) -> None:
+        """Raise what has made reading a partition impossible, each once."""
+        if self._errors:
+            raise self._errors.pop(next(iter(self._errors)))
 
-        Raises what made reading a partition impossible, once.
-        """
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+    def take(self, limit: int) -> list[Record]:
+        """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
         while self._ready:
-            partition = self._ready.popleft()
+            partition = next(iter(self._ready))
+            del self._ready[partition]
             reading = self._readings.get(partition)
             if reading is None or reading.paused:
                 continue
-            if not reading.decoded and reading.batches:
-                self._decode(partition, reading)
-            records, reading.decoded = reading.decoded[:limit], reading.decoded[limit:]
-            if reading.decoded or reading.batches:
-                self._ready.append(partition)
+            try:
+                records = reading.take(limit)
+            except FolkmootError as error:
+                self._start_at(reading, reading.hand_out)
+                self._stick(reading, error)
+                continue
+            if reading.has_more:
+                self._ready[partition] = None
             if records:
-                at_end = not reading.decoded
-                reading.hand_out = reading.resume if at_end else records[-1].offset + 1
                 return records
         return []
 
-    def put_back(self, partition: TopicPartition, records: list[Record]) -> None:
+    def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
         """Take back the last of the records just taken, which were not handed out after all."""
         reading = self._readings.get(partition)
-        if reading is not None and records:
-            reading.decoded[:0] = records
-            reading.hand_out = records[0].offset
-            self._ready.appendleft(partition)
+        if reading is not None:
+            reading.put_back(rest)
+            self._ready[partition] = None
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
-        self._ask(self._clock())
-        for reply in self._cluster.poll(timeout, wake):
+        now = self._clock()
+        self._ask(now)
+        for reply in self._cluster.poll(min(timeout, max(0.0, self._retry_at - now)), wake):
             self._reply(reply)
 
     # -- requests ---------------------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
-        fetches: dict[str, list[TopicPartition]] = {}
-        look_ups: dict[str, list[TopicPartition]] = {}
-        room = self._config.buffer_bytes - sum(
-            reading.buffered_bytes for reading in self._readings.values()
-        )
-        for partition, reading in self._readings.items():
-            if reading.in_flight or reading.retry_at > now:
+        fetches: dict[str, list[Reading]] = {}
+        look_ups: dict[str, list[Reading]] = {}
+        self._retry_at = math.inf
+        config = self._config
+        room = config.buffer_bytes > sum(each.buffered_bytes for each in self._readings.values())
+        for reading in self._readings.values():
+            if reading.in_flight or reading.stuck:
                 continue
             if reading.offset is not None and (
-                reading.paused
-                or room <= 0
-                or reading.buffered_bytes >= self._config.partition_fetch_bytes
+                reading.paused or not room or reading.buffered_bytes >= config.partition_fetch_bytes
             ):
                 continue
-            address = self._cluster.leader_address(partition)
-            if address is None or not self._same_topic(partition, reading):
-                self._cluster.want(partition.topic)
-                continue  # metadata is on its way
-            wanted = look_ups if reading.offset is None else fetches
-            wanted.setdefault(address, []).append(partition)
+            if reading.retry_at > now:
+                self._retry_at = min(self._retry_at, reading.retry_at)
+                continue
+            if not self._is_there(reading, now):
+                continue
+            address = self._cluster.leader_address(reading.partition)
+            if address is not None:
+                wanted = look_ups if reading.offset is None else fetches
+                wanted.setdefault(address, []).append(reading)
         for address, some in look_ups.items():
-            self._look_up(address, some)
+            self._look_up(address, some[:ENTRIES])
         for address, some in fetches.items():
             if self._in_flight.get(address, 0) < FETCHES_IN_FLIGHT:
-                self._fetch(address, some)
+                self._fetch(address, some[:ENTRIES])
 
-    def _fetch(self, address: str, some: list[TopicPartition]) -> None:
+    def _is_there(self, reading: Reading, now: float) -> bool:
+        """Whether the topic being read is the one that brokers know of now; asks them if it is not."""
+        topic = reading.partition.topic
+        known = self._cluster.topic_id(topic)
+        if known is not None and reading.topic_id in ("", known):
+            reading.topic_id, reading.gone_since = known, None
+            return True
+        missing = self._cluster.is_missing(topic)
+        if known is None and not missing:
+            return False  # metadata is on its way
+        self._cluster.refresh()
+        if reading.gone_since is None:
+            reading.gone_since = now
+        if now - reading.gone_since >= GONE_PATIENCE and not reading.pinned:
+            if missing:
+                self._stick(
+                    reading, UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
+                )
+            else:
+                what = f"topic {topic} was deleted and created again"
+                self._stick(reading, StaleTopicId(f"{what}: seek() to read the new one"))
+        return False
+
+    def _fetch(self, address: str, some: Sequence[Reading]) -> None:
         config = self._config
         entries = []
         for each in some:
-            reading = self._readings[each]
-            assert reading.offset is not None
-            epoch = self._cluster.leader_epoch(each)
-            size = config.partition_fetch_bytes
-            entries.append(FetchEntry(*_key(each, reading), epoch, reading.offset, size))
+            assert each.offset is not None
+            epoch = self._cluster.leader_epoch(each.partition)
+            entries.append(
+                FetchEntry(*_key(each), epoch, each.offset, config.partition_fetch_bytes)
+            )
         request = FetchRequest(
             config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes, entries
         )
         self._send(address, Api.FETCH, request, some)
 
-    def _look_up(self, address: str, some: list[TopicPartition]) -> None:
-        entries = []
-        for each in some:
-            reading = self._readings[each]
-            assert reading.look_up is not None
-            entries.append(ListOffsetsEntry(*_key(each, reading), reading.look_up))
+    def _look_up(self, address: str, some: Sequence[Reading]) -> None:
+        entries = [ListOffsetsEntry(*_key(each), each.look_up) for each in some]
         self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), some)
 
-    def _send(self, address: str, api: Api, request: object, some: list[TopicPartition]) -> None:
+    def _send(self, address: str, api: Api, request: object, some: Sequence[Reading]) -> None:
         timeout = self._config.request_timeout
-        correlation_id = self._cluster.send(address, api, request, timeout=timeout)
-        turns = tuple((each, self._readings[each].turn) for each in some)
+        try:
+            correlation_id = self._cluster.send(address, api, request, timeout=timeout)
+        except RetriableError as error:
+            for each in some:
+                self._refused(each, error)
+            return
+        turns = tuple((each.partition, each.turn) for each in some)
         self._requests[correlation_id] = _InFlight(turns)
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
         for each in some:
-            self._readings[each].in_flight = True
+            each.in_flight = True
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -253,123 +279,86 @@ class Fetcher:
                 continue  # removed, or sent elsewhere by a seek, while this was under way
             reading.in_flight = False
             if reply.error is not None:
-                self._refused(partition, reading, reply.error, None)
+                self._refused(reading, reply.error)
             elif isinstance(reply.response, FetchResponse):
-                result = reply.response.results[position]
-                self._fetched(partition, reading, result, payloads[position])
+                self._fetched(reading, reply.response.results[position], payloads[position])
             elif isinstance(reply.response, ListOffsetsResponse):
                 found = reply.response.results[position]
                 if found.error:
-                    error = from_wire(found.error, found.message)
-                    self._refused(partition, reading, error, found.leader)
+                    self._refused(reading, from_wire(found.error, found.message), found.leader)
                 else:
-                    self._start_at(partition, reading, found.offset)
+                    self._start_at(reading, found.offset)
 
-    def _fetched(
-        self, partition: TopicPartition, reading: _Reading, result: FetchResult, data: memoryview
-    ) -> None:
+    def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
         if result.error:
-            error = from_wire(result.error, result.message)
-            self._refused(partition, reading, error, result.leader)
+            self._refused(reading, from_wire(result.error, result.message), result.leader)
             return
+        reading.failures = 0
         reading.end = result.high_watermark
-        if not len(data):
-            return
+        fetched = []
         try:
-            batches = list(batch.split(data))
-        except FolkmootError as error:
-            self._refused(partition, reading, error, None)
-            return
-        if not reading.batches and not reading.decoded:
-            self._ready.append(partition)
-        reading.batches.extend(batches)
-        reading.buffered_bytes += len(data)
-        reading.offset = batches[-1][0].next_offset
+            for header, view in batch.split(data):
+                fetched.append((header, view))
+        except CorruptBatch as error:
+            # What came before it is handed out first; then the next fetch begins with it.
+            if not fetched:
+                self._stick(reading, CorruptBatch(_about(reading, error)))
+        if fetched:
+            reading.buffer(fetched)
+            self._ready[reading.partition] = None
 
     def _refused(
-        self,
-        partition: TopicPartition,
-        reading: _Reading,
-        error: FolkmootError,
-        leader: BrokerInfo | None,
+        self, reading: Reading, error: FolkmootError, leader: BrokerInfo | None = None
     ) -> None:
-        """Try again where that can help; what cannot is raised by the next `take`."""
+        """Try again where that can help; what cannot is told by `check`."""
+        reading.failures += 1
         reading.retry_at = self._clock() + RETRY_PAUSE
         match error:
-            case OffsetOutOfRange() if self._config.auto_offset_reset != "error":
-                reset = self._config.auto_offset_reset
-                log.warning("%s: %s; going on at %s", partition, error, reset)
-                self._start_at(partition, reading, None)
-            case NotLeader() if leader is not None:
+            case OffsetOutOfRange():
+                self._reset(reading, OffsetOutOfRange(_about(reading, error)))
+            case NotLeader() if leader is not None and reading.failures == 1:
                 reading.retry_at = 0.0  # the cluster knows the leader from this very answer
             case RetriableError():
-                log.debug("%s: %s", partition, error)
+                log.debug("%s: %s", reading.partition, error)
             case _:
-                reading.paused = True  # until the application decides: it may seek past it
-                self._error = type(error)(f"{partition}: {error}")
+                self._stick(reading, type(error)(_about(reading, error)))
 
     # -- details ----------------------------------------------------------------------------------
 
-    def _decode(self, partition: TopicPartition, reading: _Reading) -> None:
-        """Open the next batch; its first records may lie before the place where we started."""
-        header, data = reading.batches.popleft()
-        reading.buffered_bytes -= header.length
-        reading.resume = header.next_offset
-        try:
-            records = batch.records_of(partition.topic, partition.partition, header, data)
-        except FolkmootError as error:
-            self._start_at(partition, reading, reading.hand_out)
-            reading.paused = (
-                True  # nothing behind it is handed out: the application may seek past it
-            )
-            raise type(error)(f"{partition}, batch at {header.base_offset}: {error}") from None
-        if header.base_offset < reading.hand_out:
-            records = [record for record in records if record.offset >= reading.hand_out]
-        reading.decoded = records
-        if not records:
-            reading.hand_out = max(reading.hand_out, header.next_offset)
-
-    def _start_at(
-        self,
-        partition: TopicPartition,
-        reading: _Reading,
-        offset: int | None,
-        look_up: int | None = None,
-    ) -> None:
-        """Forget what is buffered or in flight; go on at `offset`, or at what `look_up` gives."""
+    def _start_at(self, reading: Reading, place: int) -> None:
         self._turns += 1
-        reading.turn = self._turns
-        reading.in_flight = False
-        reading.batches.clear()
-        reading.decoded = []
-        reading.buffered_bytes = 0
-        reading.offset = offset
-        if offset is not None:
-            reading.hand_out = offset
-            reading.paused = False
+        reading.start_at(place, self._turns)
+        self._errors.pop(reading.partition, None)
+
+    def _reset(self, reading: Reading, reason: FolkmootError) -> None:
+        """Go on where the policy says."""
+        policy = self._config.auto_offset_reset
+        if policy == "error":
+            hint = "and auto_offset_reset is 'error': seek()"
+            self._stick(reading, type(reason)(f"{reason}, {hint}"))
             return
-        if look_up is None:
-            if self._config.auto_offset_reset == "error":
-                reading.paused = True
-                self._error = NoOffset(
-                    f"{partition} has no committed offset and auto_offset_reset is 'error': seek()"
-                )
-            look_up = LATEST if self._config.auto_offset_reset == "latest" else EARLIEST
-        reading.look_up = look_up
+        if isinstance(reason, OffsetOutOfRange):
+            log.warning("%s; going on at the %s offset", reason, policy)
+        self._start_at(reading, LATEST if policy == "latest" else EARLIEST)
 
-    def _same_topic(self, partition: TopicPartition, reading: _Reading) -> bool:
-        known = self._cluster.topic_id(partition.topic)
-        if not reading.topic_id and known is not None:
-            reading.topic_id = known
-        return known is not None and known == reading.topic_id
+    def _stick(self, reading: Reading, error: FolkmootError) -> None:
+        """Read no further until the application has decided where."""
+        reading.stuck = True
+        self._errors[reading.partition] = error
 
-    def _reading(self, partition: TopicPartition) -> _Reading:
+    def _reading(self, partition: TopicPartition) -> Reading:
         try:
             return self._readings[partition]
         except KeyError:
             raise NotAssigned(f"{partition} is not assigned to this consumer") from None
 
 
-def _key(partition: TopicPartition, reading: _Reading) -> tuple[str, str, int]:
+def _key(reading: Reading) -> tuple[str, str, int]:
     """The first three fields of an entry: topic, its id, partition."""
-    return partition.topic, reading.topic_id, partition.partition
+    return reading.partition.topic, reading.topic_id, reading.partition.partition
+
+
+def _about(reading: Reading, error: FolkmootError) -> str:
+    """The error's sentence with the partition's name in it."""
+    name, said = str(reading.partition), str(error)
+    return said if name in said else f"{name}: {said}"

@@ -5,44 +5,58 @@ processed when the application asks for more or says so; only processed offsets 
 Owned by the thread that polls the consumer.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
-from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.records import TopicPartition
+
+
+@dataclass(slots=True)
+class Progress:
+    """The three offsets of one partition; None as long as there is none."""
+
+    handed_out: int | None = None
+    processed: int | None = None
+    committed: int | None = None
 
 
 class Positions:
-    """The offsets of all partitions of a consumer."""
+    """The progress of all partitions of a consumer.
+
+    A partition that is given up or read from elsewhere is forgotten, and begins with a new object:
+    whoever still writes to the old one changes nothing that would be committed.
+    """
 
     def __init__(self) -> None:
-        self._handed_out: dict[TopicPartition, int] = {}
-        self._processed: dict[TopicPartition, int] = {}
-        self._committed: dict[TopicPartition, int] = {}
+        self._progress: dict[TopicPartition, Progress] = {}
 
-    def hand_out(self, records: Iterable[Record]) -> None:
-        """These records are with the application now."""
-        for record in records:
-            self._handed_out[record.topic_partition] = record.offset + 1
+    def of(self, partition: TopicPartition) -> Progress:
+        """The progress of a partition, to be read and written."""
+        return self._progress.setdefault(partition, Progress())
 
     def process_all(self) -> None:
         """The application is done with everything that it was handed."""
-        self._processed.update(self._handed_out)
+        for progress in self._progress.values():
+            progress.processed = progress.handed_out
 
     def processed(self, partition: TopicPartition) -> int | None:
-        return self._processed.get(partition)
+        progress = self._progress.get(partition)
+        return None if progress is None else progress.processed
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These offsets are in ZooKeeper."""
-        self._committed.update(offsets)
+        for partition, offset in offsets.items():
+            if partition in self._progress:
+                self._progress[partition].committed = offset
 
     def uncommitted(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
         """What is processed but not committed, of the partitions `owned`."""
         return {
-            partition: offset
-            for partition, offset in self._processed.items()
-            if partition in owned and self._committed.get(partition) != offset
+            partition: progress.processed
+            for partition, progress in self._progress.items()
+            if partition in owned and progress.processed not in (None, progress.committed)
         }
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer read here, or is read from elsewhere."""
-        for offsets in (self._handed_out, self._processed, self._committed):
-            offsets.pop(partition, None)
+        self._progress.pop(partition, None)

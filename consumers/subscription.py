@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Rebalanced, Revoking
 from folkmoot.consumers.fetcher import Fetcher
-from folkmoot.consumers.member import Member
+from folkmoot.consumers.member import Member, MemberSettings
 from folkmoot.consumers.positions import Positions
 from folkmoot.coordination.bell import Bell
 from folkmoot.protocol.errors import NotOwner, RequestTimeout
@@ -36,6 +37,28 @@ class Callbacks:
     on_revoke: OnPartitions
     on_lost: OnPartitions
     on_rebalance: Callable[[Rebalanced], None]
+
+    @classmethod
+    def of(cls, consumer: Any, *given: Callable[[Any, Any], None] | None) -> Self:
+        """The application's callbacks in the order of the fields, with `consumer` as first argument."""
+        bound = [_ignore if each is None else partial(each, consumer) for each in given]
+        return cls(on_assign=bound[0], on_revoke=bound[1], on_lost=bound[2], on_rebalance=bound[3])
+
+
+def _ignore(notice: object) -> None:
+    """The callback of an application that does not want to be told."""
+
+
+def settings_of(config: ConsumerConfig) -> MemberSettings:
+    """What the member must know of its consumer's config, which has a group."""
+    assert config.group is not None
+    return MemberSettings(
+        group=config.group,
+        topics=tuple(config.topics),
+        client_id=config.client_id,
+        hand_over=config.hand_over,
+        session_timeout=config.session_timeout,
+    )
 
 
 class Subscription:
@@ -61,12 +84,8 @@ class Subscription:
         self._notices: deque[Notice] = deque()
         self._awaited: dict[int, list[Committed]] = {}
         self._token = 0
-        self._commit_at = time.monotonic() + config.commit_interval
-
-    @property
-    def due(self) -> bool:
-        """The next automatic commit is due; `serve` makes it."""
-        return time.monotonic() >= self._commit_at
+        self.commit_at = time.monotonic() + config.commit_interval
+        """When the next automatic commit is due; `serve` makes it."""
 
     def serve(self) -> None:
         """Act on what the group thread said since the last time, and commit when it is due."""
@@ -84,25 +103,35 @@ class Subscription:
                     self._callbacks.on_rebalance(notice)
                 case Left():
                     self.left = True
-        if self.due:
-            self._commit_at = time.monotonic() + self._config.commit_interval
+        if time.monotonic() >= self.commit_at:
+            self.commit_at = time.monotonic() + self._config.commit_interval
             offsets = self._positions.uncommitted(self.epochs)
             if offsets and self._config.auto_commit:
                 self._token += 1
-                self.member.commit(self._token, offsets)
+                self.member.commit(self._token, offsets, self.epochs)
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
         """Commit and wait. Raises NotOwner, RequestTimeout."""
+        ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
+        refused = offsets.keys() - ours.keys()
+        if ours:
+            refused |= self._commit(ours, timeout)
+        if refused:
+            some = ", ".join(map(str, sorted(refused)))
+            raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
+
+    def _commit(self, offsets: dict[TopicPartition, int], timeout: float) -> set[TopicPartition]:
+        """Commit and wait; the partitions that were refused."""
         self._token += 1
         token = self._token
         outcomes = self._awaited[token] = []
-        self.member.commit(token, offsets)
+        self.member.commit(token, offsets, self.epochs)
         deadline = time.monotonic() + timeout
         try:
             while True:
                 self._pump()
                 if sum(len(each.offsets) + len(each.refused) for each in outcomes) == len(offsets):
-                    break
+                    return set().union(*(each.refused for each in outcomes))
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise RequestTimeout(
@@ -112,22 +141,27 @@ class Subscription:
                 self._bell.wait(min(remaining, _LOOK))
         finally:
             del self._awaited[token]
-        refused = sorted(frozenset().union(*(each.refused for each in outcomes)))
-        if refused:
-            some = ", ".join(map(str, refused))
-            raise NotOwner(f"not committed, another member owns it now: {some}")
 
     def leave(self, deadline: float) -> None:
-        """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic)."""
+        """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic).
+
+        Raises what a callback raised, or what has ended the group thread, once all is given up.
+        """
         self.member.begin_to_leave()
+        error: Exception | None = None
         while not self.left and self.member.error is None:
-            self.serve()
+            try:
+                self.serve()
+            except Exception as raised:
+                error = error or raised
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
             if not self.left:
                 self._bell.wait(min(remaining, _LOOK))
         self.member.stop(max(0.0, deadline - time.monotonic()))
+        if error is not None:
+            raise error
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -155,20 +189,26 @@ class Subscription:
     def _assigned(self, notices: list[Assigned]) -> None:
         """Nothing is fetched before the callback has returned: it may seek."""
         for notice in notices:
+            self._positions.forget(notice.partition)  # what was true in an earlier time of ours
             self.epochs[notice.partition] = notice.epoch
             self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
         self._callbacks.on_assign([notice.partition for notice in notices])
 
     def _revoking(self, notices: list[Revoking]) -> None:
+        """The application finishes; what it has processed by then is committed with the release."""
         partitions = [each.partition for each in notices if each.partition in self.epochs]
-        for partition in partitions:
-            self._fetcher.remove(partition)
-        if partitions:
-            self._callbacks.on_revoke(partitions)
-        for partition in partitions:
-            final = self._positions.processed(partition) if self._config.auto_commit else None
-            self._forget(partition)
-            self.member.drained(partition, final)
+        finished = False
+        try:
+            if partitions:
+                self._callbacks.on_revoke(partitions)
+            finished = True
+        finally:  # what the callback raises must not keep the partitions from others
+            for partition in partitions:
+                commits = finished and self._config.auto_commit
+                final = self._positions.processed(partition) if commits else None
+                epoch = self.epochs[partition]
+                self._forget(partition)
+                self.member.drained(partition, epoch, final)
 
     def _lost(self, notices: list[Lost]) -> None:
         partitions = [each.partition for each in notices if each.partition in self.epochs]

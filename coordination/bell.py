@@ -8,7 +8,7 @@ doubled rings do no harm.
 import os
 import select
 from contextlib import suppress
-from threading import Lock
+from threading import RLock
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +19,9 @@ class Bell:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._open = True
-        self._lock = Lock()  # a late ring must not write to a closed, perhaps reused, descriptor
+        # A late ring must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
+        # handler may ring while the thread that it interrupts does.
+        self._lock = RLock()
 
     def fileno(self) -> int:
         return self._reader

@@ -34,3 +34,14 @@ def parse(zookeeper: str) -> ConnectString:
             f"{chroot!r} is not a path"
         )
     return ConnectString(",".join(names), chroot)
+
+
+def addresses(zookeeper: str) -> list[tuple[str, int]]:
+    """Host and port of every server of a connect string. Raises ConfigError."""
+    found = []
+    for name in parse(zookeeper).servers.split(","):
+        host, colon, port = name.rpartition(":")
+        if not colon or "]" in port:
+            host, port = name, "2181"
+        found.append((host.strip("[]"), int(port)))
+    return found

@@ -42,6 +42,7 @@ from folkmoot.coordination.operations import (
     Set,
     Stat,
     StoreError,
+    Sync,
     Write,
 )
 from folkmoot.coordination.store import Outcome
@@ -99,6 +100,8 @@ def _begin(client: KazooClient, chroot: str, operation: Operation) -> IAsyncResu
             return client.exists_async(_absolute(chroot, path), _watch(watch))
         case Children(path, watch):
             return client.get_children_async(_absolute(chroot, path), _watch(watch))
+        case Sync(path):
+            return client.sync_async(_absolute(chroot, path))
         case Create(path, data, ephemeral, sequence):
             return client.create_async(
                 _absolute(chroot, path), data, ephemeral=ephemeral, sequence=sequence
@@ -144,6 +147,8 @@ def outcome(operation: Operation, chroot: str, result: IAsyncResult[Any]) -> Out
             return Outcome(answer, None)
         case Multi(writes):
             return _multi_outcome(writes, chroot, answer)
+        case Sync():
+            return Outcome(None, None)
         case _:
             return Outcome(_written(operation, chroot, answer), None)
 

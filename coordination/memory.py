@@ -20,6 +20,7 @@ from folkmoot.coordination.operations import (
     SessionLost,
     Stat,
     StoreError,
+    Sync,
     refusal,
 )
 from folkmoot.coordination.store import Outcome, SessionState
@@ -132,7 +133,9 @@ class MemoryZooKeeper:
             try:
                 if store.session_id not in self._sessions:
                     raise SessionLost(_OVER)
-                if isinstance(operation, Get | Exists | Children):
+                if isinstance(operation, Sync):
+                    outcome = Outcome(None, None)
+                elif isinstance(operation, Get | Exists | Children):
                     tree = self._tree if view is None else view
                     outcome = Outcome(_read(tree, operation), None)
                     late = self._watch(store, operation, tree)

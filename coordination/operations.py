@@ -67,6 +67,16 @@ class Children(msgspec.Struct, frozen=True):
     watch: Ring | None = None
 
 
+class Sync(msgspec.Struct, frozen=True):
+    """Let the server that we are connected to catch up with the leader. → None.
+
+    Reads of one session are in order, but a new session may land on a server that lags; what is
+    read after a Sync is at least as new as every write that was answered before it.
+    """
+
+    path: str = "/"
+
+
 class Create(msgspec.Struct, frozen=True):
     """Create a node → its path (with the number that a sequence appends). Raises NodeExists, NoNode."""
 
@@ -107,7 +117,7 @@ class Multi(msgspec.Struct, frozen=True):
     writes: tuple[Write, ...]
 
 
-Operation = Get | Exists | Children | Create | Set | Delete | Multi
+Operation = Get | Exists | Children | Sync | Create | Set | Delete | Multi
 
 _T = TypeVar("_T")
 Verb = Generator[Operation, Any, _T]

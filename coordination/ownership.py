@@ -6,7 +6,11 @@ itself wrote last. A zombie's commit therefore fails for ever (a check of the ow
 do: a node deleted and created again has version 0 again).
 
 Each verb ends with a definite answer even if a reply is lost: it reads back and recognises its own
-hand by the nonce and the epoch. SessionLost is the only error that gets out.
+hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
+follows is conditional, and a write that was refused is followed by reads that are not older than it.
+So a refusal is no verdict either: whoever was refused looks whose epoch it is.
+
+SessionLost gets out, and Malformed for an offset that somebody else has written over.
 """
 
 from collections.abc import Mapping
@@ -16,6 +20,7 @@ import msgspec
 from folkmoot.coordination import paths
 from folkmoot.coordination.operations import (
     ANY_VERSION,
+    BadVersion,
     Check,
     ConnectionLost,
     Create,
@@ -28,10 +33,11 @@ from folkmoot.coordination.operations import (
     NoNode,
     Ring,
     Set,
+    StoreError,
     Verb,
     Write,
 )
-from folkmoot.coordination.questions import surely
+from folkmoot.coordination.questions import Malformed, decode, surely
 from folkmoot.coordination.store import ensure
 from folkmoot.protocol.records import TopicPartition
 
@@ -90,6 +96,7 @@ class Claimant(msgspec.Struct, frozen=True):
 _encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
+_NOBODY = Owner("", "", 0, 0.0)
 
 
 def claim(
@@ -111,15 +118,18 @@ def claim(
     group, (topic, number) = me.group, partition
     offset_path = paths.offset(group, topic, number)
     owner_path = paths.owner(group, topic, number)
+    epoch = 0  # of the attempt under way
+    in_doubt = False  # an attempt was sent and not answered: it may have won, whatever reads say
     while True:
         try:
             old = yield from _offset_node(group, partition)
             if steal_from is not None and (yield from owner_of(group, partition)) != steal_from:
                 steal_from = None
-            was = _state_decoder.decode(old.data)
+            was = _state(offset_path, old)
             kept = was.offset if was.topic_id in ("", topic_id) else None
-            new = OffsetState(kept, was.epoch + 1, me.member, me.nonce, topic_id)
-            owner = Owner(me.member, me.nonce, new.epoch, me.hand_over)
+            epoch = was.epoch + 1
+            new = OffsetState(kept, epoch, me.member, me.nonce, topic_id)
+            owner = Owner(me.member, me.nonce, epoch, me.hand_over)
             writes: list[Write] = [
                 Check(paths.plan(group), plan_version),
                 Check(paths.member(group, me.member), ANY_VERSION),
@@ -131,6 +141,10 @@ def claim(
             results = yield Multi(tuple(writes))
             held = Claim(new, results[2])
         except MultiFailed as refusal:
+            _check_foreseen(refusal)
+            found = (yield from _held(me, partition, epoch)) if in_doubt else None
+            if found is not None:
+                return (yield from _watched(me, partition, found, ring))
             if isinstance(refusal.cause, NodeExists):
                 blocking = yield from _watch_owner(group, partition, ring)
                 if blocking is not None:
@@ -142,7 +156,8 @@ def claim(
                 yield from _ensure_parents(group, topic)
             continue  # the offset moved, or an owner came or went: look again
         except ConnectionLost:
-            found = yield from _held(me, partition)
+            in_doubt = True
+            found = yield from _held(me, partition, epoch)
             if found is None:
                 continue
             held = found
@@ -156,25 +171,22 @@ def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | 
     """
     group, (topic, number) = me.group, partition
     state = held.state if offset is None else msgspec.structs.replace(held.state, offset=offset)
+    let_go: tuple[Write, ...] = (Delete(paths.owner(group, topic, number)),)
     version = held.version
     while True:
         try:
-            yield Multi(
-                (
-                    Set(paths.offset(group, topic, number), _encode(state), version),
-                    Delete(paths.owner(group, topic, number)),
-                )
-            )
+            yield Multi((Set(paths.offset(group, topic, number), _encode(state), version), *let_go))
             return
-        except MultiFailed:
-            return
-        except ConnectionLost:
-            again = yield from _held(me, partition)
-            if again is None or again.state.epoch != held.state.epoch:
+        except (MultiFailed, ConnectionLost) as refusal:
+            _check_foreseen(refusal)
+            found = yield from _held(me, partition, state.epoch)
+            if found is None:
                 return
-            version = again.version
+            version = found.version
             if (yield from owner_of(group, partition)) is None:
-                return
+                if found.state.offset == state.offset:
+                    return
+                let_go = ()  # the owner's node was removed by hand: the offset still counts
 
 
 def commit(
@@ -183,6 +195,7 @@ def commit(
     """Write the offset of every partition under its claim; many partitions per transaction.
 
     One fenced partition fails the transaction it is in: it is taken out and the rest is sent again.
+    An offset may be written more than once, never under another epoch than its claim's.
     """
     done: dict[TopicPartition, Claim | Fenced] = {}
     todo = {
@@ -198,9 +211,8 @@ def commit(
         try:
             versions: list[int] = yield Multi(writes)
         except MultiFailed as refusal:
-            fenced = some[refusal.failed]
-            del todo[fenced]
-            done[fenced] = Fenced()
+            _check_foreseen(refusal)
+            yield from _sort_out(me, [some[refusal.failed]], todo, done)
         except ConnectionLost:
             yield from _sort_out(me, some, todo, done)
         else:
@@ -221,20 +233,38 @@ def owner_of(group: str, partition: TopicPartition) -> Verb[Owner | None]:
 
 
 def committed(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
-    """The offset's node as it is, None if nobody ever claimed the partition."""
+    """The offset's node as it is, None if nobody ever claimed the partition. Raises Malformed."""
+    path = paths.offset(group, *partition)
     try:
-        node: Node = yield from surely(Get(paths.offset(group, *partition)))
+        node: Node = yield from surely(Get(path))
     except NoNode:
         return None
-    return _state_decoder.decode(node.data)
+    return _state(path, node)
+
+
+def _state(path: str, node: Node) -> OffsetState:
+    """Raises Malformed: an offset cannot be guessed. An empty node was created and never claimed."""
+    return decode(_state_decoder, path, node) if node.data else OffsetState()
 
 
 def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Verb[Owner | None]:
+    """An owner that is none, written by hand, is a nobody that will not let go: it can be stolen from."""
+    path = paths.owner(group, *partition)
     try:
-        node: Node = yield from surely(Get(paths.owner(group, *partition), ring))
+        node: Node = yield from surely(Get(path, ring))
     except NoNode:
         return None
-    return _owner_decoder.decode(node.data)
+    try:
+        return decode(_owner_decoder, path, node)
+    except Malformed:
+        return _NOBODY
+
+
+def _check_foreseen(error: StoreError) -> None:
+    """Raises a refusal that no other member can have caused: asking again would be no help."""
+    foreseen = BadVersion | NodeExists | NoNode
+    if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
+        raise error
 
 
 def _watched(
@@ -244,14 +274,19 @@ def _watched(
     return held if (yield from verify(me, partition, held, ring)) else Stale()
 
 
-def _held(me: Claimant, partition: TopicPartition) -> Verb[Claim | None]:
-    """What this incarnation holds, read back after a lost reply; None if the fence is not ours."""
+def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Verb[Claim | None]:
+    """What this incarnation holds under that epoch, read back in doubt; None if the fence is not ours.
+
+    The nonce alone would not do: an earlier epoch of the same incarnation is not the one asked for.
+    """
+    path = paths.offset(me.group, *partition)
     try:
-        node: Node = yield from surely(Get(paths.offset(me.group, *partition)))
+        node: Node = yield from surely(Get(path))
     except NoNode:
         return None
-    state = _state_decoder.decode(node.data)
-    return Claim(state, node.stat.version) if state.nonce == me.nonce else None
+    state = _state(path, node)
+    ours = (state.nonce, state.epoch) == (me.nonce, epoch)
+    return Claim(state, node.stat.version) if ours else None
 
 
 def _sort_out(
@@ -260,11 +295,11 @@ def _sort_out(
     todo: dict[TopicPartition, Claim],
     done: dict[TopicPartition, Claim | Fenced],
 ) -> Verb[None]:
-    """After a lost reply: which of `some` were written, which must be sent again, which are fenced."""
+    """In doubt: which of `some` were written, which must be sent again, which are fenced."""
     for each in some:
         sent = todo[each]
-        found = yield from _held(me, each)
-        if found is None or found.state.epoch != sent.state.epoch:
+        found = yield from _held(me, each, sent.state.epoch)
+        if found is None:
             done[each] = Fenced()
             del todo[each]
         elif found.state.offset == sent.state.offset:
@@ -285,7 +320,7 @@ def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
             yield from _ensure_parents(group, partition.topic)
         try:
             yield Create(path, _encode(OffsetState()))
-        except NodeExists:
+        except (NodeExists, NoNode):  # somebody was faster, or removes it by hand
             continue
 
 

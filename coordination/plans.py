@@ -12,6 +12,7 @@ import msgspec
 from folkmoot.coordination import members, paths
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import (
+    ANY_VERSION,
     BadVersion,
     ConnectionLost,
     Get,
@@ -21,7 +22,8 @@ from folkmoot.coordination.operations import (
     Set,
     Verb,
 )
-from folkmoot.coordination.questions import surely
+from folkmoot.coordination.questions import Malformed, decode, surely
+from folkmoot.coordination.store import ensure
 from folkmoot.coordination.topics import TopicInfo, read
 
 
@@ -59,10 +61,23 @@ _decoder = msgspec.json.Decoder(Plan)
 
 
 def get(group: str, watch: Ring | None = None) -> Verb[VersionedPlan]:
-    """The current plan, an empty one if none was made yet. Raises NoNode if there is no such group."""
-    node: Node = yield from surely(Get(paths.plan(group), watch))
-    plan = _decoder.decode(node.data) if node.data else Plan()
-    return VersionedPlan(plan, node.stat.version)
+    """The current plan: an empty one if none was made yet, with version -1 if there is no group.
+
+    A plan that is none counts as empty, so that the next one heals the group.
+    """
+    try:
+        node: Node = yield from surely(Get(paths.plan(group), watch))
+    except NoNode:
+        return VersionedPlan(Plan(), ANY_VERSION)
+    return VersionedPlan(_legible(paths.plan(group), node), node.stat.version)
+
+
+def _legible(path: str, node: Node) -> Plan:
+    try:
+        plan = decode(_decoder, path, node) if node.data else Plan()
+    except Malformed:
+        return Plan()
+    return plan if plan.assignment.keys() <= plan.topics.keys() else Plan()
 
 
 def replace(group: str, known: dict[str, MemberInfo], decide: Decide) -> Verb[bool]:
@@ -73,10 +88,10 @@ def replace(group: str, known: dict[str, MemberInfo], decide: Decide) -> Verb[bo
     `known` is the caller's memory of what members published, which never changes: it is brought up
     to date, so that the next plan reads newcomers only.
     """
-    try:
-        current = yield from get(group)
-    except NoNode:
-        return False
+    current = yield from get(group)
+    if current.version == ANY_VERSION:
+        yield from ensure(paths.plan(group))
+        return False  # somebody deleted the group under our feet: look again
     infos: dict[str, MemberInfo] = {}
     for name in (yield from members.names(group)):
         found = known.get(name) or (yield from members.info(group, name))

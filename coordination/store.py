@@ -5,6 +5,7 @@ Two implementations pass one contract suite: `zookeeper.ZooKeeperStore` (kazoo) 
 for good, and whoever needs another opens one: no write of an old session ever runs in a new one.
 """
 
+import time
 from collections.abc import Callable
 from enum import Enum
 from threading import Event
@@ -17,9 +18,11 @@ from folkmoot.coordination.operations import (
     Create,
     NodeExists,
     Operation,
+    SessionLost,
     StoreError,
     Verb,
 )
+from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 _T = TypeVar("_T")
 
@@ -82,8 +85,11 @@ Connect = Callable[[float], Store]
 """Opens a session with the session timeout given, in seconds. Raises ZooKeeperUnreachable."""
 
 
-def perform(store: Store, operation: Operation) -> Any:
-    """Carry an operation out and wait for its result. Raises what the operation raises."""
+def perform(store: Store, operation: Operation, timeout: float | None = None) -> Any:
+    """Carry an operation out and wait for its result. Raises what the operation raises.
+
+    With a `timeout`, raises TimeoutError when there was no answer by then; it may still be done.
+    """
     finished = Event()
     outcomes: list[Outcome] = []
 
@@ -92,7 +98,8 @@ def perform(store: Store, operation: Operation) -> Any:
         finished.set()
 
     store.submit(operation, done)
-    finished.wait()
+    if not finished.wait(timeout):
+        raise TimeoutError
     (outcome,) = outcomes
     if outcome.error is not None:
         raise outcome.error
@@ -106,6 +113,32 @@ def run(store: Store, verb: Verb[_T]) -> _T:
         while True:
             try:
                 result = perform(store, operation)
+            except StoreError as error:
+                operation = verb.throw(error)
+            else:
+                operation = verb.send(result)
+    except StopIteration as stop:
+        returned: _T = stop.value
+        return returned
+
+
+def ask(store: Store, verb: Verb[_T], timeout: float) -> _T:
+    """As `run`, for a verb that only reads, and with an end: it never waits for longer than `timeout`.
+
+    Raises ZooKeeperUnreachable when there is no answer in time, or no session any more.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        operation = next(verb)
+        while True:
+            try:
+                result = perform(store, operation, max(0.0, deadline - time.monotonic()))
+            except SessionLost:
+                raise ZooKeeperUnreachable("the ZooKeeper session was lost") from None
+            except TimeoutError:
+                raise ZooKeeperUnreachable(
+                    f"ZooKeeper did not answer within {timeout:g} s"
+                ) from None
             except StoreError as error:
                 operation = verb.throw(error)
             else:

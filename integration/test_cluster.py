@@ -15,6 +15,7 @@ from folkmoot.coordination.store import run
 from folkmoot.coordination.zookeeper import connect
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 from tests.waiting import eventually
@@ -50,9 +51,8 @@ def create_topic(cluster: ContainerCluster) -> str:
     name = f"topic-{uuid4().hex[:8]}"
     store = connect(cluster.connect_string, SESSION_TIMEOUT)
     try:
-        alive = list(run(store, brokers.live()))
-        assert alive == [1, 2]
-        info = run(store, topics.create(name, PARTITIONS, alive))
+        eventually(lambda: list(run(store, brokers.live())) == [1, 2])
+        info = run(store, topics.create(name, PARTITIONS, [1, 2]))
         assert sorted(info.partitions) == [[1], [1], [2], [2]]
     finally:
         store.close()
@@ -102,22 +102,34 @@ def test_a_broker_killed_and_started_again_has_all_that_it_acknowledged(
     topic = create_topic(cluster)
     victim = cluster.broker(1)
     address = victim.address
-    values = [b"value-%d" % number for number in range(3000)]
-    options = {"request_timeout": 2.0, "linger": 0.0, "batch_bytes": 4096}
-    with Producer(zookeeper=cluster.connect_string, **options) as producer:
-        deliveries = [
-            producer.send(topic, value, b"%d" % n) for n, value in enumerate(values[:1000])
-        ]
-        acknowledged = [each.result(DELIVERED_WITHIN) for each in deliveries]
-        deliveries += [
-            producer.send(topic, value, b"%d" % n) for n, value in enumerate(values[1000:])
-        ]
+    sent: list[tuple[bytes, Delivery]] = []
+    enough = threading.Event()
+
+    with Producer(zookeeper=cluster.connect_string, request_timeout=2.0) as producer:
+
+        def keep_sending() -> None:
+            while not enough.wait(0.001):
+                value = b"value-%d" % len(sent)
+                sent.append((value, producer.send(topic, value, value)))
+
+        def next_ones_arrive() -> bool:
+            return sum(delivery.done() for _, delivery in sent[already:]) > 200
+
+        sender = threading.Thread(target=keep_sending, daemon=True)
+        sender.start()
+        already = 0
+        eventually(next_ones_arrive, DELIVERED_WITHIN)
         victim.kill()
         victim.start_again()
-        acknowledged = [each.result(DELIVERED_WITHIN) for each in deliveries]
+        already = len(sent)
+        eventually(next_ones_arrive, DELIVERED_WITHIN)
+        enough.set()
+        sender.join()
+        acknowledged = [(value, delivery.result(DELIVERED_WITHIN)) for value, delivery in sent]
     assert victim.address == address
     found = read_all(cluster, topic)
-    assert [found[place(each)].value for each in acknowledged] == values
+    for value, metadata in acknowledged:
+        assert found[place(metadata)].value == value
     assert_dense(found)
 
 
@@ -181,6 +193,9 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
             both = len(first.owned) == len(second.owned) == PARTITIONS // 2
             return both and not first.owned & second.owned
 
+        def given_up() -> bool:
+            return not first.owned | second.owned
+
         def all_arrived() -> bool:
             return first.got | second.got >= acknowledged
 
@@ -189,9 +204,12 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
         eventually(all_arrived, timeout=30.0)
         cluster.zookeeper.pause()
         try:
+            paused_at = time.monotonic()
             send_and_note(500)
-            # Not a wait for anything: this long is the fault.
-            time.sleep(2 * SESSION_TIMEOUT)
+            # Nobody can tell them that their sessions live, so they must act as if those did not.
+            eventually(given_up, timeout=3 * SESSION_TIMEOUT)
+            # Not a wait for anything: this long is the fault, and ends every session for certain.
+            time.sleep(max(0.0, paused_at + 2 * SESSION_TIMEOUT - time.monotonic()))
         finally:
             cluster.zookeeper.unpause()
         send_and_note(500)

@@ -209,6 +209,10 @@ class UnknownGroup(FolkmootError):
     """No group of that name has ever had a member."""
 
 
+class DemoFailed(FolkmootError):
+    """The demo did not come to its end, or did not show what it is there to show."""
+
+
 class SchemaNotFound(FolkmootError):
     """No schema has the id or subject asked for."""
 

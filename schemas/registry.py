@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from folkmoot.coordination import schema_ids
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.operations import SessionLost, Verb
 from folkmoot.coordination.store import Connect, SessionState, Store, run
-from folkmoot.coordination.zookeeper import connect
 from folkmoot.protocol.errors import ClosedError, SchemaNotFound
 from folkmoot.schemas.identity import Schema, canonical
 
@@ -32,7 +32,12 @@ class SchemaRegistry:
     """
 
     def __init__(self, zookeeper: str | Connect | Store) -> None:
-        self._zookeeper = zookeeper
+        self._given: Store | None = None
+        self._connect: Connect | None = None
+        if isinstance(zookeeper, str) or callable(zookeeper):
+            self._connect = connector(zookeeper)
+        else:
+            self._given = zookeeper
         self._lock = threading.Lock()
         self._own: Store | None = None
         self._closed = False
@@ -104,7 +109,7 @@ class SchemaRegistry:
             try:
                 return run(self._session(), verb())
             except SessionLost:
-                if not isinstance(self._zookeeper, str) and not callable(self._zookeeper):
+                if self._connect is None:
                     raise
         return run(self._session(), verb())
 
@@ -112,14 +117,16 @@ class SchemaRegistry:
         with self._lock:
             if self._closed:
                 raise ClosedError("the schema registry was closed: open another one")
-            if not isinstance(self._zookeeper, str) and not callable(self._zookeeper):
-                return self._zookeeper
-            if self._own is None or self._own.state is SessionState.LOST:
-                if isinstance(self._zookeeper, str):
-                    self._own = connect(self._zookeeper, SESSION_TIMEOUT)
-                else:
-                    self._own = self._zookeeper(SESSION_TIMEOUT)
+            if self._given is not None:
+                return self._given
+            if self._connect is not None and _is_over(self._own):
+                self._own = self._connect(SESSION_TIMEOUT)
+            assert self._own is not None
             return self._own
+
+
+def _is_over(store: Store | None) -> bool:
+    return store is None or store.state is SessionState.LOST
 
 
 _K = TypeVar("_K")

@@ -19,9 +19,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from folkmoot.network.client import Connections, Reply
@@ -68,6 +69,8 @@ _MAX_MS = (2**63 - 1) // 1000
 log = logging.getLogger(__name__)
 
 _Batch = tuple[BatchHeader, memoryview]
+_Int32s = npt.NDArray[np.int32]
+_Int64s = npt.NDArray[np.int64]
 
 
 class ReadOptions(NamedTuple):
@@ -251,9 +254,9 @@ class _Rows:
         self.count = self.batches = 0
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
-        self._offsets: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        self._times: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        self._kinds: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
+        self._offsets: list[_Int64s] = []
+        self._times: list[_Int64s] = []
+        self._kinds: list[_Int32s] = []
 
     def add(self, header: BatchHeader, data: memoryview) -> None:
         """The batch's records that lie within the slice."""
@@ -282,15 +285,42 @@ class _Rows:
     def take(self) -> pa.RecordBatch:
         """What was gathered, as Spark wants it."""
         count = self.count
+        topic = self._part.topic.encode()
         microseconds = np.clip(np.concatenate(self._times), -_MAX_MS, _MAX_MS) * 1000
         arrays = [
-            pa.array(self._keys, pa.binary()),
-            pa.array(self._values, pa.binary()),
-            pa.repeat(pa.scalar(self._part.topic, pa.string()), count),
-            pa.repeat(pa.scalar(self._part.partition, pa.int32()), count),
-            pa.array(np.concatenate(self._offsets), pa.int64()),
-            pa.array(microseconds, pa.timestamp("us", "UTC")),
-            pa.array(np.concatenate(self._kinds), pa.int32()),
+            _cells(self._keys),
+            _cells(self._values),
+            _text(np.arange(count + 1, dtype=np.int32) * len(topic), topic * count),
+            _numbers(pa.int32(), np.full(count, self._part.partition, np.int32)),
+            _numbers(pa.int64(), np.concatenate(self._offsets)),
+            _numbers(pa.timestamp("us", "UTC"), microseconds),
+            _numbers(pa.int32(), np.concatenate(self._kinds)),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+# Arrays are put together from buffers: `pa.array` imports pandas, seconds in each new worker process.
+
+
+def _numbers(kind: pa.DataType, values: _Int64s | _Int32s) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _text(ends: _Int32s, text: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers)
+
+
+def _cells(cells: list[bytes | None]) -> pa.Array:
+    """Binary values, some perhaps missing."""
+    count, missing = len(cells), cells.count(None)
+    present = None
+    if missing:
+        mask = np.array([cell is not None for cell in cells])
+        present = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    filled = [cell or b"" for cell in cells] if missing else cast(list[bytes], cells)
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, filled), np.int32, count), out=ends[1:])
+    buffers = [present, pa.py_buffer(ends), pa.py_buffer(b"".join(filled))]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, missing)

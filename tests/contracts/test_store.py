@@ -23,6 +23,7 @@ from folkmoot.coordination.operations import (
     Set,
     Stat,
     StoreError,
+    Sync,
     TooLarge,
     Write,
 )
@@ -47,6 +48,11 @@ def failure(store: Store, *writes: Write) -> tuple[int, type[StoreError]]:
 
 
 # -- single operations ------------------------------------------------------------------------------
+
+
+def test_a_sync_has_no_answer_but_that_it_is_done(store: Store) -> None:
+    assert perform(store, Sync()) is None
+    assert perform(store, Sync("/nowhere")) is None
 
 
 def test_a_node_is_created_read_written_and_deleted(store: Store) -> None:

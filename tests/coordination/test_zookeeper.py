@@ -1,7 +1,5 @@
 """The store on a real ZooKeeper that is paused, cut off, killed or not there at all."""
 
-import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.operations import (
     Children,
@@ -17,13 +14,11 @@ from folkmoot.coordination.operations import (
     Create,
     Exists,
     Get,
-    Multi,
     SessionLost,
     Set,
 )
 from folkmoot.coordination.store import Outcome, SessionState, perform
 from folkmoot.coordination.zookeeper import CLOSE_TIMEOUT, ZooKeeperStore, connect
-from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from tests.contracts.backends import end_session
 from tests.proxy import Proxy
 from tests.waiting import eventually
@@ -76,114 +71,6 @@ def pause(server: EmbeddedZooKeeper) -> None:
 
 def threads_but_the_proxys() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith("proxy")}
-
-
-# -- connecting -------------------------------------------------------------------------------------
-
-
-def test_the_chroot_is_created_and_everything_lies_below_it(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
-    store = connect(f"{chroot}/deep/er", 10.0)
-    outside = connect(chroot, 10.0)
-    assert perform(store, Create("/a-", sequence=True)) == "/a-0000000000"
-    assert perform(store, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
-    assert sorted(perform(store, Children("/"))) == ["a-0000000000", "b"]
-    assert perform(outside, Exists("/deep/er/b/c")) is not None
-    rung: list[None] = []
-    perform(store, Children("/", lambda: rung.append(None)))
-    perform(outside, Create("/deep/er/d"))
-    eventually(lambda: rung)
-    store.close()
-    outside.close()
-
-
-def test_many_clients_may_create_one_chroot(chroot: str) -> None:
-    stores: list[ZooKeeperStore] = []
-    threads = [
-        threading.Thread(target=lambda: stores.append(connect(f"{chroot}/x/y/z", 10.0)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(stores) == 8
-    for store in stores:
-        store.close()
-
-
-def test_the_session_timeout_is_the_one_that_the_server_grants(chroot: str) -> None:
-    for asked, granted in ((0.1, 1.0), (5.0, 5.0), (1000.0, 60.0)):
-        store = connect(chroot, asked)
-        assert store.session_timeout == pytest.approx(granted)
-        store.close()
-
-
-def test_a_session_has_an_identity(store: ZooKeeperStore) -> None:
-    assert store.session_id != 0
-    assert len(store.password) == 16
-    perform(store, Create("/a", ephemeral=True))
-    assert perform(store, Exists("/a")).ephemeral_owner == store.session_id
-
-
-def test_the_password_of_a_session_is_not_logged(
-    chroot: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    store = connect(chroot, 10.0)
-    store.close()
-    assert "Connecting to 127.0.0.1" in caplog.text
-    assert "passwd" not in caplog.text
-
-
-def test_no_server_is_an_error_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    address = f"127.0.0.1:{free_port()}"
-    before = time.monotonic()
-    with pytest.raises(ZooKeeperUnreachable, match=address) as raised:
-        connect(f"{address}/root", 10.0, connect_timeout=0.5)
-    assert 0.5 <= time.monotonic() - before < 3.0
-    assert "\n" not in str(raised.value)
-    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_a_server_that_accepts_and_is_silent_is_unreachable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        before = time.monotonic()
-        with pytest.raises(ZooKeeperUnreachable, match=address):
-            connect(address, 10.0, connect_timeout=0.5)
-        assert time.monotonic() - before < 3.0
-
-
-def test_a_server_that_speaks_otherwise_is_unreachable() -> None:
-    def answer(listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        threading.Thread(target=answer, args=(listener,), daemon=True).start()
-        with pytest.raises(ZooKeeperUnreachable, match=address):
-            connect(address, 10.0, connect_timeout=0.5)
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def test_one_living_server_of_several_is_enough(chroot: str) -> None:
-    store = connect(f"127.0.0.1:{free_port()},127.0.0.1:{free_port()},{chroot}", 10.0)
-    assert perform(store, Exists("/")) is not None
-    store.close()
-
-
-def test_a_session_timeout_must_be_positive(chroot: str) -> None:
-    with pytest.raises(ConfigError, match="session_timeout"):
-        connect(chroot, 0.0)
 
 
 # -- a broken connection ----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """The executor's side against brokers that the test plays."""
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +36,7 @@ from folkmoot.spark_apps.planning import Slice
 from folkmoot.spark_apps.reading import SCHEMA, ReadOptions, read
 from folkmoot.spark_apps.source import COLUMNS, FolkmootStreamReader
 from tests.network.stub import StubBroker
+from tests.tree import ROOT
 
 QUICK = ReadOptions(patience=0.3)
 LENIENT = ReadOptions(patience=0.3, fail_on_data_loss=False)
@@ -129,6 +132,18 @@ def test_records_become_rows_as_sparks_kafka_source_has_them() -> None:
     assert second["timestamp"].timestamp() == 0.001
     assert (second["timestampType"], third["timestampType"]) == (0, 1)
     assert third["timestamp"].timestamp() == 0.009
+
+
+def test_reading_does_not_import_pandas() -> None:
+    """It would take every new worker process the longer part of its first task."""
+    program = (
+        "import sys; from tests.spark_apps.test_reading import Log, made, serve, a_slice, read\n"
+        "log = Log(made(0, 2, keys=[b'k', None]))\n"
+        "with serve(log) as broker:\n"
+        "    assert [found.num_rows for found in read(a_slice(broker, log, 0, 2))] == [2]\n"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_a_slice_is_cut_out_of_whole_batches() -> None:

@@ -1,0 +1,76 @@
+"""Questions to the cluster that the demo asks as an onlooker, in a ZooKeeper session of its own."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from folkmoot.coordination import brokers, groups, topics
+from folkmoot.coordination.groups import GroupState
+from folkmoot.coordination.store import Store, run
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.network.lookups import Lookups
+from folkmoot.protocol.records import TopicPartition
+
+SESSION_TIMEOUT: Final = 10.0
+ENDS_WAIT: Final = 10.0
+
+
+class Onlooker:
+    """Creates topics, looks at groups, asks for the ends of partitions. One thread uses it."""
+
+    def __init__(self, zookeeper: str) -> None:
+        self._zookeeper = zookeeper
+        self._store: Store | None = None
+        self._topic_ids: dict[str, str] = {}
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        store = self._session()
+        alive = list(run(store, brokers.live()))
+        info = run(store, topics.create(name, partitions, alive))
+        self._topic_ids[name] = info.topic_id
+
+    def group(self, name: str) -> GroupState | None:
+        return run(self._session(), groups.describe(name))
+
+    def committed(self, group: str, topic: str) -> dict[TopicPartition, int]:
+        """The next offset of every partition for which one was committed."""
+        state = self.group(group)
+        return {
+            each.partition: each.offset.offset
+            for each in (state.partitions if state is not None else ())
+            if each.partition.topic == topic
+            and each.offset is not None
+            and each.offset.offset is not None
+        }
+
+    def ends(self, topic: str, partitions: int) -> dict[TopicPartition, int]:
+        """The end of every partition, as its leader knows it."""
+        wanted = {
+            TopicPartition(topic, number): self._topic_ids[topic] for number in range(partitions)
+        }
+        lookups = Lookups("demo", "client", self._addresses)
+        try:
+            return lookups.ends(wanted, ENDS_WAIT)
+        finally:
+            lookups.close()
+
+    def __enter__(self) -> Self:
+        self._store = connect(self._zookeeper, SESSION_TIMEOUT)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _session(self) -> Store:
+        assert self._store is not None, "used outside of its with block"
+        return self._store
+
+    def _addresses(self) -> Sequence[str]:
+        live = run(self._session(), brokers.live())
+        return [each.listeners["client"] for each in live.values() if "client" in each.listeners]

@@ -1,0 +1,102 @@
+"""A session whose process has died is closed at once, not after its timeout.
+
+A session timeout is what must pass when nobody can say whether a process lives. When a *process*
+dies (SIGKILL, out of memory, a crash in C) its own machine knows at once: a tiny second process
+(guardian_process.py) waits for that and closes the dead one's sessions in its name. It is an
+accelerator and never needed for safety: fencing holds in any case.
+
+One guardian per process, started with the first guarded session. It dies with the sessions: when it
+was killed alone, the next guarded session starts another.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from folkmoot.coordination import connect_string
+from folkmoot.coordination.store import SessionState
+from folkmoot.coordination.zookeeper import ZooKeeperStore
+
+log = logging.getLogger(__name__)
+
+POSSIBLE: Final = sys.platform == "linux"
+_PROGRAM: Final = Path(__file__).with_name("guardian_process.py")
+
+
+class Guardian:
+    """This process's guardian; any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_by = -1
+        self._guarded: dict[int, dict[str, Any]] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The guardian's process id while it runs."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
+    def guard(self, store: ZooKeeperStore, zookeeper: str) -> None:
+        """Have the session closed when this process dies; until the store itself is over."""
+        session_id = store.session_id
+        entry = {
+            "guard": f"{session_id & (2**64 - 1):x}",
+            "password": store.password.hex(),
+            "servers": connect_string.addresses(zookeeper),
+            "timeout": store.session_timeout,
+        }
+        with self._lock:
+            if os.getpid() != self._started_by:
+                self._guarded.clear()  # a fork: the sessions belong to the parent
+            self._guarded[session_id] = entry
+            self._say(entry)
+        store.listen(lambda state: self._release(session_id, state))
+        if store.state is SessionState.LOST:
+            self._release(session_id, store.state)
+
+    def _release(self, session_id: int, state: SessionState) -> None:
+        if state is not SessionState.LOST:
+            return
+        with self._lock:
+            entry = self._guarded.pop(session_id, None)
+            if entry is not None and self.pid is not None:
+                self._say({"release": entry["guard"]})
+
+    def _say(self, what: dict[str, Any]) -> None:
+        """Tell the guardian; one that is not there is started and told everything. Under the lock."""
+        if self.pid is None or os.getpid() != self._started_by:
+            self._start()
+            said = list(self._guarded.values())
+        else:
+            said = [what]
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            for each in said:
+                process.stdin.write(json.dumps(each).encode() + b"\n")
+            process.stdin.flush()
+        except OSError as error:
+            log.warning("the guardian is gone (%s): the session timeout decides", error)
+
+    def _start(self) -> None:
+        self._started_by = os.getpid()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-E", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is meant for us; we say how it ends
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"parent": os.getpid()}).encode() + b"\n")
+
+
+GUARDIAN: Final = Guardian()

@@ -1,0 +1,126 @@
+"""A cluster that exists only as requests waiting for the test to answer them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from folkmoot.network.client import Reply
+from folkmoot.protocol import batch
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import FolkmootError, Overloaded
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import (
+    Api,
+    BrokerInfo,
+    FetchResponse,
+    FetchResult,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+)
+
+LEADER = "one:1"
+
+
+class Asked(NamedTuple):
+    """A request that was sent."""
+
+    number: int
+    address: str
+    api: Api
+    request: Any
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(entry.topic, entry.partition) for entry in self.request.entries]
+
+
+class FakeCluster:
+    """Takes requests, hands out the replies that the test has put in, and counts what it is told."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[TopicPartition, str] = {}
+        self.ids: dict[str, str | None] = {}
+        self.missing: set[str] = set()
+        self.asked: list[Asked] = []
+        self.timeouts: list[float] = []
+        self.overloaded = False
+        self.refreshed = 0
+        self._sent = 0
+        self._replies: list[Reply] = []
+
+    # -- what the fetcher calls ---------------------------------------------------------------------
+
+    def leader_address(self, partition: TopicPartition) -> str | None:
+        return self.leaders.get(partition, LEADER)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        return 3
+
+    def topic_id(self, topic: str) -> str | None:
+        return self.ids.get(topic, f"id of {topic}")
+
+    def is_missing(self, topic: str) -> bool:
+        return topic in self.missing
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+
+    def send(self, address: str, api: Api, request: Any, *, timeout: float) -> int:
+        if self.overloaded:
+            raise Overloaded("too much")
+        self._sent += 1
+        self.asked.append(Asked(self._sent, address, api, request))
+        return self._sent
+
+    def poll(self, timeout: float, wake: object = None) -> list[Reply]:
+        self.timeouts.append(timeout)
+        replies, self._replies = self._replies, []
+        return replies
+
+    # -- what the test calls ------------------------------------------------------------------------
+
+    def next(self) -> Asked:
+        """The oldest request that nobody has answered."""
+        return self.asked.pop(0)
+
+    def answer(
+        self,
+        asked: Asked,
+        *chunks: bytes,
+        error: int = 0,
+        end: int = 1_000,
+        leader: BrokerInfo | None = None,
+    ) -> None:
+        """Answer a fetch: one chunk for each partition (none: nothing new)."""
+        payloads = chunks or (b"",) * len(asked.partitions)
+        results = [
+            FetchResult(*partition, error, "as told", 0, end, leader)
+            for partition in asked.partitions
+        ]
+        self._reply(asked, FetchResponse(results), payloads)
+
+    def found(self, asked: Asked, *offsets: int, error: int = 0) -> None:
+        """Answer a look-up."""
+        results = [
+            ListOffsetsResult(*partition, error, "as told", offset)
+            for partition, offset in zip(asked.partitions, offsets, strict=True)
+        ]
+        self._reply(asked, ListOffsetsResponse(results), ())
+
+    def fail(self, asked: Asked, error: FolkmootError) -> None:
+        self._replies.append(Reply(asked.number, asked.address, asked.api, None, error, []))
+
+    def _reply(self, asked: Asked, response: Any, payloads: Sequence[bytes]) -> None:
+        views = [memoryview(payload) for payload in payloads]
+        reply = Reply(asked.number, asked.address, asked.api, response, None, views)
+        self._replies.append(reply)
+
+
+def a_batch(base: int, *values: bytes) -> bytes:
+    """A batch as a broker stores it, its first record at offset `base`."""
+    data = batch.encode(Columns(len(values), None, values, 1_000), codec=0)
+    return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]
+
+
+def spoiled(data: bytes) -> bytes:
+    """The same with its last bit flipped."""
+    return data[:-1] + bytes([data[-1] ^ 1])
