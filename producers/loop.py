@@ -85,13 +85,13 @@ class Loop:
         for shipment in sender.shipments(now, hurry=hurry):
             self._ship(cluster, sender, shipment)
         self._tell(sender)
-        now = time.monotonic()
+        # As of the moment for which shipments were decided: what has become ready since is due now.
         due = min(
             sender.next_event(now, hurry=hurry),
             accumulator.oldest() + config.linger,
             now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
         )
-        for reply in cluster.poll(max(0.0, due - now), self._bell):
+        for reply in cluster.poll(max(0.0, due - time.monotonic()), self._bell):
             self._receive(sender, reply)
         self._tell(sender)
 

@@ -8,12 +8,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.producers.batches import Batch, Piece
 from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.partitioners import Partitioner
 from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
     NotLeader,
+    PartitionerFailed,
     RetriableError,
     from_wire,
 )
@@ -98,22 +100,33 @@ class Sender:
 
     def add(self, chunk: Chunk) -> None:
         """Divide a chunk among the partitions and append to their batches."""
-        topic, records = chunk.topic, len(chunk.values)
+        topic, records = chunk.topic, len(chunk)
         partitions = self._view.partitions(topic)
         # A topic that has vanished keeps the partitions it had, until it is back or time is over.
         count = self._counts[topic] = len(partitions) or self._counts.get(topic, 1)
         partitioner = self._partitioners.get(topic)
         if partitioner is None:
-            partitioner = Partitioner(self._random, self._config.batch_bytes)
+            config = self._config
+            partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
             self._partitioners[topic] = partitioner
-        chosen = partitioner.choose(
-            chunk.keys,
-            chunk.explicit,
-            keyless=chunk.keyless,
-            record_bytes=chunk.size // records,
-            count=count,
-            available=self._available(topic, count) if chunk.keyless else (),
-        )
+        spread = partitioner.spreads or chunk.keyless
+        available = self._available(topic, count) if spread else ()
+        try:
+            if isinstance(chunk, ColumnChunk):
+                chosen = partitioner.choose_for_columns(chunk, count, available)
+            else:
+                chosen = partitioner.choose(
+                    chunk.keys,
+                    chunk.explicit,
+                    topic=topic,
+                    keyless=chunk.keyless,
+                    record_bytes=chunk.size // records,
+                    count=count,
+                    available=available,
+                )
+        except PartitionerFailed as error:
+            self._hand_callbacks_on(chunk, chunk.fail(error))
+            return
         for partition, piece in chunk.divide(chosen):
             self._append(chunk, partition, piece)
         self._hand_callbacks_on(chunk)
@@ -225,9 +238,11 @@ class Sender:
             last.extend(part)
             rank += len(part.values)
 
-    def _hand_callbacks_on(self, chunk: Chunk) -> None:
-        """From here on the batches call them."""
+    def _hand_callbacks_on(self, chunk: Chunk, failed: Batch | None = None) -> None:
+        """From here on the batches call them; or the one that stands for a chunk that has failed."""
         callbacks, chunk.callbacks = chunk.callbacks, {}
+        if failed is not None:
+            self.finished.append(failed)
         for position, call in callbacks.items():
             place = chunk.whereabouts(position)
             assert place is not None
