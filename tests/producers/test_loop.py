@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination.bell import Bell
-from folkmoot.producers import loop
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.loop import Loop
@@ -40,7 +39,7 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
     machine: Sender = bench.sender
     accumulator: Accumulator = bench.accumulator
     ticks = itertools.count()
-    monkeypatch.setattr(loop.time, "monotonic", lambda: bench.now + 0.006 * next(ticks))
+    monkeypatch.setattr("time.monotonic", lambda: bench.now + 0.006 * next(ticks))
     with Bell() as bell:
         cluster: Any = Quiet()
         Loop(config, accumulator, bell, list)._round(cluster, machine)
