@@ -41,12 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds of silence after which ZooKeeper takes it for dead (default: %(default)g)",
     )
+    parser.add_argument(
+        "--no-guardian",
+        action="store_true",
+        help="do not start the process that ends the session at once when this one dies",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.broker import Broker
     from folkmoot.brokers.config import BrokerConfig, Listener
-    from folkmoot.coordination.zookeeper import connect
+    from folkmoot.coordination.connector import connector
 
     config = BrokerConfig(
         broker_id=args.broker_id,
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         session_timeout=args.session_timeout,
     )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    broker = Broker(config, lambda timeout: connect(config.zookeeper, timeout))
+    broker = Broker(config, connector(args.zookeeper, guarded=not args.no_guardian))
     with _stop_signals():
         try:
             broker.start()

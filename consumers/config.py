@@ -30,6 +30,8 @@ class ConsumerConfig:
     """Where to start without a committed offset, or when it is out of range."""
     session_timeout: float = 6.0
     """After this long without a sign of life the partitions go to others."""
+    guardian: bool = True
+    """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     hand_over: float = 2.0
     """How long this member may take to give a partition up; the successor steals it after that."""
     max_poll_records: int = 500

@@ -78,7 +78,8 @@ class Consumer:
     ) -> None:
         self.config = config = build(ConsumerConfig, options)
         self._callbacks = Callbacks.of(self, on_assign, on_revoke, on_lost, on_rebalance)
-        self._connect = connector(config.zookeeper)
+        guarded = config.guardian and config.group is not None
+        self._connect = connector(config.zookeeper, guarded=guarded)
         self._bell = Bell()
         self._attention = False
         self._stopped = False

@@ -16,7 +16,7 @@ class Source(Enum):
     TOPICS = "topics"
 
 
-# -- effects that read or write ZooKeeper; each ends with one Finished or Failed ------------------------
+# -- effects that read or write ZooKeeper; each ends with one Finished, or with its session -----------
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -134,16 +134,29 @@ class Left(msgspec.Struct, frozen=True):
 
 
 Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left
-Effect = Task | Notice
+
+
+# -- an effect for the shell -----------------------------------------------------------------------------
+
+
+class EndSession(msgspec.Struct, frozen=True):
+    """Close the session, since nobody can tell what of it still stands; SessionLost follows."""
+
+
+Effect = Task | Notice | EndSession
 
 
 # -- events --------------------------------------------------------------------------------------------
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A session is open; `nonce` marks all that is done in it. Nothing of an earlier one counts."""
+    """A session is open; `nonce` marks all that is done in it. Nothing of an earlier one counts.
+
+    `session_timeout` (s) is what ZooKeeper granted, which may be less than what was asked for.
+    """
 
     nonce: str
+    session_timeout: float
 
 
 class SessionLost(msgspec.Struct, frozen=True):
@@ -175,23 +188,25 @@ class Finished(msgspec.Struct, frozen=True):
     result: object
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """A task ended because the connection broke; nothing is known but that."""
-
-    task: Task
-
-
 class Commit(msgspec.Struct, frozen=True):
-    """The consumer wants these next offsets committed."""
+    """The consumer wants these next offsets committed: per partition the epoch and the offset.
+
+    The epoch is that of the Assigned under which the consumer did the work. The partition may have
+    been lost and claimed again since, and the consumer not yet have heard of it.
+    """
 
     token: int
-    offsets: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, tuple[int, int]]
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """The consumer is done with a partition being revoked; `offset` is to be committed, if any."""
+    """The consumer is done with a partition being revoked; `offset` is to be committed, if any.
+
+    `epoch` as in Commit: what was drained is the claim that the consumer knew.
+    """
 
     partition: TopicPartition
+    epoch: int
     offset: int | None
 
 
@@ -210,7 +225,6 @@ Event = (
     | Rang
     | OwnerRang
     | Finished
-    | Failed
     | Commit
     | Drained
     | Leaving

@@ -2,7 +2,8 @@
 
 Every write under a claim moves the fence that the next write stands on, so at most one commit is
 under way, and nothing is released while one is. An answer about a claim that is no longer held is
-ignored: ZooKeeper has decided by the fence already. Pure: effects are appended to the list given.
+ignored: ZooKeeper has decided by the fence already. What the consumer says names the epoch that it
+speaks of, and counts for that claim only. Pure: effects are appended to the list given.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from folkmoot.consumers.events import (
     Commit,
     CommitOffsets,
     Committed,
+    Drained,
     Effect,
     Lost,
     ReleasePartition,
@@ -55,11 +57,12 @@ class Holdings:
 
     @property
     def idle(self) -> bool:
-        """Nothing is held and no write is under way."""
+        """Nothing is held and no write is under way or asked for."""
         return not self._held and self._committing is None
 
-    def claim_of(self, partition: TopicPartition) -> Claim:
-        return self._held[partition].claim
+    def topic_id(self, partition: TopicPartition) -> str:
+        """The id of the topic that was claimed."""
+        return self._held[partition].claim.state.topic_id
 
     def add(self, partition: TopicPartition, claim: Claim) -> None:
         """A claim was won and is wanted: tell the consumer."""
@@ -79,16 +82,21 @@ class Holdings:
             held.revoking = True
             self._effects.append(Revoking(partition))
 
-    def drained(self, partition: TopicPartition, offset: int | None) -> None:
-        """The consumer has finished with a partition that is being revoked."""
-        held = self._held.get(partition)
-        if held is not None and held.revoking and not held.drained:
+    def drained(self, event: Drained) -> None:
+        """The consumer has finished with a partition that is being revoked.
+
+        Not if it speaks of an earlier claim: then it has not heard of this one yet.
+        """
+        held = self._held.get(event.partition)
+        if held is None or held.claim.state.epoch != event.epoch:
+            return
+        if held.revoking and not held.drained:
             held.drained = True
-            held.final_offset = offset
+            held.final_offset = event.offset
             self.release_drained()
 
     def release_drained(self) -> None:
-        """Let go of what is drained, unless a commit that moves its fence is under way."""
+        """Let go of what is drained, after all commits that were asked for before."""
         if self._committing is not None:
             return
         for partition, held in self._held.items():
@@ -154,8 +162,8 @@ class Holdings:
             asked = self._asked.pop(0)
             ours = {
                 partition: (self._held[partition].claim, offset)
-                for partition, offset in asked.offsets.items()
-                if partition in self._held and not self._held[partition].drained
+                for partition, (epoch, offset) in asked.offsets.items()
+                if self._may_commit(partition, epoch)
             }
             refused = frozenset(asked.offsets) - frozenset(ours)
             if refused or not ours:
@@ -163,6 +171,11 @@ class Holdings:
             if ours:
                 self._committing = CommitOffsets(asked.token, ours)
                 self._effects.append(self._committing)
+
+    def _may_commit(self, partition: TopicPartition, epoch: int) -> bool:
+        """The claim under which the consumer did the work still stands, and is not being given up."""
+        held = self._held.get(partition)
+        return held is not None and held.claim.state.epoch == epoch and not held.releasing
 
     def _holds(self, partition: TopicPartition, claim: Claim) -> bool:
         held = self._held.get(partition)

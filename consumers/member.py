@@ -6,72 +6,49 @@ notices and the consumer's own bell. Verbs run side by side, each waiting for it
 hundred claims cost about as many round trips as one.
 
 A lost session is replaced by a new one under a new nonce; answers that belong to the old one are
-thrown away. An unforeseen error ends the thread and is raised to the consumer at its next call.
+thrown away. While there is none the consumer is answered all the same: nothing is held then. An
+unforeseen error ends the thread and is raised to the consumer at its next call.
 """
 
 import logging
 import secrets
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 import msgspec
 
-from folkmoot.consumers import assignment
 from folkmoot.consumers.events import (
     Acknowledged,
-    ClaimPartition,
     Commit,
-    CommitOffsets,
     Drained,
+    EndSession,
     Event,
-    Failed,
     Finished,
-    Heartbeat,
-    Join,
-    Leave,
     Leaving,
-    MakePlan,
     Notice,
-    OwnerRang,
-    Rang,
-    Read,
-    ReleasePartition,
     SessionLost,
-    Source,
     Started,
     Task,
     Tick,
-    VerifyOwner,
 )
 from folkmoot.consumers.group import GroupMember, Phase, Timing
-from folkmoot.coordination import members, operations, ownership, paths, plans, topics
+from folkmoot.consumers.verbs import MemberSettings, Verbs
+from folkmoot.coordination import operations
 from folkmoot.coordination.bell import Bell
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import ConnectionLost, Exists, Operation, Verb
-from folkmoot.coordination.ownership import Claimant
-from folkmoot.coordination.plans import TopicBasis
+from folkmoot.coordination.operations import Operation, Ring, Verb
 from folkmoot.coordination.store import Connect, Outcome, SessionState, Store
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 
+__all__ = ["Member", "MemberSettings"]
+
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE = 0.5
-
-
-class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member is told; durations in seconds."""
-
-    group: str
-    topics: tuple[str, ...]
-    client_id: str = "consumer"
-    hand_over: float = 2.0
-    session_timeout: float = 6.0
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -91,24 +68,35 @@ class _Ring(msgspec.Struct, frozen=True):
 
 
 class Member:
-    """A running member. `start` once, `leave` once; the other methods belong to the consumer's thread."""
+    """A running member. `start` once, `stop` once; the other methods belong to the consumer's thread.
+
+    Without `start` there is no thread: a simulator calls `open`, and `turn` whenever something has
+    happened or `deadline` has come, under its own `clock` and `random`.
+    """
 
     def __init__(
-        self, settings: MemberSettings, connect: Connect, wake: Callable[[], None]
+        self,
+        settings: MemberSettings,
+        connect: Connect,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        random: Random | None = None,
     ) -> None:
         self.settings = settings
         self.notices: deque[Notice] = deque()
         self.error: BaseException | None = None
         self._connect = connect
         self._wake = wake
+        self._clock = clock
+        self._random = random or Random(secrets.randbits(128))
         self._bell = Bell()
         self._inbox: deque[Event | _Answer | _Ring] = deque()
-        timing = Timing(session_timeout=settings.session_timeout)
-        self._group = GroupMember(settings.topics, timing, Random(secrets.randbits(64)))
-        self._known: dict[str, MemberInfo] = {}
-        self._rings: dict[Event, Callable[[], None]] = {}
+        self._group = GroupMember(settings.topics, Timing(), self._random)
+        self._verbs = Verbs(settings, self._group, self._ring)
+        self._rings: dict[Event, Ring] = {}
         self._session = 0
         self._store: Store | None = None
+        self._connect_at = 0.0
         self._acknowledged = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name="folkmoot-group", daemon=True)
@@ -117,16 +105,31 @@ class Member:
 
     def start(self) -> None:
         """Open the first session, here, so that an unreachable ZooKeeper is raised; then join."""
-        self._open(self._connect(self.settings.session_timeout))
+        self.open()
         self._thread.start()
 
-    def commit(self, token: int, offsets: dict[TopicPartition, int]) -> None:
-        """Ask for a commit; its outcome comes as the notice Committed with this token."""
-        self._post(Commit(token, offsets))
+    def open(self) -> None:
+        """What `start` does besides starting the thread. Raises ZooKeeperUnreachable."""
+        self._open(self._connect(self.settings.session_timeout))
+        self._feed(self._started())
 
-    def drained(self, partition: TopicPartition, offset: int | None) -> None:
+    def commit(
+        self,
+        token: int,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+    ) -> None:
+        """Ask for a commit; its outcome comes as the notice Committed with this token.
+
+        `epochs` are those of the assignments that the consumer knows. Work done under an earlier
+        claim is not committed under a later one; a partition without an epoch is refused.
+        """
+        known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
+        self._post(Commit(token, known))
+
+    def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """Answer Revoking: nothing of the partition is under way; commit `offset` and let it go."""
-        self._post(Drained(partition, offset))
+        self._post(Drained(partition, epoch, offset))
 
     def begin_to_leave(self) -> None:
         """Ask for everything to be revoked; the notice Left tells when the member is gone."""
@@ -144,6 +147,11 @@ class Member:
     def name(self) -> str | None:
         """The member's name in the group while it has joined."""
         return self._group.name
+
+    @property
+    def has_left(self) -> bool:
+        """Nothing more will happen: the last notice was Left."""
+        return self._group.phase is Phase.LEFT
 
     @property
     def generation(self) -> int:
@@ -168,8 +176,10 @@ class Member:
 
     def _main(self) -> None:
         try:
-            while not self._stopping and self._group.phase is not Phase.LEFT:
-                self._turn()
+            while not self._stopping and not self.has_left:
+                deadline = self.deadline()
+                self._bell.wait(None if deadline is None else max(0.0, deadline - self._clock()))
+                self.turn()
         except BaseException as error:
             log.exception("the group thread of %s ended", self.settings.group)
             self.error = error
@@ -178,14 +188,18 @@ class Member:
                 self._store.close()
             self._wake()
 
-    def _turn(self) -> None:
-        """Wait for something to happen, take all of it in, act."""
-        deadline = self._group.deadline()
-        self._bell.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    def deadline(self) -> float | None:
+        """When the next turn is due, if nothing happens before."""
+        return self._connect_at if self._store is None else self._group.deadline()
+
+    def turn(self) -> None:
+        """Take in all that has happened, and act."""
         self._check_session()
+        self._check_acknowledged()
         self._feed(Tick())
         while self._inbox:
             message = self._inbox.popleft()
+            self._check_acknowledged()
             match message:
                 case _Answer():
                     if message.session == self._session:
@@ -195,13 +209,14 @@ class Member:
                         self._feed(message.event)
                 case _:
                     self._feed(message)
-            self._check_acknowledged()
 
     def _feed(self, event: Event) -> None:
         told = False
-        for effect in self._group.handle(event, time.monotonic()):
+        for effect in self._group.handle(event, self._clock()):
             if isinstance(effect, Task):
-                self._advance(effect, self._verb(effect), None)
+                self._advance(effect, self._verbs.of(effect), None)
+            elif isinstance(effect, EndSession):
+                self._end_session()
             else:
                 self.notices.append(effect)
                 told = True
@@ -223,8 +238,6 @@ class Member:
                 operation = verb.send(outcome.result)
         except StopIteration as stop:
             self._feed(Finished(task, stop.value))
-        except ConnectionLost:
-            self._feed(Failed(task))
         except operations.SessionLost:
             pass  # the session's own state says so, too
         else:
@@ -238,24 +251,35 @@ class Member:
         self._acknowledged = 0.0
         self._rings.clear()
         store.listen(lambda state: self._bell.ring())
-        self._post(Started(secrets.token_hex(8)))
+
+    def _started(self) -> Started:
+        """What the member is told of the session just opened. The nonce is new in all the world."""
+        assert self._store is not None
+        return Started(f"{self._random.getrandbits(64):016x}", self._store.session_timeout)
 
     def _check_session(self) -> None:
         """Replace a session that is over."""
-        if self._store is None or self._store.state is not SessionState.LOST:
-            return
-        log.warning("group %s: the ZooKeeper session was lost, joining again", self.settings.group)
-        self._store.close()
-        self._store = None
-        self._session += 1
-        self._feed(SessionLost())
-        while not self._stopping and self._group.phase is not Phase.LEFT:
+        if self._store is not None:
+            if self._store.state is not SessionState.LOST:
+                return
+            log.warning("group %s: the ZooKeeper session was lost", self.settings.group)
+            self._end_session()
+        if self._store is None and self._clock() >= self._connect_at:
             try:
                 self._open(self._connect(self.settings.session_timeout))
-                return
+                self._feed(self._started())
             except ZooKeeperUnreachable as error:
                 log.warning("group %s: %s", self.settings.group, error)
-                self._bell.wait(RECONNECT_PAUSE)
+                self._connect_at = self._clock() + RECONNECT_PAUSE
+
+    def _end_session(self) -> None:
+        """Nothing of this session counts any more; the next turn opens another."""
+        store, self._store = self._store, None
+        self._session += 1
+        if store is not None:
+            store.close()
+        self._connect_at = 0.0
+        self._feed(SessionLost())
 
     def _check_acknowledged(self) -> None:
         if self._store is not None:
@@ -264,64 +288,8 @@ class Member:
                 self._acknowledged = latest
                 self._feed(Acknowledged(latest))
 
-    # -- tasks as verbs ---------------------------------------------------------------------------
-
-    def _ring(self, event: Event) -> Callable[[], None]:
+    def _ring(self, event: Event) -> Ring:
         """What a watch calls. The same one for the same event, so that reading a node again and
         again arms one watch and not many."""
         session = self._session
         return self._rings.setdefault(event, lambda: self._post(_Ring(session, event)))
-
-    def _verb(self, task: Task) -> Verb[Any]:
-        group = self.settings.group
-        name = self._group.name or ""
-        me = Claimant(group, name, self._group.nonce, self.settings.hand_over)
-        match task:
-            case Join():
-                prefix = f"{self.settings.client_id}-{self._group.nonce}"
-                host, hand_over = socket.gethostname(), self.settings.hand_over
-                return members.join(
-                    group, prefix, MemberInfo(self.settings.topics, host, hand_over)
-                )
-            case Leave():
-                return members.leave(group, name)
-            case Heartbeat():
-                return _is_there(paths.member(group, name))
-            case Read(source):
-                return self._reading_verb(source, self._ring(Rang(source)))
-            case MakePlan():
-                return plans.replace(group, self._known, assignment.next_plan)
-            case ClaimPartition(partition, topic_id, version, steal_from):
-                ring = self._ring(OwnerRang(partition))
-                return ownership.claim(me, partition, topic_id, version, ring, steal_from)
-            case ReleasePartition(partition, held, offset):
-                return ownership.release(me, partition, held, offset)
-            case CommitOffsets(_, offsets):
-                return ownership.commit(me, offsets)
-            case VerifyOwner(partition, held):
-                return ownership.verify(me, partition, held, self._ring(OwnerRang(partition)))
-
-    def _reading_verb(self, source: Source, ring: Callable[[], None]) -> Verb[Any]:
-        match source:
-            case Source.MEMBERS:
-                return members.names(self.settings.group, ring)
-            case Source.PLAN:
-                return plans.get(self.settings.group, ring)
-            case Source.TOPICS:
-                return _read_topics(self.settings.topics, ring)
-
-
-def _is_there(path: str) -> Verb[bool]:
-    stat = yield Exists(path)
-    return stat is not None
-
-
-def _read_topics(wanted: tuple[str, ...], ring: Callable[[], None]) -> Verb[dict[str, TopicBasis]]:
-    """The subscribed topics that exist; `ring` rings when one comes, goes or gets partitions."""
-    found: dict[str, TopicBasis] = {}
-    existing = frozenset((yield from topics.names(ring)))
-    for name in wanted:
-        topic = (yield from topics.read(name, ring)) if name in existing else None
-        if topic is not None:
-            found[name] = TopicBasis(topic.topic_id, len(topic.partitions))
-    return found

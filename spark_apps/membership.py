@@ -1,7 +1,6 @@
 """Joins a group for a query: the one place where the parts of a `Share` are put together."""
 
 from collections.abc import Sequence
-from threading import Event
 from typing import TypeVar
 
 from folkmoot.consumers.member import Member, MemberSettings
@@ -10,11 +9,11 @@ from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.brokers import live
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.operations import StoreError, Verb
-from folkmoot.coordination.store import Outcome, SessionState
+from folkmoot.coordination.store import SessionState, ask
+from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.network.lookups import Lookups
 from folkmoot.spark_apps.share import Share
 
 ANSWER_TIMEOUT = 5.0
@@ -47,13 +46,13 @@ class _Session:
     def brokers(self) -> Sequence[str]:
         """Addresses of live brokers. Raises ZooKeeperUnreachable."""
         listener = self._config.listener
-        found = self._run(live()).values()
+        found = self._ask(live()).values()
         return [each.listeners[listener] for each in found if listener in each.listeners]
 
     def planned(self) -> frozenset[TopicPartition] | None:
         """What the plan gives to this member, None while that cannot be told."""
         try:
-            plan = self._run(plans.get(self._config.group)).plan
+            plan = self._ask(plans.get(self._config.group)).plan
         except (StoreError, ZooKeeperUnreachable):
             return None
         if self._member.name not in plan.members:
@@ -65,33 +64,8 @@ class _Session:
             if owner == self._member.name
         )
 
-    def _run(self, verb: Verb[_T]) -> _T:
-        """As `store.run`, but it ends by itself while ZooKeeper is silent: an engine waits."""
+    def _ask(self, verb: Verb[_T]) -> _T:
         store = self._member.store
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        try:
-            operation = next(verb)
-            while True:
-                answered = Event()
-                outcomes: list[Outcome] = []
-
-                def done(
-                    outcome: Outcome, outcomes: list[Outcome] = outcomes, answered: Event = answered
-                ) -> None:
-                    outcomes.append(outcome)
-                    answered.set()
-
-                store.submit(operation, done)
-                if not answered.wait(ANSWER_TIMEOUT):
-                    raise ZooKeeperUnreachable(
-                        f"ZooKeeper did not answer within {ANSWER_TIMEOUT:g} s"
-                    )
-                (outcome,) = outcomes
-                if outcome.error is not None:
-                    operation = verb.throw(outcome.error)
-                else:
-                    operation = verb.send(outcome.result)
-        except StopIteration as stop:
-            returned: _T = stop.value
-            return returned
+        return ask(store, verb, ANSWER_TIMEOUT)

@@ -60,8 +60,8 @@ class GroupMember(Protocol):
     @property
     def generation(self) -> int: ...
     def start(self) -> None: ...
-    def commit(self, token: int, offsets: dict[TopicPartition, int]) -> None: ...
-    def drained(self, partition: TopicPartition, offset: int | None) -> None: ...
+    def commit(self, token: int, offsets: Mapping[Any, int], epochs: Mapping[Any, int]) -> None: ...
+    def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None: ...
     def begin_to_leave(self) -> None: ...
     def stop(self, timeout: float) -> None: ...
 
@@ -91,6 +91,7 @@ class _Held:
     """A partition that is ours. `resume` is the next offset to read, None before it is looked up."""
 
     topic_id: str
+    epoch: int
     committed: int | None
     resume: int | None
     committing: int | None = None
@@ -224,8 +225,8 @@ class Share:
         while self._member.notices:
             notice = self._member.notices.popleft()
             match notice:
-                case Assigned(partition, topic_id, offset):
-                    self._held[partition] = _Held(topic_id, offset, offset)
+                case Assigned(partition, topic_id, offset, epoch):
+                    self._held[partition] = _Held(topic_id, epoch, offset, offset)
                 case Revoking(partition):
                     if partition in self._held:
                         self._held[partition].revoking = True
@@ -291,7 +292,7 @@ class Share:
                 wanted[partition] = held.committing = held.resume
         if wanted:
             self._token += 1
-            self._member.commit(self._token, wanted)
+            self._member.commit(self._token, wanted, {p: self._held[p].epoch for p in wanted})
         if any(held.committing is not None for held in self._held.values()):
             self._wait(lambda: all(e.committing is None for e in self._held.values()), COMMIT_WAIT)
 
@@ -299,7 +300,8 @@ class Share:
         """Nothing is in flight now: whoever waits for a partition of ours gets it."""
         for partition, held in list(self._held.items()):
             if held.revoking:
-                self._member.drained(partition, held.resume if _is_ahead(held) else None)
+                final = held.resume if _is_ahead(held) else None
+                self._member.drained(partition, held.epoch, final)
                 del self._held[partition]
 
     def _begin(self) -> None:
@@ -384,9 +386,7 @@ class Share:
 
     def _await_settled(self) -> None:
         if not self._wait(self._is_settled, SETTLE_WAIT):
-            raise RequestTimeout(
-                f"group {self._config.group} did not hand over its partitions in {SETTLE_WAIT:g} s"
-            )
+            raise RequestTimeout(f"members of {self._config.group} did not hand over in time")
 
     def _warn(self, error: RetriableError) -> None:
         """Say what is wrong once, not with every trigger."""

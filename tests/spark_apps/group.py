@@ -31,6 +31,7 @@ class FakeMember:
         self.plan: set[TopicPartition] | None = set()
         self.calls: list[tuple[Any, ...]] = []
         self.committed: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self.not_ours: set[TopicPartition] = set()
         self.silent = False
         self._bell = bell
@@ -41,7 +42,8 @@ class FakeMember:
     def gain(self, number: int, offset: int | None, topic_id: str = ID) -> None:
         assert self.plan is not None
         self.plan.add(flights(number))
-        self.tell(Assigned(flights(number), topic_id, offset, 1))
+        self.epochs[flights(number)] = epoch = self.epochs.get(flights(number), 0) + 1
+        self.tell(Assigned(flights(number), topic_id, offset, epoch))
 
     def revoke(self, number: int) -> None:
         assert self.plan is not None
@@ -60,7 +62,13 @@ class FakeMember:
     def start(self) -> None:
         self.calls.append(("start",))
 
-    def commit(self, token: int, offsets: dict[TopicPartition, int]) -> None:
+    def commit(
+        self,
+        token: int,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+    ) -> None:
+        assert epochs == {each: self.epochs[each] for each in offsets}
         self.calls.append(("commit", {each.partition: at for each, at in offsets.items()}))
         if self.silent:
             return
@@ -71,7 +79,8 @@ class FakeMember:
             self.tell(Lost(each, "a commit was fenced"))
         self.tell(Committed(token, done, refused))
 
-    def drained(self, partition: TopicPartition, offset: int | None) -> None:
+    def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
+        assert epoch == self.epochs[partition]
         self.calls.append(("drained", partition.partition, offset))
 
     def begin_to_leave(self) -> None:

@@ -1,6 +1,7 @@
 """The source in a real query: real ZooKeeper, real brokers, a real Spark session."""
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = spark_java_home(find_java(), tmp_path_factory.mktemp("java"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
-        session = local_session("folkmoot tests")
+        patch.setenv("SPARK_HOME", "")  # so that what the session sets is undone at the end
+        patch.delenv("SPARK_HOME")
+        session = local_session("folkmoot tests", short_lived=True)
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
@@ -217,5 +220,6 @@ def test_a_wrong_option_is_told_when_the_stream_is_loaded(scene: Scene) -> None:
         scene.query(handover_=3)
 
 
-def test_workers_run_on_this_very_python(spark: SparkSession) -> None:
-    assert os.environ["PYSPARK_PYTHON"] == spark.sparkContext.pythonExec
+def test_workers_run_on_this_very_python_and_its_unzipped_pyspark(spark: SparkSession) -> None:
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert not list(Path(os.environ["SPARK_HOME"], "python", "lib").iterdir())

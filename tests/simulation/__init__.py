@@ -1,0 +1,1 @@
+"""Whole groups in virtual time: the real code, every interleaving by chance, faults, checkers."""

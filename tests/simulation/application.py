@@ -1,0 +1,237 @@
+"""A simulated process: the real `Member` with its real verbs, and an application that uses it."""
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+
+from folkmoot.consumers.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Rebalanced,
+    Revoking,
+)
+from folkmoot.consumers.member import Member, MemberSettings
+from folkmoot.coordination.store import Store
+from folkmoot.protocol.records import TopicPartition
+from tests.simulation.checks import Checks
+from tests.simulation.line import Line
+from tests.simulation.world import World
+
+SESSION_TIMEOUT = 3.0
+HAND_OVER = 1.0
+
+
+@dataclass
+class Reading:
+    """A partition as the application knows it: processed is everything below `position`."""
+
+    topic_id: str
+    epoch: int
+    position: int
+    committed: int
+
+
+class Application:
+    """Processes records at its own pace and hears of changes late, as a slow handler does.
+
+    Two threads as in a real process: the member's and the application's. Each takes its turn some
+    time after it was woken, so that what one tells the other is old when it is heard.
+    """
+
+    def __init__(self, world: World, name: str, topics: tuple[str, ...], checks: Checks) -> None:
+        self.world = world
+        self.name = name
+        self.topics = topics
+        self.readings: dict[TopicPartition, Reading] = {}
+        self.refused: dict[int, frozenset[TopicPartition]] = {}
+        """What was not committed, by the commit's token."""
+        self.leaving = False
+        self.left = False
+        self.dead = False
+        self.line: Line | None = None
+        self.slow = 0.0
+        """How long draining takes at most."""
+        self._checks = checks
+        self._frozen = False
+        self._gone = False
+        self._token = 0
+        self._turn_due = self._alarm = 0.0
+        self._notices: deque[Notice] = deque()
+        settings = MemberSettings(
+            group="g",
+            topics=topics,
+            client_id=name,
+            hand_over=HAND_OVER,
+            session_timeout=SESSION_TIMEOUT,
+        )
+        random = Random(world.random.getrandbits(64))
+        self.member = Member(settings, self._connect, self._woken, world.clock, random)
+
+    def start(self) -> None:
+        self.world.note(f"{self.name} starts with {', '.join(self.topics)}")
+        self.member.open()
+        self._hear()
+        self.world.after(0.0, self._work)
+
+    @property
+    def running(self) -> bool:
+        return not self.dead and not self.left
+
+    # -- the group thread -------------------------------------------------------------------------
+
+    def _connect(self, session_timeout: float) -> Store:
+        self.line = Line(self.world, self.name, session_timeout)
+        self.line.holder_hears = self._hear
+        return self.line
+
+    def _hear(self) -> None:
+        """Something has happened: take a turn soon."""
+        if self._turn_due <= self.world.now:
+            delay = self.world.delay() / 4
+            self._turn_due = self.world.now + delay
+            self.world.after(delay, self._turn)
+
+    def _turn(self) -> None:
+        if self.dead or self._frozen or self._gone:
+            return
+        self.member.turn()
+        self._gone = self.member.has_left
+        if self._gone and self.line is not None:
+            self.line.close()
+        deadline = self.member.deadline()
+        if deadline is not None and not self._gone:
+            at = max(deadline, self.world.now)
+            if not self.world.now < self._alarm <= at:
+                self._alarm = at
+                self.world.after(at - self.world.now, self._turn)
+
+    # -- the application's thread -----------------------------------------------------------------
+
+    def _woken(self) -> None:
+        """The member has told something; the application hears of it when it looks."""
+
+    def _work(self) -> None:
+        if self.dead or self.left:
+            return
+        if not self._frozen:
+            steps = [self._serve, self._process, self._commit]
+            self.world.random.shuffle(steps)
+            for step in steps:
+                step()
+        slow = self.world.faults and self.world.random.random() < 0.02
+        pause = self.world.random.uniform(0.5, 3.0) if slow else self.world.random.uniform(0, 0.2)
+        self.world.after(pause, self._work)
+
+    def _serve(self) -> None:
+        while self.member.notices:
+            notice = self.member.notices.popleft()
+            self.world.seen[f"notice {type(notice).__name__}"] += 1
+            match notice:
+                case Assigned(partition, topic_id, offset, epoch):
+                    self.world.note(f"{self.name} is assigned {partition} {offset} {epoch}")
+                    assert partition not in self.readings, f"{partition} is assigned twice"
+                    self._checks.assigned(self.name, notice)
+                    start = offset or 0
+                    self.readings[partition] = Reading(topic_id, epoch, start, start)
+                case Revoking(partition):
+                    if partition in self.readings:
+                        self._drain_later(partition, self.readings[partition].epoch)
+                case Lost(partition):
+                    self.readings.pop(partition, None)
+                case Committed(token, offsets, refused):
+                    if refused:
+                        self.refused[token] = refused
+                    for partition, offset in offsets.items():
+                        self._checks.told_committed(self.name, partition, offset)
+                        if partition in self.readings:
+                            reading = self.readings[partition]
+                            reading.committed = max(reading.committed, offset)
+                case Left():
+                    self.left = True
+                case Rebalanced():
+                    pass
+
+    def _drain_later(self, partition: TopicPartition, epoch: int) -> None:
+        """The last records take their time; they are processed all the same."""
+
+        def drain() -> None:
+            if self.dead:
+                return
+            if self._frozen:
+                self.world.after(0.1, drain)
+                return
+            reading = self.readings.get(partition)
+            if reading is not None and reading.epoch == epoch:
+                del self.readings[partition]
+                self._advance(partition, reading)
+                keep = self.world.random.random() < 0.2
+                final = None if keep else reading.position
+                self.member.drained(partition, epoch, final)
+                self._hear()
+
+        self.world.after(self.world.random.uniform(0.0, self.slow), drain)
+
+    def _process(self) -> None:
+        for partition, reading in self.readings.items():
+            if self.world.random.random() < 0.5:
+                self._advance(partition, reading)
+
+    def _advance(self, partition: TopicPartition, reading: Reading) -> None:
+        count = self.world.random.randint(0, 3)
+        first = reading.position
+        reading.position += count
+        self._checks.processed(partition, reading.topic_id, reading.epoch, first, count)
+
+    def _commit(self) -> None:
+        if self.world.random.random() < 0.3:
+            self.commit_all()
+
+    def commit_all(self) -> int:
+        """Commit what is processed, under the epochs that the application knows; returns a token."""
+        offsets = {
+            partition: reading.position
+            for partition, reading in self.readings.items()
+            if reading.position > reading.committed
+        }
+        if offsets:
+            self._token += 1
+            epochs = {partition: self.readings[partition].epoch for partition in offsets}
+            self.member.commit(self._token, offsets, epochs)
+            self._hear()
+            return self._token
+        return 0
+
+    # -- what can befall it -----------------------------------------------------------------------
+
+    def leave(self) -> None:
+        self.world.note(f"{self.name} leaves")
+        self.leaving = True
+        self.member.begin_to_leave()
+        self._hear()
+
+    def crash(self) -> None:
+        self.world.note(f"{self.name} dies")
+        self.dead = True
+        if self.line is not None:
+            self.line.vanish()
+
+    def freeze(self, pause: float) -> None:
+        """SIGSTOP, and SIGCONT after the pause. A long one outlasts the session."""
+        if self._frozen or self.dead:
+            return
+        self.world.note(f"{self.name} freezes for {pause:.3f}")
+        self._frozen = True
+        line = self.line
+        if pause > SESSION_TIMEOUT and line is not None:
+            self.world.after(SESSION_TIMEOUT, line.expire_unheard)
+        self.world.after(pause, self._thaw)
+
+    def _thaw(self) -> None:
+        self._frozen = False
+        self.world.note(f"{self.name} thaws")
+        self._hear()
+        if self.line is not None and self.line.ended:
+            self.world.after(self.world.delay(), self.line.lose)

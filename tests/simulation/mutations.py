@@ -1,0 +1,169 @@
+"""Rules of the protocol taken away, one at a time: each must be missed by a check."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from folkmoot.consumers.holdings import Holdings
+from folkmoot.coordination import ownership, paths
+from folkmoot.coordination.operations import (
+    ANY_VERSION,
+    Check,
+    Delete,
+    Multi,
+    MultiFailed,
+    Operation,
+    Set,
+    StoreError,
+    Verb,
+    Write,
+)
+from folkmoot.protocol.records import TopicPartition
+
+Change = Callable[[Multi], tuple[Write, ...]]
+
+
+def _rewritten(verb: Verb[Any], change: Change) -> Verb[Any]:
+    """The verb with other transactions. Writes that are added at the end are hidden from it."""
+    try:
+        operation = next(verb)
+        while True:
+            sent: Operation = operation
+            if isinstance(operation, Multi):
+                sent = Multi(change(operation))
+            try:
+                result = yield sent
+            except MultiFailed as refusal:
+                assert isinstance(operation, Multi)
+                failed = min(refusal.failed, len(operation.writes) - 1)
+                operation = verb.throw(MultiFailed(failed, refusal.cause))
+            except StoreError as error:
+                operation = verb.throw(error)
+            else:
+                shown = result[: len(operation.writes)] if isinstance(operation, Multi) else result
+                operation = verb.send(shown)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _each(change: Callable[[Write], Write]) -> Change:
+    return lambda multi: tuple(change(write) for write in multi.writes)
+
+
+def _any_offset_version(write: Write) -> Write:
+    return msgspec.structs.replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
+
+
+def _any_plan_version(write: Write) -> Write:
+    return Check(write.path, ANY_VERSION) if isinstance(write, Check) else write
+
+
+def _only_look_at_the_offset(write: Write) -> Write:
+    return Check(write.path, write.version) if isinstance(write, Set) else write
+
+
+def _with_a_check_of_the_owner(multi: Multi) -> tuple[Write, ...]:
+    """The obvious fence, and why it is none: a node deleted and created again has version 0 again."""
+    checks = (Check(write.path.replace("/offsets/", "/owners/"), 0) for write in multi.writes)
+    return (*_each(_any_offset_version)(multi), *checks)
+
+
+def _delete_without_fence(multi: Multi) -> tuple[Write, ...]:
+    return tuple(
+        write if isinstance(write, Delete) else Check(paths.GROUPS, ANY_VERSION)
+        for write in multi.writes
+    )
+
+
+def _change_verb(patch: pytest.MonkeyPatch, name: str, change: Change) -> None:
+    original = getattr(ownership, name)
+    patch.setattr(ownership, name, lambda *given: _rewritten(original(*given), change))
+
+
+def _commit_unconditionally(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "commit", _each(_any_offset_version))
+
+
+def _commit_by_a_check_of_the_owner(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "commit", _with_a_check_of_the_owner)
+
+
+def _claim_without_the_plan(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "claim", _each(_any_plan_version))
+
+
+def _read_the_offset_before_the_claim(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "claim", _each(_any_offset_version))
+
+
+def _claim_without_moving_the_fence(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "claim", _each(_only_look_at_the_offset))
+
+
+def _release_unconditionally(patch: pytest.MonkeyPatch) -> None:
+    _change_verb(patch, "release", _delete_without_fence)
+
+
+def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
+    def always(*_: object) -> Verb[bool]:
+        yield from ()
+        return True
+
+    patch.setattr(ownership, "verify", always)
+
+
+def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
+    def all_done(
+        _: object, some: list[TopicPartition], todo: dict[Any, Any], done: dict[Any, Any]
+    ) -> Verb[None]:
+        yield from ()
+        for each in some:
+            done[each] = todo.pop(each)
+
+    patch.setattr(ownership, "_sort_out", all_done)
+
+
+def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:
+    def may_commit(self: Holdings, partition: TopicPartition, _: int) -> bool:
+        held = self._held.get(partition)
+        return held is not None and not held.releasing
+
+    patch.setattr(Holdings, "_may_commit", may_commit)
+
+
+def _release_while_a_commit_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    original = Holdings.release_drained
+
+    def release(self: Holdings) -> None:
+        committing, self._committing = self._committing, None
+        original(self)
+        self._committing = committing
+
+    patch.setattr(Holdings, "release_drained", release)
+
+
+MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    function.__name__.strip("_").replace("_", " "): function
+    for function in (
+        _commit_unconditionally,
+        _commit_by_a_check_of_the_owner,
+        _claim_without_the_plan,
+        _read_the_offset_before_the_claim,
+        _claim_without_moving_the_fence,
+        _release_unconditionally,
+        _do_not_watch_the_own_node,
+        _take_a_lost_reply_for_success,
+        _commit_under_whatever_epoch_is_held,
+        _release_while_a_commit_is_under_way,
+    )
+}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        MUTATIONS[name](patch)
+        yield

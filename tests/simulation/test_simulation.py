@@ -1,0 +1,75 @@
+"""Groups through hostile histories: by default 300 that nobody has seen before.
+
+FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
+"""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from tests.simulation.checks import Violation
+from tests.simulation.history import FAULT_NAMES, History
+from tests.simulation.mutations import MUTATIONS, mutated
+
+HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "300"))
+ENOUGH_FOR_ALL_FAULTS = 100
+SEEDS_FOR_MUTATIONS = range(60)
+
+NOTICES = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left")
+ANSWERS = ("Multi ok", "Multi MultiFailed", "Set ok", "Set BadVersion", "Create ok", "claim")
+
+
+def live_through(seed: int) -> History:
+    """Runs a history; tells how to run it again if it breaks a promise."""
+    history = History(seed)
+    try:
+        history.run()
+    except Exception:
+        print(*history.world.lines, sep="\n")
+        print(f"replay with FOLKMOOT_SEED={seed}")
+        raise
+    return history
+
+
+@pytest.mark.timeout(0)
+def test_no_history_breaks_a_promise_and_all_end_in_peace() -> None:
+    if "FOLKMOOT_SEED" in os.environ:
+        history = live_through(int(os.environ["FOLKMOOT_SEED"]))
+        print(*history.world.lines, sep="\n")
+        return
+    first = random.randrange(2**40)
+    print(f"seeds {first} to {first + HISTORIES - 1}")
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + HISTORIES):
+        seen.update(live_through(seed).world.seen)
+    print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
+    if HISTORIES >= ENOUGH_FOR_ALL_FAULTS:
+        expected = [f"fault {name}" for name in FAULT_NAMES]
+        expected += [f"notice {name}" for name in NOTICES]
+        never = [what for what in (*expected, *ANSWERS, "lost replies") if not seen[what]]
+        assert not never, f"these never happened: {never}"
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in range(5):
+        assert History(seed).run() == History(seed).run()
+    assert History(1).run() != History(2).run()
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_without_this_rule_a_promise_is_broken(name: str) -> None:
+    with mutated(name):
+        for seed in SEEDS_FOR_MUTATIONS:
+            try:
+                History(seed).run()
+            except Violation as violation:
+                print(f"seed {seed}: {violation}")
+                return
+    pytest.fail(f"{name}: nobody noticed")
+
+
+def test_with_all_rules_the_same_seeds_break_none() -> None:
+    for seed in SEEDS_FOR_MUTATIONS:
+        live_through(seed)

@@ -1,0 +1,124 @@
+"""Virtual time, one source of chance, and a ZooKeeper whose every step takes some of both."""
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Protocol
+
+from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.operations import Children, Exists, Get, Operation, Ring
+from folkmoot.coordination.store import Outcome
+from folkmoot.coordination.tree import Tree
+
+START = 1_000.0
+LAST_LINES = 400
+LAGGING_VERSIONS = 6
+
+
+class Watcher(Protocol):
+    """Sees every write that took effect, with the tree before and after."""
+
+    def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
+        """`operation` is None for the end of a session."""
+        ...
+
+
+class World:
+    """One history: what happens, when, and what it looked like. Same seed, same history."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now = START
+        self.faults = True
+        self.lag = 0.0
+        """How often a read is answered by a server that lags."""
+        self.lost_rings = 0.0
+        """How often a ring gets lost on its way."""
+        self.seen: Counter[str] = Counter()
+        self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.zookeeper = MemoryZooKeeper(clock=self.clock, notify=self._notify)
+        self.watchers: list[Watcher] = []
+        self.versions: list[Tree] = [self.zookeeper.snapshot()]
+        self.first_version = 0
+        self.ringers: dict[int, Callable[[Ring], None]] = {}
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._due: list[tuple[float, float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        """Do something later. What is due at the same time happens in an order left to chance."""
+        self._count += 1
+        heappush(self._due, (self.now + delay, self.random.random(), self._count, action))
+
+    def run(self, until: float) -> None:
+        while self._due and self._due[0][0] <= until:
+            self.now, _, _, action = heappop(self._due)
+            action()
+        self.now = max(self.now, until)
+
+    def delay(self) -> float:
+        """Of a message or a thread: mostly short, at times not."""
+        if self.random.random() < 0.03:
+            return self.random.uniform(0.0, 0.3)
+        return self.random.expovariate(1 / 0.002)
+
+    def note(self, text: str) -> None:
+        """A line of the history."""
+        line = f"{self.now - START:9.4f} {text}"
+        self._hash.update(line.encode())
+        self.lines.append(line)
+
+    def hash(self) -> str:
+        return self._hash.hexdigest()
+
+    # -- the ensemble -----------------------------------------------------------------------------
+
+    def execute(
+        self, writer: str, store: MemoryStore, operation: Operation, view: Tree | None
+    ) -> tuple[Outcome, Ring | None]:
+        """Let an operation take effect now."""
+        if isinstance(operation, Get | Exists | Children):
+            return self.zookeeper.execute(store, operation, view)
+        before = self.versions[-1]
+        outcome, late = self.zookeeper.execute(store, operation, None)
+        if outcome.error is None:
+            self._written(writer, operation, before)
+        return outcome, late
+
+    def end_session(self, writer: str, store: MemoryStore) -> None:
+        before = self.versions[-1]
+        self.zookeeper.end_session(store)
+        self._written(writer, None, before)
+
+    def _written(self, writer: str, operation: Operation | None, before: Tree) -> None:
+        after = self.zookeeper.snapshot()
+        self.versions.append(after)
+        if len(self.versions) > LAGGING_VERSIONS:
+            del self.versions[0]
+            self.first_version += 1
+        for watcher in self.watchers:
+            watcher.wrote(writer, operation, before, after)
+
+    @property
+    def version(self) -> int:
+        """The number of the newest tree."""
+        return self.first_version + len(self.versions) - 1
+
+    def view(self, at_least: int) -> int:
+        """The number of a tree that a server may show to a session that has seen `at_least`."""
+        oldest = max(self.first_version, at_least)
+        if self.random.random() < self.lag:
+            return self.random.randint(oldest, self.version)
+        return self.version
+
+    def tree(self, number: int) -> Tree:
+        return self.versions[number - self.first_version]
+
+    def _notify(self, store: MemoryStore, ring: Ring) -> None:
+        self.ringers[store.session_id](ring)
