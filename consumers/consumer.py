@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from folkmoot.consumers.columns import ColumnReading
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.directory import Directory
 from folkmoot.consumers.events import Rebalanced
@@ -41,7 +42,7 @@ OnRebalance = Callable[["Consumer", Rebalanced], None]
 Place = int | Literal["beginning", "end"]
 
 
-class Consumer:
+class Consumer(ColumnReading):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```

@@ -25,10 +25,11 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.reading import Reading
+from folkmoot.consumers.views import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch
@@ -60,6 +61,8 @@ from folkmoot.protocol.requests import (
 )
 
 log = logging.getLogger(__name__)
+
+_Taken = TypeVar("_Taken")
 
 FETCHES_IN_FLIGHT: Final = 4
 ENTRIES: Final = 1_000
@@ -148,6 +151,14 @@ class Fetcher:
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
+        return self._next(lambda reading: reading.take(limit)) or []
+
+    def take_view(self, limit: int) -> RecordBatchView | None:
+        """The same in columns."""
+        return self._next(lambda reading: reading.take_view(limit))
+
+    def _next(self, take: Callable[[Reading], _Taken]) -> _Taken | None:
+        """What `take` takes from the first partition that has something; it goes to the end."""
         while self._ready:
             partition = next(iter(self._ready))
             del self._ready[partition]
@@ -155,16 +166,16 @@ class Fetcher:
             if reading is None or reading.paused:
                 continue
             try:
-                records = reading.take(limit)
+                taken = take(reading)
             except FolkmootError as error:
                 self._start_at(reading, reading.hand_out)
                 self._stick(reading, error)
                 continue
             if reading.has_more:
                 self._ready[partition] = None
-            if records:
-                return records
-        return []
+            if taken:
+                return taken
+        return None
 
     def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
         """Take back the last of the records just taken, which were not handed out after all."""

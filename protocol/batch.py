@@ -236,21 +236,24 @@ def columns_of(header: BatchHeader, batch: _Bytes) -> Columns:
     return columns
 
 
+def offsets_of(header: BatchHeader, columns: Columns) -> Sequence[int]:
+    """The offset of each record."""
+    base = header.base_offset
+    if columns.offsets is None:
+        return range(base, base + columns.count)
+    return [base + delta for delta in columns.offsets]
+
+
 def records_of(topic: str, partition: int, header: BatchHeader, batch: _Bytes) -> list[Record]:
     """The records of a batch that `check` has passed, built in C by `map` without a Python loop."""
     columns = columns_of(header, batch)
-    base, stamps = header.base_offset, columns.timestamps
-    offsets = (
-        range(base, base + columns.count)
-        if columns.offsets is None
-        else [base + delta for delta in columns.offsets]
-    )
+    stamps = columns.timestamps
     return list(
         map(
             Record,
             repeat(topic),
             repeat(partition),
-            offsets,
+            offsets_of(header, columns),
             repeat(stamps) if isinstance(stamps, int) else stamps,
             repeat(None) if columns.keys is None else columns.keys,
             columns.values,
