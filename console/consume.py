@@ -1,22 +1,24 @@
 """`folkmoot consume`: a topic's records, once through or as they come, decoded by their schema."""
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_zookeeper
-from folkmoot.protocol.errors import ConfigError, MissingExtra, SchemaNotFound, SerializationError
+from folkmoot.console.options import add_zookeeper, at_least_one, store_of
+from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
     from folkmoot.consumers.consumer import Consumer
-    from folkmoot.protocol.records import Record
+    from folkmoot.consumers.events import Rebalanced
+    from folkmoot.protocol.records import Record, TopicPartition
 
-_Decode = Callable[[bytes], tuple[Any, int | None]]
+POLL = 0.5
+MOST_RECORDS = 500
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,136 +30,170 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="beginning",
         metavar="WHERE",
-        help="beginning (default), end, or an offset; in a group only where nothing is committed",
+        help="beginning (default), an offset, or end, which is to follow; "
+        "in a group only beginning or end, and only where nothing is committed",
     )
-    parser.add_argument("--partition", type=int, action="append", metavar="P", help="only this one")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as records come")
-    parser.add_argument("-n", "--max-records", type=int, metavar="N", help="stop after N records")
+    parser.add_argument(
+        "--partition", type=int, action="append", metavar="P", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on as records come, until Ctrl-C"
+    )
+    parser.add_argument(
+        "-n", "--max-records", type=at_least_one, metavar="N", help="stop after N records"
+    )
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "raw"), default="text", help="default: text"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    from folkmoot.console.records import Decoder, writer
     from folkmoot.consumers.consumer import Consumer
 
-    check_name("topic", args.topic)
     start = _start(args)
-    reset = "latest" if start == "end" else "earliest"
-    topics = [args.topic] if args.group else []
-    options = {"group": args.group, "topics": topics, "auto_offset_reset": reset}
-    write = {"text": _text, "json": _json, "raw": _raw}[args.output]
-    left = args.max_records
+    check_name("topic", args.topic)
+    reading = _Reading(args, start)
+    options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": "earliest"}
+    if start == "end":
+        options["auto_offset_reset"] = "latest"
+    elif isinstance(start, int):
+        options["auto_offset_reset"] = "error"
+    if args.group:
+        _check_topic(args)
+        options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
     with (
-        Consumer(zookeeper=args.zookeeper, client_id="folkmoot-consume", **options) as consumer,
-        _Decoder(args.zookeeper) as decode,
+        Decoder(args.zookeeper) as decoder,
+        Consumer(zookeeper=args.zookeeper, **options) as consumer,
+        _stopped_by_signals(consumer) as was_stopped,
     ):
-        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        write = writer(args.output, decoder)
         if not args.group:
-            known = consumer.partitions_of(args.topic)
-            consumer.assign([(args.topic, p) for p in args.partition] if args.partition else known)
-            if isinstance(start, int):
-                for partition in consumer.assignment():
-                    consumer.seek(partition, start)
-        for record in _records(consumer, args.follow):
-            write(record, decode)
-            if left is not None and (left := left - 1) <= 0:
-                break
+            reading.assign(consumer)
+        for records in reading.polls(consumer, was_stopped):
+            for record in records:
+                write(record)
+            # Before the next poll says that they are processed: a reader that is gone is an error.
+            sys.stdout.flush()
+    if was_stopped() and not reading.follows:
+        raise KeyboardInterrupt
     return 0
 
 
 def _start(args: argparse.Namespace) -> int | str:
+    """Where to start: an offset, beginning or end. Raises ConfigError."""
+    if args.group and args.partition:
+        raise ConfigError("a member reads what its group gives it: use --partition without --group")
     if args.start in ("beginning", "end"):
         return str(args.start)
-    if args.group and (args.partition or args.start.isdecimal()):
-        raise ConfigError("a member reads where its group is: use --from OFFSET without --group")
     if not args.start.isdecimal():
         raise ConfigError(f"--from {args.start!r} is neither beginning, end nor an offset")
+    if args.group:
+        raise ConfigError("a member reads where its group is: use --from OFFSET without --group")
     return int(args.start)
 
 
-def _records(consumer: "Consumer", follow: bool) -> Iterator["Record"]:
-    """All records, until the ends of all partitions are reached unless they are to be followed."""
-    while True:
-        records = consumer.poll(0.5)
-        yield from records
-        sys.stdout.flush()
-        if not records and not follow and _at_end(consumer):
-            return
+def _check_topic(args: argparse.Namespace) -> None:
+    """Before a group comes into being for a topic that does not exist."""
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.store import run as carry_out
+
+    with store_of(args) as store:
+        if carry_out(store, topics.read(args.topic)) is None:
+            raise UnknownTopicOrPartition(
+                f"topic {args.topic} does not exist: "
+                f"create it with `folkmoot topic create {args.topic}`"
+            )
 
 
-def _at_end(consumer: "Consumer") -> bool:
-    partitions = consumer.assignment()
-    return bool(partitions) and all(
-        (position := consumer.position(each)) is not None
-        and (end := consumer.end_offset(each)) is not None
-        and position >= end
-        for each in partitions
-    )
+class _Reading:
+    """What is read, from where, and until when."""
 
+    def __init__(self, args: argparse.Namespace, start: int | str) -> None:
+        self.follows = args.follow or (start == "end" and not args.group)
+        self._args = args
+        self._start = start
+        self._left: int | None = args.max_records
+        self._mine: frozenset[TopicPartition] | None = None
 
-class _Decoder:
-    """Values by the schema whose id they carry; without one, or without Avro here, as they are."""
+    def planned(self, consumer: "Consumer", plan: "Rebalanced") -> None:
+        self._mine = frozenset(plan.partitions)
 
-    def __init__(self, zookeeper: str) -> None:
-        self._zookeeper = zookeeper
-        self._registry: Any = None
-        self._deserialize: Any = None
+    def assign(self, consumer: "Consumer") -> None:
+        """Without a group: all partitions, or those given."""
+        topic = self._args.topic
+        known = consumer.partitions_of(topic)
+        wanted = self._args.partition
+        consumer.assign(known if wanted is None else [(topic, number) for number in wanted])
+        self._mine = consumer.assignment()
+        if isinstance(self._start, int):
+            for partition in self._mine:
+                consumer.seek(partition, self._start)
 
-    def __enter__(self) -> _Decode:
-        from folkmoot.schemas.registry import SchemaRegistry
-
-        self._registry = SchemaRegistry(self._zookeeper)
-        return self._decode
-
-    def __exit__(self, *_: object) -> None:
-        self._registry.close()
-
-    def _decode(self, value: bytes) -> tuple[Any, int | None]:
-        """The value for a person to read, and its schema's id if it has one."""
-        if value[:1] == b"\0" and len(value) > 4:
+    def polls(
+        self, consumer: "Consumer", was_stopped: Callable[[], bool]
+    ) -> Iterator[list["Record"]]:
+        """Records as they come, until enough are there, or the end is, unless that is followed."""
+        while not was_stopped() and self._left != 0:
+            limit = MOST_RECORDS if self._left is None else min(MOST_RECORDS, self._left)
             try:
-                from folkmoot.schemas.avro import AvroDeserializer, schema_id
+                records = consumer.poll(POLL, limit)
+            except OffsetOutOfRange:
+                if not self._go_to_ends(consumer):
+                    raise
+                continue
+            if self._left is not None:
+                self._left -= len(records)
+            yield records
+            if not records and not self.follows and self._at_end(consumer):
+                return
 
-                if self._deserialize is None:
-                    self._deserialize = AvroDeserializer(self._registry)
-                return self._deserialize(value), schema_id(value)
-            except (MissingExtra, SchemaNotFound, SerializationError):
-                pass  # then it is no such value, or cannot be read here: shown as bytes
-        return _readable(value), None
+    def _go_to_ends(self, consumer: "Consumer") -> bool:
+        """Partitions that end before the offset have nothing to show yet. False if there are none."""
+        start = self._start
+        if not isinstance(start, int):
+            return False
+        shorter = [
+            each
+            for each in consumer.assignment()
+            if consumer.position(each) == start
+            and (end := consumer.end_offset(each)) is not None
+            and end < start
+        ]
+        for each in shorter:
+            end = consumer.end_offset(each)
+            print(f"folkmoot: {each} ends before offset {start}: at {end}", file=sys.stderr)
+            consumer.seek(each, "end")
+        return bool(shorter)
+
+    def _at_end(self, consumer: "Consumer") -> bool:
+        """All partitions that are ours, be it by the plan of our group, are read to their ends."""
+        partitions = consumer.assignment()
+        return (
+            bool(partitions)
+            and partitions == self._mine
+            and all(
+                (position := consumer.position(each)) is not None
+                and (end := consumer.end_offset(each)) is not None
+                and position >= end
+                for each in partitions
+            )
+        )
 
 
-def _readable(data: bytes | None) -> str | None:
-    """Text where it is UTF-8, else hexadecimal after 0x."""
-    if data is None:
-        return None
+@contextmanager
+def _stopped_by_signals(consumer: "Consumer") -> Iterator[Callable[[], bool]]:
+    """SIGTERM and the first Ctrl-C end the reading in order; a second Ctrl-C at once."""
+    got: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        got.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        consumer.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return f"0x{data.hex()}"
-
-
-def _text(record: "Record", decode: _Decode) -> None:
-    value, _ = (None, None) if record.value is None else decode(record.value)
-    shown = value if isinstance(value, str) else json.dumps(value, default=str)
-    key = "" if record.key is None else f"{_readable(record.key)}: "
-    print(f"{record.partition}@{record.offset} {key}{shown}")
-
-
-def _json(record: "Record", decode: _Decode) -> None:
-    value, schema = (None, None) if record.value is None else decode(record.value)
-    fields = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(),
-        "key": _readable(record.key),
-        "value": value,
-        "headers": [[name, _readable(data)] for name, data in record.headers],
-        "schema_id": schema,
-    }
-    print(json.dumps(fields, default=str))
-
-
-def _raw(record: "Record", decode: _Decode) -> None:
-    sys.stdout.buffer.write((record.value or b"") + b"\n")
+        yield lambda: bool(got)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

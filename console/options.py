@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,6 +33,28 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="default: table"
     )
+
+
+def at_least_one(text: str) -> int:
+    """A type of argparse's: a count."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, too, so that what is under way ends in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

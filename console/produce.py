@@ -4,12 +4,23 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_zookeeper
-from folkmoot.protocol.errors import ConfigError, SerializationError
+from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c
+from folkmoot.protocol.errors import (
+    ConfigError,
+    FolkmootError,
+    SerializationError,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.names import check_name
+
+if TYPE_CHECKING:
+    from folkmoot.producers.producer import Producer
+
+_Encode = Callable[[bytes], bytes]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,40 +45,98 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Whatever can be wrong besides a line is found before the first record is sent."""
     from folkmoot.producers.producer import Producer
 
+    check_name("topic", args.topic)
+    if args.key_separator == "":
+        raise ConfigError("--key-separator is empty: give the text that ends a key")
     headers = [_header(each) for each in args.header]
     acks = args.acks if args.acks == "all" else int(args.acks)
     options = {"acks": acks, "compression": args.compression, "client_id": "folkmoot-produce"}
-    sent = 0
-    with Producer(zookeeper=args.zookeeper, **options) as producer, _encoder(args) as encode:
-        for key, line in _lines(args):
-            value = encode(line)
-            producer.send(args.topic, value, key, partition=args.partition, headers=headers)
-            sent += 1
-    print(f"produced {sent} records to {args.topic}", file=sys.stderr)
+    with ExitStack() as stack:
+        source = _source(args, stack)
+        schema = None if args.schema is None else _text(args.schema)
+        producer = stack.enter_context(Producer(zookeeper=args.zookeeper, **options))
+        _check_partition(args, producer)
+        encode = _encoder(args, schema, stack)
+        with sigterm_like_ctrl_c():
+            _send_all(args, producer, _lines(args, source), encode, headers)
     return 0
 
 
-def _lines(args: argparse.Namespace) -> Iterator[tuple[bytes | None, bytes]]:
-    """Key and value of every line."""
-    separator = args.key_separator.encode() if args.key_separator else None
+def _send_all(
+    args: argparse.Namespace,
+    producer: "Producer",
+    lines: Iterator[tuple[bytes | None, bytes]],
+    encode: _Encode,
+    headers: list[tuple[str, bytes]],
+) -> None:
+    """Send line after line; however it ends, what was sent before is delivered, and counted."""
+    sent = 0
     try:
-        source = args.file.open("rb") if args.file else sys.stdin.buffer
+        try:
+            for key, line in lines:
+                value = encode(line)
+                producer.send(args.topic, value, key, partition=args.partition, headers=headers)
+                sent += 1
+        except FolkmootError as error:
+            producer.flush()
+            before = f"lines sent before it: {sent}, after it: none"
+            raise type(error)(f"line {sent + 1}: {error} ({before})") from None
+        producer.flush()
+    except KeyboardInterrupt:
+        producer.flush()
+        _say(args, sent)
+        raise
+    _say(args, sent)
+
+
+def _say(args: argparse.Namespace, sent: int) -> None:
+    print(f"produced {sent} records to {args.topic}", file=sys.stderr)
+
+
+def _source(args: argparse.Namespace, stack: ExitStack) -> IO[bytes]:
+    if args.file is None:
+        return sys.stdin.buffer
+    try:
+        source: IO[bytes] = args.file.open("rb")
     except OSError as error:
         raise ConfigError(f"--file {args.file} cannot be read: {error.strerror}") from None
-    with source:
-        for number, line in enumerate(source, 1):
-            text = line.rstrip(b"\r\n")
-            if separator is None:
-                yield None, text
-                continue
-            key, found, value = text.partition(separator)
-            if not found:
-                raise SerializationError(
-                    f"line {number} has no key: {args.key_separator!r} does not stand in it"
-                )
-            yield key, value
+    return stack.enter_context(source)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"--schema {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--schema {path} cannot be read: it is not UTF-8") from None
+
+
+def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:
+    """The topic exists, and the partition. Raises UnknownTopicOrPartition."""
+    known = len(producer.partitions_of(args.topic))
+    if args.partition is not None and not 0 <= args.partition < known:
+        raise UnknownTopicOrPartition(
+            f"partition {args.partition} does not exist: "
+            f"topic {args.topic} has {known}, numbered from 0"
+        )
+
+
+def _lines(args: argparse.Namespace, source: IO[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
+    """Key and value of every line."""
+    separator = None if args.key_separator is None else args.key_separator.encode()
+    for line in source:
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        if separator is None:
+            yield None, text
+            continue
+        key, found, value = text.partition(separator)
+        if not found:
+            raise SerializationError(f"there is no {args.key_separator!r} after a key")
+        yield key, value
 
 
 def _header(given: str) -> tuple[str, bytes]:
@@ -77,26 +146,21 @@ def _header(given: str) -> tuple[str, bytes]:
     return name, value.encode()
 
 
-@contextmanager
-def _encoder(args: argparse.Namespace) -> Iterator[Callable[[bytes], bytes]]:
-    """From a line to a record's value: as it is, or by the schema."""
-    if args.schema is None:
-        yield lambda line: line
-        return
+def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> _Encode:
+    """From a line to a record's value: as it is, or by the schema, which is registered here."""
+    if schema is None:
+        return lambda line: line
     from folkmoot.schemas.avro import AvroSerializer
     from folkmoot.schemas.registry import SchemaRegistry
 
-    try:
-        schema = args.schema.read_text()
-    except OSError as error:
-        raise ConfigError(f"--schema {args.schema} cannot be read: {error.strerror}") from None
-    with SchemaRegistry(args.zookeeper) as registry:
-        serialize = AvroSerializer(registry, f"{args.topic}-value", schema)
-        yield lambda line: serialize(_json(line))
+    registry = stack.enter_context(SchemaRegistry(args.zookeeper))
+    serialize = AvroSerializer(registry, f"{args.topic}-value", schema)
+    assert serialize.schema_id  # registers it, or says what is wrong with it
+    return lambda line: serialize(_json(line))
 
 
 def _json(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise SerializationError(f"not JSON: {line[:80]!r}: {error}") from None
+        raise SerializationError(f"{line[:80]!r} is not JSON: {error}") from None

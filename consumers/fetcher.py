@@ -301,11 +301,12 @@ class Fetcher:
                     self._start_at(reading, found.offset)
 
     def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
+        if result.high_watermark >= 0:
+            reading.end = result.high_watermark
         if result.error:
             self._refused(reading, from_wire(result.error, result.message), result.leader)
             return
         reading.failures = 0
-        reading.end = result.high_watermark
         fetched = []
         try:
             for header, view in batch.split(data):

@@ -119,13 +119,15 @@ def claim(
     offset_path = paths.offset(group, topic, number)
     owner_path = paths.owner(group, topic, number)
     epoch = 0  # of the attempt under way
-    in_doubt = False  # an attempt was sent and not answered: it may have won, whatever reads say
+    doubtful = -1  # of one that was not answered: it may have won, whatever the next read says
     while True:
         try:
             old = yield from _offset_node(group, partition)
             if steal_from is not None and (yield from owner_of(group, partition)) != steal_from:
                 steal_from = None
             was = _state(offset_path, old)
+            if (was.nonce, was.epoch) == (me.nonce, doubtful):
+                return (yield from _watched(me, partition, Claim(was, old.stat.version), ring))
             kept = was.offset if was.topic_id in ("", topic_id) else None
             epoch = was.epoch + 1
             new = OffsetState(kept, epoch, me.member, me.nonce, topic_id)
@@ -142,9 +144,10 @@ def claim(
             held = Claim(new, results[2])
         except MultiFailed as refusal:
             _check_foreseen(refusal)
-            found = (yield from _held(me, partition, epoch)) if in_doubt else None
-            if found is not None:
-                return (yield from _watched(me, partition, found, ring))
+            if doubtful == epoch:
+                found = yield from _held(me, partition, epoch)
+                if found is not None:
+                    return (yield from _watched(me, partition, found, ring))
             if isinstance(refusal.cause, NodeExists):
                 blocking = yield from _watch_owner(group, partition, ring)
                 if blocking is not None:
@@ -156,7 +159,7 @@ def claim(
                 yield from _ensure_parents(group, topic)
             continue  # the offset moved, or an owner came or went: look again
         except ConnectionLost:
-            in_doubt = True
+            doubtful = epoch
             found = yield from _held(me, partition, epoch)
             if found is None:
                 continue

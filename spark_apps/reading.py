@@ -1,13 +1,9 @@
 """The executor's side: the records of one slice, from the brokers into Arrow.
 
 ```
-fetch ─► whole batches, checked ─► cut to [first, end) ─► gathered columns ─► RecordBatch
+fetch ─► whole batches, checked ─► cut to [first, end) and gathered (arrow.py) ─► RecordBatch
   ▲ the next chunk is asked for before this one is opened, and travels while Spark takes rows
 ```
-
-Small batches are gathered up to ROWS rows before they become one RecordBatch; at most GATHERED of
-them, whose bodies are bounded, so that a column stays within what Arrow can address. No Python object
-is made per record beyond the bytes that the batch's decoder gives.
 
 Executors know addresses of brokers and nothing else. Connections live as long as the worker process:
 a read borrows them and puts them back.
@@ -16,13 +12,9 @@ a read borrows them and puts them back.
 import logging
 import os
 import time
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import repeat
-from typing import Final, NamedTuple, cast
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from folkmoot.network.client import Connections, Reply
@@ -40,37 +32,20 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest, FetchResult
+from folkmoot.spark_apps.arrow import Rows
 from folkmoot.spark_apps.planning import Slice
 
-SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-    ]
-)
-
-ROWS = 10_000
-GATHERED = 32
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT = 0.5
 PAUSE = 0.1
 PATIENCE = 60.0
 CACHED = 4
 
-CREATE_TIME, APPEND_TIME = 0, 1
 ANY_EPOCH = -1
-_MAX_MS = (2**63 - 1) // 1000
 
 log = logging.getLogger(__name__)
 
 _Batch = tuple[BatchHeader, memoryview]
-_Int32s = npt.NDArray[np.int32]
-_Int64s = npt.NDArray[np.int64]
 
 
 class ReadOptions(NamedTuple):
@@ -96,8 +71,14 @@ def read(part: Slice, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatc
     if cluster is None:
         connections = Connections(options.client_id)
         cluster = Cluster(connections, lambda: part.brokers, listener=options.listener)
+    rows = Rows(part)
     try:
-        yield from _record_batches(part, _Reading(part, cluster, options).chunks())
+        for chunk in _Reading(part, cluster, options).chunks():
+            for header, data in chunk:
+                rows.add(header, data)
+                if rows.full:
+                    yield from rows.take()
+            yield from rows.take()
     finally:
         _put_back(key, cluster)
 
@@ -227,100 +208,3 @@ class _Reading:
         if not lost or self._options.fail_on_data_loss:
             raise type(error)(f"{where} could not be read: {error}")
         log.warning("%s are gone: %s", where, error)
-
-
-# -- from batches to Arrow -----------------------------------------------------------------------------
-
-
-def _record_batches(part: Slice, chunks: Iterator[list[_Batch]]) -> Iterator[pa.RecordBatch]:
-    rows = _Rows(part)
-    for chunk in chunks:
-        for header, data in chunk:
-            rows.add(header, data)
-            if rows.count >= ROWS or rows.batches >= GATHERED:
-                yield rows.take()
-        if rows.count:
-            yield rows.take()
-
-
-class _Rows:
-    """Columns of the records of a slice, gathered from batches until they are taken."""
-
-    def __init__(self, part: Slice) -> None:
-        self._part = part
-        self._clear()
-
-    def _clear(self) -> None:
-        self.count = self.batches = 0
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._offsets: list[_Int64s] = []
-        self._times: list[_Int64s] = []
-        self._kinds: list[_Int32s] = []
-
-    def add(self, header: BatchHeader, data: memoryview) -> None:
-        """The batch's records that lie within the slice."""
-        columns = batch.columns_of(header, data)
-        base = header.base_offset
-        deltas: Sequence[int] = range(columns.count) if columns.offsets is None else columns.offsets
-        low = bisect_left(deltas, self._part.first - base)
-        high = bisect_left(deltas, self._part.end - base)
-        count = high - low
-        if not count:
-            return
-        self.count += count
-        self.batches += 1
-        self._keys.extend(repeat(None, count) if columns.keys is None else columns.keys[low:high])
-        self._values.extend(columns.values[low:high])
-        self._offsets.append(base + np.asarray(deltas[low:high], np.int64))
-        stamps = columns.timestamps
-        self._times.append(
-            np.full(count, stamps, np.int64)
-            if isinstance(stamps, int)
-            else np.asarray(stamps[low:high], np.int64)
-        )
-        kind = APPEND_TIME if header.uses_append_time else CREATE_TIME
-        self._kinds.append(np.full(count, kind, np.int32))
-
-    def take(self) -> pa.RecordBatch:
-        """What was gathered, as Spark wants it."""
-        count = self.count
-        topic = self._part.topic.encode()
-        microseconds = np.clip(np.concatenate(self._times), -_MAX_MS, _MAX_MS) * 1000
-        arrays = [
-            _cells(self._keys),
-            _cells(self._values),
-            _text(np.arange(count + 1, dtype=np.int32) * len(topic), topic * count),
-            _numbers(pa.int32(), np.full(count, self._part.partition, np.int32)),
-            _numbers(pa.int64(), np.concatenate(self._offsets)),
-            _numbers(pa.timestamp("us", "UTC"), microseconds),
-            _numbers(pa.int32(), np.concatenate(self._kinds)),
-        ]
-        self._clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-# Arrays are put together from buffers: `pa.array` imports pandas, seconds in each new worker process.
-
-
-def _numbers(kind: pa.DataType, values: _Int64s | _Int32s) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _text(ends: _Int32s, text: bytes) -> pa.Array:
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers)
-
-
-def _cells(cells: list[bytes | None]) -> pa.Array:
-    """Binary values, some perhaps missing."""
-    count, missing = len(cells), cells.count(None)
-    present = None
-    if missing:
-        mask = np.array([cell is not None for cell in cells])
-        present = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    filled = [cell or b"" for cell in cells] if missing else cast(list[bytes], cells)
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, filled), np.int32, count), out=ends[1:])
-    buffers = [present, pa.py_buffer(ends), pa.py_buffer(b"".join(filled))]
-    return pa.Array.from_buffers(pa.binary(), count, buffers, missing)

@@ -33,6 +33,16 @@ def zookeeper_root(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def shared_cluster(
+    zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedCluster]:
+    """Two broker processes for all tests of the run that do them no harm; each makes its own topics."""
+    connect_string = f"{zookeeper.address}/shared-cluster"
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), 2, connect_string) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def chroot(zookeeper: EmbeddedZooKeeper, zookeeper_root: KazooClient) -> str:
     """A connect string with a new, empty chroot of this test's own."""

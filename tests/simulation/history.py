@@ -88,6 +88,8 @@ class History:
         """What is not as it should be in the end."""
         running = [each for each in self.applications if each.running]
         names = {each.member.name for each in running}
+        if any(each.leaving for each in running):
+            return "somebody has not left yet"
         unheard = [notice for each in running for notice in each.member.notices]
         if any(not isinstance(notice, Committed | Rebalanced) for notice in unheard):
             return "somebody has not heard of all"

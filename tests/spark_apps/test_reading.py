@@ -30,10 +30,11 @@ from folkmoot.protocol.requests import (
     PartitionMetadata,
     TopicMetadata,
 )
-from folkmoot.spark_apps import reading
+from folkmoot.spark_apps import arrow, reading
+from folkmoot.spark_apps.arrow import SCHEMA
 from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.planning import Slice
-from folkmoot.spark_apps.reading import SCHEMA, ReadOptions, read
+from folkmoot.spark_apps.reading import ReadOptions, read
 from folkmoot.spark_apps.source import COLUMNS, FolkmootStreamReader
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
@@ -124,7 +125,7 @@ def test_the_schema_is_exactly_what_spark_makes_of_the_columns() -> None:
 
 
 def test_records_become_rows_as_sparks_kafka_source_has_them() -> None:
-    log = Log(made(0, 2, keys=[b"k", None]), made(2, 1, append_time=9))
+    log = Log(made(0, 2, keys=[b"k", None]), made(2, 1, append_time=9), per_fetch=2)
     with serve(log) as broker:
         first, second, third = rows(read(a_slice(broker, log, 0, 3)))
     assert (first["key"], first["value"], first["topic"]) == (b"k", b"0", "flights")
@@ -158,10 +159,19 @@ def test_small_batches_are_gathered_into_one(monkeypatch: pytest.MonkeyPatch) ->
     log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
     with serve(log) as broker:
         assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [70]
-        monkeypatch.setattr(reading, "ROWS", 25)
+        monkeypatch.setattr(arrow, "ROWS", 25)
         assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [30, 30, 10]
-        monkeypatch.setattr(reading, "GATHERED", 2)
-        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [20, 20, 20, 10]
+
+
+def test_what_unfolds_into_more_than_it_weighs_comes_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow, "BYTES", 10_000)
+    log = Log(made(0, 50, keys=[b"k" * 1_000] * 50), made(50, 1, keys=[b"k" * 20_000]), per_fetch=2)
+    with serve(log) as broker:
+        found = list(read(a_slice(broker, log, 0, 51)))
+    assert [each.num_rows for each in found] == [9, 9, 9, 9, 9, 5, 1]
+    assert offsets(iter(found)) == list(range(51))
 
 
 def test_offsets_that_compaction_has_left_out_are_left_out_here() -> None:

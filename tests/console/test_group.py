@@ -1,0 +1,68 @@
+"""`folkmoot group`: groups with and without members."""
+
+import json
+from typing import Any
+
+from folkmoot.consumers.consumer import Consumer
+from tests.console.cluster import Shell
+from tests.consumers.parts import until
+
+
+def described(shell: Shell) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        shell.done("group", "describe", shell.group, "-o", "json")
+    )
+    return rows
+
+
+def listed(shell: Shell) -> dict[str, Any]:
+    rows = json.loads(shell.done("group", "list", "-o", "json"))
+    return {row["group"]: row for row in rows}[shell.group]  # type: ignore[no-any-return]
+
+
+def test_a_running_group_shows_who_owns_what_and_how_far_it_is(shell: Shell) -> None:
+    shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
+    options: dict[str, Any] = {"group": shell.group, "topics": [shell.topic]}
+    with Consumer(zookeeper=shell.zookeeper, client_id="me", **options) as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == 2)
+        part = next(each for each in consumer.assignment() if each.partition == 1)
+        consumer.seek(part, 0)
+        until(consumer, lambda: consumer.position(part) == 3)
+        consumer.commit({part: 2})
+        rows = described(shell)
+        assert [(row["topic"], row["partition"]) for row in rows] == [
+            (shell.topic, 0),
+            (shell.topic, 1),
+        ]
+        assert [(row["committed"], row["end"], row["lag"]) for row in rows] == [
+            (None, 0, None),
+            (2, 3, 1),
+        ]
+        assert all(row["owner"].startswith("me-") and row["state"] == "owned" for row in rows)
+        assert all(row["epoch"] >= 1 for row in rows)
+        row = listed(shell)
+        assert (row["state"], row["members"], row["partitions"]) == ("stable", 1, 2)
+        table = shell.done("group", "describe", shell.group)
+        assert table.split()[:4] == ["topic", "partition", "owner", "epoch"]
+
+
+def test_a_group_without_members_keeps_its_offsets(shell: Shell) -> None:
+    shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
+    shell.done("consume", shell.topic, "--group", shell.group, "-n", "2")
+    rows = described(shell)
+    assert [row["owner"] for row in rows] == [None, None]
+    assert (rows[1]["committed"], rows[1]["end"], rows[1]["lag"]) == (2, 3, 1)
+    assert (listed(shell)["state"], listed(shell)["members"]) == ("empty", 0)
+
+
+def test_a_group_whose_topic_was_deleted_is_still_shown(shell: Shell) -> None:
+    shell.done("produce", shell.topic, stdin="a\n")
+    shell.done("consume", shell.topic, "--group", shell.group)
+    shell.done("topic", "delete", shell.topic, "--yes")
+    assert all(row["end"] is None for row in described(shell))
+
+
+def test_an_unknown_group_is_refused(shell: Shell) -> None:
+    said = shell.refused(1, "group", "describe", "nobody")
+    assert said == "folkmoot: group nobody does not exist: see `folkmoot group list`\n"
+    assert "no name" in shell.refused(2, "group", "describe", "no name")

@@ -1,0 +1,176 @@
+"""`folkmoot produce`: what becomes of lines, and what becomes of what is wrong with them."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.console.cluster import Shell, without
+from tests.waiting import eventually
+
+SCHEMA = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "int"]}],
+}
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> str:
+    path = tmp_path / "flight.avsc"
+    path.write_text(json.dumps(SCHEMA))
+    return str(path)
+
+
+def as_json(shell: Shell) -> list[dict[str, object]]:
+    return [json.loads(line) for line in shell.lines("-o", "json")]
+
+
+def test_lines_of_standard_input_become_records(shell: Shell) -> None:
+    code, out, err = shell.run("produce", shell.topic, stdin=b"one\ntwo\r\n\nlast")
+    assert (code, out, err) == (0, "", f"produced 4 records to {shell.topic}\n")
+    assert sorted(str(each["value"]) for each in as_json(shell)) == ["", "last", "one", "two"]
+
+
+def test_lines_of_a_file_become_records_in_their_order(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{number}\n" for number in range(1_000)))
+    shell.done("produce", shell.topic, "--file", str(path), "--partition", "1")
+    shown = shell.done("consume", shell.topic, "-o", "raw").split()
+    assert shown == [str(number) for number in range(1_000)]
+    assert shell.lines("--partition", "0") == []
+
+
+def test_what_stands_before_the_separator_is_the_key(shell: Shell) -> None:
+    shell.done("produce", shell.topic, "--key-separator", "::", stdin="UA::a::b\n::empty\n")
+    found = {each["key"]: each["value"] for each in as_json(shell)}
+    assert found == {"UA": "a::b", "": "empty"}
+
+
+def test_headers_stand_on_every_record(shell: Shell) -> None:
+    options = ("--header", "from=test", "--header", "empty=", "--header", "from=again")
+    shell.done("produce", shell.topic, *options, stdin="a\nb\n")
+    expected = [["from", "test"], ["empty", ""], ["from", "again"]]
+    assert [each["headers"] for each in as_json(shell)] == [expected, expected]
+
+
+def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
+    flights = [{"carrier": "UA", "delay": 3}, {"carrier": "DL", "delay": None}]
+    lines = "".join(json.dumps(each) + "\n" for each in flights)
+    shell.done("produce", shell.topic, "--schema", schema, "--partition", "0", stdin=lines)
+    found = as_json(shell)
+    assert [each["value"] for each in found] == flights
+    assert all(each["schema_id"] for each in found)
+
+
+def test_acks_and_compression_can_be_chosen(shell: Shell) -> None:
+    for options in (("--acks", "0"), ("--acks", "all"), ("--compression", "none")):
+        shell.done("produce", shell.topic, *options, stdin="x\n")
+    eventually(lambda: len(shell.lines()) == 3)
+
+
+# -- what is wrong --------------------------------------------------------------------------------
+
+
+def test_a_line_without_a_key_is_named_and_the_lines_before_it_are_sent(shell: Shell) -> None:
+    said = shell.refused(
+        1, "produce", shell.topic, "--key-separator", ":", stdin="a:1\nb:2\nc\nd:4\n"
+    )
+    assert "line 3: there is no ':' after a key" in said
+    assert "lines sent before it: 2, after it: none" in said
+    assert sorted(str(each["key"]) for each in as_json(shell)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{carrier}", "is not JSON"),
+        ('{"carrier": 7, "delay": 1}', "does not fit schema"),
+        ('{"carrier": "UA"}', "does not fit schema"),
+        ('{"carrier": "UA", "delay": 1, "extra": 2}', "does not fit schema"),
+        ("[]", "does not fit schema"),
+    ],
+)
+def test_a_line_that_does_not_fit_its_schema_is_named(
+    shell: Shell, schema: str, line: str, sentence: str
+) -> None:
+    lines = f'{{"carrier": "UA", "delay": 3}}\n{line}\n'
+    said = shell.refused(1, "produce", shell.topic, "--schema", schema, stdin=lines)
+    assert "line 2: " in said
+    assert sentence in said
+    assert "lines sent before it: 1," in said
+    assert len(as_json(shell)) == 1
+
+
+def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
+    said = shell.refused(1, "produce", shell.topic, stdin=b"small\n" + b"x" * 40_000_000 + b"\n")
+    assert "line 2: " in said
+    assert len(as_json(shell)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "sentence"),
+    [
+        (2, ["--header", "novalue"], "'novalue' is not NAME=VALUE"),
+        (2, ["--key-separator", ""], "--key-separator is empty"),
+        (2, ["--compression", "best"], "'best'"),
+        (2, ["--file", "no-such-file"], "no-such-file cannot be read: No such file"),
+        (2, ["--file", "."], "cannot be read: Is a directory"),
+        (2, ["--schema", "no-such-file"], "no-such-file cannot be read: No such file"),
+        (1, ["--partition", "2"], "partition 2 does not exist: topic t-"),
+        (1, ["--partition", "-1"], "partition -1 does not exist"),
+    ],
+)
+def test_what_is_wrong_before_the_first_line_sends_nothing(
+    shell: Shell, code: int, words: list[str], sentence: str
+) -> None:
+    assert sentence in shell.refused(code, "produce", shell.topic, *words, stdin="a\n")
+    assert shell.lines() == []
+
+
+def test_a_text_that_is_no_schema_sends_nothing(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "bad.avsc"
+    for text in (b"{", b'{"type": "record"}', b"\xff\xfe"):
+        path.write_bytes(text)
+        code, _, err = shell.run("produce", shell.topic, "--schema", str(path), stdin="{}\n")
+        assert code in (1, 2)
+        assert err.startswith("folkmoot: ")
+        assert err.count("\n") == 1
+    assert shell.lines() == []
+
+
+def test_an_unknown_topic_is_refused_and_registers_no_schema(shell: Shell, schema: str) -> None:
+    said = shell.refused(1, "produce", "no-such-topic", "--schema", schema, stdin="{}\n")
+    assert "topic no-such-topic does not exist" in said
+    assert "folkmoot topic create" in said
+    assert "no name" in shell.refused(2, "produce", "no name", stdin="a\n")
+
+
+def test_without_fastavro_a_schema_names_the_pip_command(
+    shell: Shell, schema: str, tmp_path: Path
+) -> None:
+    site = without(tmp_path / "site", "fastavro")
+    child = shell.start("produce", shell.topic, "--schema", schema, site=site)
+    _, err = child.communicate("{}\n", timeout=60)
+    assert child.returncode == 1
+    assert "pip install 'folkmoot[avro]'" in err
+    assert err.count("\n") == 1
+
+
+# -- its end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_delivers_what_was_typed_and_says_how_much(
+    shell: Shell, number: signal.Signals
+) -> None:
+    child = shell.start("produce", shell.topic)
+    assert child.stdin is not None
+    child.stdin.write("one\ntwo\n")
+    child.stdin.flush()
+    eventually(lambda: len(shell.lines()) == 2, 30.0)
+    child.send_signal(number)
+    assert child.wait(30) == 130
+    _, err = child.communicate(timeout=30)
+    assert err == f"produced 2 records to {shell.topic}\n"

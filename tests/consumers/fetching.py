@@ -1,0 +1,56 @@
+"""A fetcher on a workbench: its cluster answers what the test says, its clock is moved by hand."""
+
+from typing import Any, cast
+
+from crc32c import crc32c
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol.batch import HEADER_BYTES, LEADER_BYTES
+from folkmoot.protocol.records import Record, TopicPartition
+from tests.consumers.fake_cluster import FakeCluster
+
+ZERO, ONE, TWO = (TopicPartition("t", number) for number in range(3))
+ALL = 1_000_000
+
+
+class Bench:
+    """A fetcher, its cluster, its clock."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.cluster = FakeCluster()
+        config = ConsumerConfig(zookeeper="nowhere:1", **options)
+        self.fetcher = Fetcher(config, cast(Cluster, self.cluster), lambda: self.now)
+
+    def poll(self) -> None:
+        """Ask for what is missing, take the replies that are there."""
+        self.fetcher.poll(1.0)
+
+    def reading(self, *partitions: TopicPartition, offset: int = 0) -> None:
+        for partition in partitions or (ZERO,):
+            self.fetcher.add(partition, offset)
+        self.poll()
+
+    def fetched(self, *chunks: bytes, end: int = 1_000) -> None:
+        """The oldest fetch is answered with these chunks."""
+        self.cluster.answer(self.cluster.next(), *chunks, end=end)
+        self.poll()
+
+    def values(self, limit: int = ALL) -> list[bytes | None]:
+        return [record.value for record in self.fetcher.take(limit)]
+
+    def everything(self) -> list[Record]:
+        taken = []
+        while some := self.fetcher.take(ALL):
+            taken += some
+        return taken
+
+
+def spoiled_body(data: bytes) -> bytes:
+    """A batch whose checksums are right and whose body is not."""
+    body = bytes([0xC1]) * (len(data) - HEADER_BYTES)
+    fields = data[LEADER_BYTES + 4 : HEADER_BYTES]
+    crc = crc32c(fields + body).to_bytes(4, "big")
+    return data[:LEADER_BYTES] + crc + fields + body

@@ -1,0 +1,156 @@
+"""The group machine moved by hand: events and the time in, effects kept until they are looked at."""
+
+from random import Random
+from typing import Any, TypeVar
+
+from folkmoot.consumers.events import (
+    Acknowledged,
+    Assigned,
+    ClaimPartition,
+    CommitOffsets,
+    Effect,
+    Event,
+    Finished,
+    Heartbeat,
+    Join,
+    Rang,
+    Read,
+    ReleasePartition,
+    Source,
+    Started,
+    Task,
+    Tick,
+)
+from folkmoot.consumers.group import GroupMember, Timing
+from folkmoot.coordination.ownership import Claim, OffsetState, Owner
+from folkmoot.coordination.plans import Plan, TopicBasis, VersionedPlan
+from folkmoot.protocol.records import TopicPartition
+
+ME = "me-0000000001"
+OLDER = "older-0000000000"
+YOUNGER = "younger-0000000002"
+NONCE = "n1"
+TOPIC_ID = "id-1"
+SESSION_TIMEOUT = 6.0
+HAND_OVER = 2.0
+TIMING = Timing()
+
+_E = TypeVar("_E")
+
+
+def t(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def owner(member: str, epoch: int = 1, nonce: str = "theirs") -> Owner:
+    return Owner(member, nonce, epoch, HAND_OVER)
+
+
+def claim(partition: TopicPartition, epoch: int = 1, offset: int | None = None) -> Claim:
+    """A claim that was just won; every write under it raises the version by one."""
+    return Claim(OffsetState(offset, epoch, ME, NONCE, TOPIC_ID), 10 * epoch)
+
+
+def later(held: Claim, offset: int) -> Claim:
+    """The claim after a commit."""
+    state = held.state
+    written = OffsetState(offset, state.epoch, state.member, state.nonce, state.topic_id)
+    return Claim(written, held.version + 1)
+
+
+class Scene:
+    """One member, `ME`, which wants the topic t of four partitions."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.member = GroupMember(("t",), TIMING, Random(7))
+        self.effects: list[Effect] = []
+        self.topics = {"t": TopicBasis(TOPIC_ID, 4)}
+        self.members: tuple[str, ...] = (ME,)
+        self.plan = VersionedPlan(Plan(), 0)
+
+    def tell(self, event: Event) -> None:
+        self.effects += self.member.handle(event, self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, ZooKeeper answers all the while."""
+        self.now += seconds
+        self.tell(Acknowledged(self.now))
+        self.tell(Tick())
+
+    def be_silent(self, seconds: float) -> None:
+        """Time passes, nothing is heard of ZooKeeper."""
+        self.now += seconds
+        self.tell(Tick())
+
+    def answer(self, task: Task, result: object) -> None:
+        self.tell(Acknowledged(self.now))
+        self.tell(Finished(task, result))
+
+    def take(self, kind: type[_E]) -> list[_E]:
+        """The effects of a kind that came since they were last taken."""
+        taken: list[_E] = [effect for effect in self.effects if isinstance(effect, kind)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
+        return taken
+
+    def take_one(self, kind: type[_E]) -> _E:
+        (effect,) = self.take(kind)
+        return effect
+
+    # -- steps that most scenes begin with --------------------------------------------------------
+
+    def join(self) -> None:
+        """A session, a name, and all that is there to read."""
+        self.tell(Started(NONCE, SESSION_TIMEOUT))
+        self.answer(self.take_one(Join), ME)
+        self.answer(self.take_one(Heartbeat), True)
+        self.read_all()
+
+    def read_all(self) -> None:
+        """Answer all reads, with what the group is now."""
+        answers: dict[Source, Any] = {}
+        while reads := self.take(Read):
+            for read in reads:
+                answers = {
+                    Source.MEMBERS: self.members,
+                    Source.PLAN: self.plan,
+                    Source.TOPICS: self.topics,
+                }
+                self.answer(read, answers[read.source])
+
+    def plan_for(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
+        """A plan that gives t-0, t-1… to these; the member has not seen it yet."""
+        generation = self.plan.plan.generation + 1
+        self.members = members
+        plan = Plan(generation, members, dict(self.topics), {"t": list(owners)})
+        self.plan = VersionedPlan(plan, self.plan.version + 1)
+
+    def see_plan(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
+        """Such a plan was made, rings, and is read."""
+        self.plan_for(*owners, members=members)
+        self.tell(Rang(Source.MEMBERS))
+        self.tell(Rang(Source.PLAN))
+        self.read_all()
+
+    def hold(self, *numbers: int, offset: int | None = None) -> dict[TopicPartition, Claim]:
+        """As an only member: have a plan and own these partitions of it."""
+        self.join()
+        mine = [ME if number in numbers else None for number in range(4)]
+        self.see_plan(*mine, members=(ME,))
+        held = {}
+        for task in self.take(ClaimPartition):
+            held[task.partition] = claim(task.partition, offset=offset)
+            self.answer(task, held[task.partition])
+        self.take(Assigned)
+        self.effects.clear()
+        return held
+
+    def release(self) -> list[ReleasePartition]:
+        """Answer the releases that were asked for, and return them."""
+        releases = self.take(ReleasePartition)
+        for task in releases:
+            self.answer(task, None)
+        return releases
+
+    def commits(self) -> list[CommitOffsets]:
+        return self.take(CommitOffsets)

@@ -1,0 +1,396 @@
+"""The group machine, step by step: joining, rebalances, waiting and stealing, leaving."""
+
+import pytest
+
+from folkmoot.consumers.events import (
+    Assigned,
+    ClaimPartition,
+    Drained,
+    EndSession,
+    Heartbeat,
+    Join,
+    Leave,
+    Leaving,
+    Left,
+    Lost,
+    MakePlan,
+    OwnerRang,
+    Rang,
+    Read,
+    Rebalanced,
+    Revoking,
+    SessionLost,
+    Source,
+    Started,
+    Tick,
+    VerifyOwner,
+)
+from folkmoot.consumers.group import Phase
+from folkmoot.coordination.ownership import Blocked, Stale
+from folkmoot.coordination.plans import TopicBasis
+from tests.consumers.machine import (
+    HAND_OVER,
+    ME,
+    NONCE,
+    OLDER,
+    SESSION_TIMEOUT,
+    TIMING,
+    YOUNGER,
+    Scene,
+    claim,
+    owner,
+    t,
+)
+
+STEAL_AFTER = HAND_OVER + TIMING.steal_margin
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+# -- joining and planning -----------------------------------------------------------------------------
+
+
+def test_the_first_member_joins_plans_after_a_moment_and_claims_what_it_planned(
+    scene: Scene,
+) -> None:
+    scene.join()
+    assert scene.member.name == ME
+    assert not scene.take(MakePlan)
+    scene.wait(TIMING.debounce * 1.5)
+    task = scene.take_one(MakePlan)
+    scene.plan_for(ME, ME, ME, ME, members=(ME,))
+    scene.answer(task, True)
+    scene.read_all()
+    tasks = scene.take(ClaimPartition)
+    assert [task.partition for task in tasks] == [t(0), t(1), t(2), t(3)]
+    assert {(task.plan_version, task.topic_id) for task in tasks} == {(1, "id-1")}
+    scene.answer(tasks[0], claim(t(0), epoch=3, offset=17))
+    assert scene.take(Assigned) == [Assigned(t(0), "id-1", 17, 3)]
+
+
+def test_only_what_moves_is_touched_when_a_second_member_joins(scene: Scene) -> None:
+    held = scene.hold(0, 1, 2, 3)
+    scene.see_plan(ME, ME, YOUNGER, YOUNGER, members=(ME, YOUNGER))
+    assert scene.take(Revoking) == [Revoking(t(2)), Revoking(t(3))]
+    assert scene.take_one(Rebalanced) == Rebalanced(2, 2, (t(0), t(1)))
+    scene.tell(Drained(t(2), 1, 40))
+    (release,) = scene.release()
+    assert (release.partition, release.held, release.offset) == (t(2), held[t(2)], 40)
+    assert not scene.effects
+    scene.tell(Drained(t(3), 1, None))
+    (release,) = scene.release()
+    assert (release.partition, release.offset) == (t(3), None)
+    assert set(scene.member.holdings) == {t(0), t(1)}
+
+
+def test_the_oldest_plans_first_and_a_younger_one_only_in_its_place(scene: Scene) -> None:
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.wait(TIMING.debounce * 1.5)
+    assert not scene.take(MakePlan)
+    scene.wait(TIMING.patience)
+    assert scene.take(MakePlan)
+
+
+def test_a_plan_by_another_makes_ours_unnecessary(scene: Scene) -> None:
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.see_plan(OLDER, OLDER, ME, ME)
+    scene.wait(1.0)
+    assert not scene.take(MakePlan)
+
+
+def test_all_is_read_again_when_a_plan_of_ours_was_not_written(scene: Scene) -> None:
+    """What we know may be the reason: a watch was lost, and nobody else thinks that a plan is due."""
+    scene.join()
+    scene.wait(TIMING.debounce * 1.5)
+    scene.answer(scene.take_one(MakePlan), False)
+    assert {read.source for read in scene.take(Read)} == set(Source)
+
+
+def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
+    scene.join()
+    scene.tell(Rang(Source.PLAN))
+    scene.tell(Rang(Source.PLAN))
+    scene.tell(Rang(Source.PLAN))
+    read = scene.take_one(Read)
+    scene.answer(read, scene.plan)
+    assert scene.take(Read) == [Read(Source.PLAN)]
+
+
+def test_an_older_plan_than_the_one_known_cannot_be_and_ends_the_session(scene: Scene) -> None:
+    """Versions only grow: the group was deleted and made anew, and what we hold is of the old one."""
+    scene.hold(0)
+    scene.plan = type(scene.plan)(scene.plan.plan, 0)
+    scene.tell(Rang(Source.PLAN))
+    scene.read_all()
+    assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]
+    assert scene.take(EndSession)
+
+
+# -- waiting for owners and stealing ------------------------------------------------------------------
+
+
+def test_who_is_blocked_waits_and_claims_when_the_owner_has_let_go(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.wait(1.0)
+    assert not scene.take(ClaimPartition)
+    scene.tell(OwnerRang(t(0)))
+    task = scene.take_one(ClaimPartition)
+    assert task.steal_from is None
+    scene.answer(task, claim(t(0), epoch=2, offset=9))
+    assert scene.take(Assigned) == [Assigned(t(0), "id-1", 9, 2)]
+
+
+def test_a_partition_is_stolen_when_the_owners_hand_over_time_is_over(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER - 0.01)
+    assert not scene.take(ClaimPartition)
+    scene.wait(0.02)
+    assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
+
+
+def test_looks_in_between_do_not_put_the_stealing_off(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    for _ in range(2):
+        scene.wait(STEAL_AFTER / 3)
+        scene.tell(OwnerRang(t(0)))
+        task = scene.take_one(ClaimPartition)
+        assert task.steal_from is None
+        scene.answer(task, Blocked(owner(OLDER)))
+        scene.see_plan(ME)
+    scene.wait(STEAL_AFTER / 3 + 0.01)
+    assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
+
+
+def test_another_owner_gets_its_own_hand_over_time(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(YOUNGER, epoch=2)))
+    scene.wait(STEAL_AFTER - 0.01)
+    assert not scene.take(ClaimPartition)
+    scene.wait(0.02)
+    assert scene.take_one(ClaimPartition).steal_from == owner(YOUNGER, epoch=2)
+
+
+def test_what_we_gave_up_in_doubt_is_taken_back_at_once(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    ours = owner(ME, nonce=NONCE)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(ours))
+    assert scene.take_one(ClaimPartition).steal_from == ours
+
+
+def test_a_ring_before_the_answer_of_the_claim_that_armed_it_is_not_lost(scene: Scene) -> None:
+    """The owner let go between the look and our hearing of it: no other ring will come."""
+    scene.join()
+    scene.see_plan(ME)
+    task = scene.take_one(ClaimPartition)
+    scene.tell(OwnerRang(t(0)))
+    assert not scene.take(ClaimPartition)
+    scene.answer(task, Blocked(owner(OLDER)))
+    assert scene.take_one(ClaimPartition).steal_from is None
+
+
+def test_a_ring_before_a_claim_is_known_to_be_ours_is_looked_into(scene: Scene) -> None:
+    """It was stolen from us at once, and the watch that told so is used up."""
+    scene.join()
+    scene.see_plan(ME)
+    task = scene.take_one(ClaimPartition)
+    scene.tell(OwnerRang(t(0)))
+    scene.answer(task, claim(t(0)))
+    scene.answer(scene.take_one(VerifyOwner), False)
+    assert scene.take(Lost) == [Lost(t(0), "another member took it over")]
+
+
+def test_a_ring_while_the_plan_is_read_is_acted_on_after_it(scene: Scene) -> None:
+    """Else the partition would have no owner until its old one's hand-over time is over."""
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.plan_for(ME)
+    scene.tell(Rang(Source.PLAN))
+    scene.tell(OwnerRang(t(0)))
+    assert not scene.take(ClaimPartition)
+    scene.read_all()
+    assert scene.take_one(ClaimPartition).plan_version == scene.plan.version
+
+
+def test_a_stale_claim_waits_for_the_newer_plan_and_asks_no_faster(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Stale())
+    read = scene.take_one(Read)
+    assert read == Read(Source.PLAN)
+    scene.answer(read, scene.plan)
+    assert not scene.take(ClaimPartition)  # the server that answers lags
+    scene.see_plan(ME)
+    assert scene.take_one(ClaimPartition).plan_version == scene.plan.version
+
+
+def test_a_stale_claim_is_made_again_after_a_moment_under_the_same_plan(scene: Scene) -> None:
+    """It was fenced as soon as it was won."""
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Stale())
+    scene.read_all()
+    scene.wait(TIMING.patience)
+    assert scene.take(ClaimPartition)
+
+
+def test_a_claim_that_the_next_plan_does_not_want_is_let_go_of_untold(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    task = scene.take_one(ClaimPartition)
+    scene.see_plan(OLDER)
+    scene.answer(task, claim(t(0)))
+    assert not scene.take(Assigned)
+    (release,) = scene.release()
+    assert (release.partition, release.offset) == (t(0), None)
+    assert not scene.take(Revoking)
+
+
+def test_nothing_is_due_for_what_is_no_longer_wanted(scene: Scene) -> None:
+    """A deadline that lies in the past and is never met would be a loop without a pause."""
+    scene.join()
+    scene.see_plan(ME, ME)
+    first, second = scene.take(ClaimPartition)
+    scene.see_plan(OLDER, OLDER)
+    scene.answer(first, Stale())
+    scene.answer(second, Blocked(owner(OLDER)))
+    scene.read_all()
+    scene.wait(STEAL_AFTER * 2)
+    assert not scene.take(ClaimPartition)
+    deadline = scene.member.deadline()
+    assert deadline is not None
+    assert deadline > scene.now
+
+
+def test_what_the_plan_gives_back_is_claimed_anew_after_it_was_let_go(scene: Scene) -> None:
+    scene.hold(0)
+    scene.see_plan(YOUNGER, members=(ME, YOUNGER))
+    scene.see_plan(ME, members=(ME, YOUNGER))
+    assert scene.take(Revoking) == [Revoking(t(0))]
+    assert not scene.take(ClaimPartition)
+    scene.tell(Drained(t(0), 1, 5))
+    scene.release()
+    scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=2, offset=5))
+    assert scene.take(Assigned) == [Assigned(t(0), "id-1", 5, 2)]
+
+
+def test_a_topic_made_anew_is_given_up_and_claimed_under_its_new_id(scene: Scene) -> None:
+    scene.hold(0)
+    scene.topics = {"t": TopicBasis("id-2", 4)}
+    scene.see_plan(ME, members=(ME,))
+    assert scene.take(Revoking) == [Revoking(t(0))]
+    scene.tell(Drained(t(0), 1, None))
+    scene.release()
+    assert scene.take_one(ClaimPartition).topic_id == "id-2"
+
+
+# -- lost watches, nodes removed by hand --------------------------------------------------------------
+
+
+def test_a_lost_ring_is_made_up_for_by_the_sweep(scene: Scene) -> None:
+    scene.hold(0)
+    scene.see_plan(ME, ME, members=(ME,))
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.effects.clear()
+    for _ in range(20):
+        scene.wait(TIMING.sweep * 1.3 / 20)
+    assert {read.source for read in scene.take(Read)} == set(Source)
+    assert scene.take(VerifyOwner)
+    assert t(1) in {task.partition for task in scene.take(ClaimPartition)}
+
+
+@pytest.mark.parametrize("how", ["heartbeat", "list of members"])
+def test_a_member_whose_node_was_removed_drops_all_and_joins_in_a_new_session(
+    scene: Scene, how: str
+) -> None:
+    scene.hold(0)
+    if how == "heartbeat":
+        scene.wait(SESSION_TIMEOUT / TIMING.heartbeats)
+        scene.answer(scene.take_one(Heartbeat), False)
+    else:
+        scene.members = ()
+        scene.tell(Rang(Source.MEMBERS))
+        scene.read_all()
+    assert scene.take(Lost) == [Lost(t(0), "this member's node was removed")]
+    assert scene.take(EndSession)
+    assert not scene.take(Join)
+    scene.tell(SessionLost())
+    scene.tell(Started("n2", SESSION_TIMEOUT))
+    assert scene.take(Join)
+
+
+# -- leaving ------------------------------------------------------------------------------------------
+
+
+def test_who_leaves_gives_all_up_first_and_removes_its_node_last(scene: Scene) -> None:
+    scene.hold(0, 1)
+    scene.tell(Leaving())
+    assert scene.take(Revoking) == [Revoking(t(0)), Revoking(t(1))]
+    scene.tell(Drained(t(0), 1, 3))
+    scene.tell(Drained(t(1), 1, 4))
+    assert [task.offset for task in scene.release()] == [3, 4]
+    assert not scene.take(Left)
+    scene.answer(scene.take_one(Leave), None)
+    assert scene.take(Left)
+    assert scene.member.phase is Phase.LEFT
+
+
+def test_who_leaves_while_joining_is_gone_at_once(scene: Scene) -> None:
+    scene.tell(Started(NONCE, SESSION_TIMEOUT))
+    scene.tell(Leaving())
+    assert scene.take(Left)
+
+
+def test_a_claim_won_while_leaving_is_let_go_of_before_the_end(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME, ME)
+    first, second = scene.take(ClaimPartition)
+    scene.tell(Leaving())
+    scene.answer(first, Blocked(owner(OLDER)))
+    assert not scene.take(Leave)
+    deadline = scene.member.deadline()
+    assert deadline is not None
+    assert deadline > scene.now
+    scene.answer(second, claim(t(1)))
+    assert not scene.take(Leave)
+    assert scene.release()
+    assert scene.take(Leave)
+
+
+def test_who_drains_for_long_while_leaving_keeps_its_session_and_its_partitions(
+    scene: Scene,
+) -> None:
+    """Without signs of life it would fence itself, and the last commit would be refused."""
+    scene.hold(0)
+    scene.tell(Leaving())
+    for _ in range(30):
+        scene.be_silent(SESSION_TIMEOUT / TIMING.heartbeats)
+        scene.answer(scene.take_one(Heartbeat), True)
+    assert not scene.take(Lost)
+    scene.tell(Drained(t(0), 1, 99))
+    assert [task.offset for task in scene.release()] == [99]
+
+
+def test_who_loses_its_session_while_leaving_has_left(scene: Scene) -> None:
+    scene.hold(0)
+    scene.tell(Leaving())
+    scene.tell(SessionLost())
+    assert scene.take(Lost)
+    assert scene.take(Left)
+    scene.tell(Tick())
+    assert not scene.take(Left)

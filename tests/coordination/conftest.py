@@ -1,0 +1,5 @@
+"""The verbs of groups run on a real ZooKeeper and on the one in memory."""
+
+from tests.contracts.conftest import backend
+
+__all__ = ["backend"]

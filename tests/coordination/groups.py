@@ -1,0 +1,100 @@
+"""Members of a group on real or simulated ZooKeeper, without any that runs."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from folkmoot.coordination import members, ownership, paths, plans
+from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.operations import Get, Set, Verb
+from folkmoot.coordination.ownership import (
+    Blocked,
+    Claim,
+    Claimant,
+    Fenced,
+    OffsetState,
+    Owner,
+    Stale,
+)
+from folkmoot.coordination.plans import Plan, TopicBasis
+from folkmoot.coordination.store import Store, perform, run
+from folkmoot.protocol.records import TopicPartition
+
+GROUP = "g"
+TOPIC_ID = "id-1"
+HAND_OVER = 2.0
+
+P0 = TopicPartition("t", 0)
+P1 = TopicPartition("t", 1)
+
+
+def nothing() -> None:
+    """A ring that nobody hears."""
+
+
+class Someone:
+    """A member with its session; `nonce` marks its incarnation."""
+
+    def __init__(self, store: Store, nonce: str) -> None:
+        self.store = store
+        self.nonce = nonce
+        info = MemberInfo(("t",), "host", HAND_OVER)
+        self.name = run(store, members.join(GROUP, f"m-{nonce}", info))
+        self.me = Claimant(GROUP, self.name, nonce, HAND_OVER)
+
+    def claiming(
+        self,
+        partition: TopicPartition = P0,
+        ring: Callable[[], None] = nothing,
+        steal_from: Owner | None = None,
+        topic_id: str = TOPIC_ID,
+        version: int | None = None,
+    ) -> Verb[Claim | Blocked | Stale]:
+        """A claim under the plan of the moment, or under that of an older `version`."""
+        now = run(self.store, plans.get(GROUP)).version
+        return ownership.claim(
+            self.me, partition, topic_id, now if version is None else version, ring, steal_from
+        )
+
+    def claim(self, partition: TopicPartition = P0) -> Claim:
+        answer = run(self.store, self.claiming(partition))
+        assert isinstance(answer, Claim), answer
+        return answer
+
+    def commit(self, held: Claim, offset: int, partition: TopicPartition = P0) -> Claim | Fenced:
+        return run(self.store, ownership.commit(self.me, {partition: (held, offset)}))[partition]
+
+    def committed(self, held: Claim, offset: int, partition: TopicPartition = P0) -> Claim:
+        answer = self.commit(held, offset, partition)
+        assert isinstance(answer, Claim)
+        return answer
+
+    def release(self, held: Claim, offset: int | None, partition: TopicPartition = P0) -> None:
+        run(self.store, ownership.release(self.me, partition, held, offset))
+
+
+def make_plan(store: Store, *owners: str, topic_id: str = TOPIC_ID) -> int:
+    """A plan that gives t-0, t-1… to these members; returns its version."""
+    before = run(store, plans.get(GROUP))
+    plan = Plan(
+        before.plan.generation + 1,
+        tuple(dict.fromkeys(owners)),
+        {"t": TopicBasis(topic_id, len(owners))},
+        {"t": list(owners)},
+    )
+    version: int = perform(store, Set(paths.plan(GROUP), msgspec.json.encode(plan), before.version))
+    return version
+
+
+def owner(store: Store, partition: TopicPartition = P0) -> Owner | None:
+    return run(store, ownership.owner_of(GROUP, partition))
+
+
+def state(store: Store, partition: TopicPartition = P0) -> OffsetState:
+    found = run(store, ownership.committed(GROUP, partition))
+    return OffsetState() if found is None else found
+
+
+def version_of(store: Store, path: str) -> int:
+    version: int = perform(store, Get(path)).stat.version
+    return version

@@ -1,0 +1,344 @@
+"""Verbs of groups with each of their replies lost, and with their process dying at each step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from folkmoot.coordination import members, ownership, paths
+from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.memory import MemoryZooKeeper, Request
+from folkmoot.coordination.operations import (
+    Children,
+    ConnectionLost,
+    Create,
+    Exists,
+    Get,
+    Multi,
+    Operation,
+    Verb,
+)
+from folkmoot.coordination.ownership import Blocked, Claim, Fenced, Owner
+from folkmoot.coordination.store import perform, run
+from folkmoot.coordination.tree import Tree
+from folkmoot.protocol.records import TopicPartition
+from tests.contracts.backends import Backend
+from tests.coordination.groups import (
+    GROUP,
+    HAND_OVER,
+    P0,
+    Someone,
+    make_plan,
+    owner,
+    state,
+    version_of,
+)
+from tests.coordination.steps import ENOUGH, Steps, going_on
+
+LOSSES = pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+
+
+@pytest.fixture
+def a(backend: Backend) -> Someone:
+    """A member; its plan is whatever a test needs, since claims look at the version only."""
+    someone = Someone(backend.open(), "a")
+    make_plan(someone.store, someone.name)
+    return someone
+
+
+def partition(number: int) -> TopicPartition:
+    """Of a topic that nobody has claimed anything of: all that is missing is made on the way."""
+    return TopicPartition(f"t{number}", 0)
+
+
+def each_lost(
+    someone: Someone, prepare: Callable[[TopicPartition], Callable[[], Verb[Any]]], executed: bool
+) -> list[tuple[TopicPartition, Any]]:
+    """What the verb of each partition answers, the reply number n lost for the n-th partition."""
+    answers = []
+    for lost in range(ENOUGH):
+        verb = prepare(partition(lost))
+        steps = Steps(someone.store)
+        answers.append((partition(lost), steps.run(verb(), lost, executed=executed)))
+        if steps.taken <= lost:
+            return answers
+    raise AssertionError("this verb does not end")
+
+
+def check_held(someone: Someone, each: TopicPartition, held: Claim, epoch: int) -> None:
+    """Exactly one epoch was used, and it is ours, and what it stands on is the fence."""
+    assert (held.state.epoch, held.state.member) == (epoch, someone.name)
+    assert state(someone.store, each) == held.state
+    assert owner(someone.store, each) == Owner(someone.name, someone.nonce, epoch, HAND_OVER)
+    assert held.version == version_of(someone.store, paths.offset(GROUP, *each))
+
+
+# -- lost replies -------------------------------------------------------------------------------------
+
+
+@LOSSES
+def test_a_claim_ends_well_whichever_reply_is_lost(a: Someone, executed: bool) -> None:
+    answers = each_lost(a, lambda each: lambda: a.claiming(each), executed)
+    assert len(answers) > 4
+    for each, held in answers:
+        check_held(a, each, held, 1)
+
+
+@LOSSES
+def test_a_steal_ends_well_whichever_reply_is_lost(
+    backend: Backend, a: Someone, executed: bool
+) -> None:
+    b = Someone(backend.open(), "b")
+
+    def stealing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+        a.committed(a.claim(each), 17, each)
+        return lambda: b.claiming(each, steal_from=Owner(a.name, "a", 1, HAND_OVER))
+
+    for each, held in each_lost(b, stealing, executed):
+        check_held(b, each, held, 2)
+        assert held.state.offset == 17
+
+
+@LOSSES
+@pytest.mark.parametrize("offset", [None, 20])
+def test_a_release_ends_well_whichever_reply_is_lost(
+    a: Someone, executed: bool, offset: int | None
+) -> None:
+    def releasing(each: TopicPartition) -> Callable[[], Verb[None]]:
+        held = a.committed(a.claim(each), 17, each)
+        return lambda: ownership.release(a.me, each, held, offset)
+
+    for each, _ in each_lost(a, releasing, executed):
+        assert owner(a.store, each) is None
+        assert (state(a.store, each).offset, state(a.store, each).epoch) == (offset or 17, 1)
+
+
+@LOSSES
+def test_a_commit_ends_well_whichever_reply_is_lost(a: Someone, executed: bool) -> None:
+    other = TopicPartition("other", 0)
+    current = {other: a.claim(other)}
+
+    def committing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+        offsets = {each: (a.claim(each), 17), other: (current[other], int(each.topic[1:]))}
+        return lambda: ownership.commit(a.me, offsets)
+
+    for number, (each, answers) in enumerate(_commits(a, committing, executed, current, other)):
+        check_held(a, each, answers[each], 1)
+        assert (answers[each].state.offset, answers[other].state.offset) == (17, number)
+    check_held(a, other, current[other], 1)
+
+
+def _commits(
+    a: Someone,
+    committing: Callable[[TopicPartition], Callable[[], Verb[Any]]],
+    executed: bool,
+    current: dict[TopicPartition, Claim],
+    other: TopicPartition,
+) -> list[tuple[TopicPartition, Any]]:
+    """One after the other, each standing on the fence that the last has moved."""
+    answers = []
+    for lost in range(ENOUGH):
+        verb = committing(partition(lost))
+        steps = Steps(a.store)
+        answer = steps.run(verb(), lost, executed=executed)
+        current[other] = answer[other]
+        answers.append((partition(lost), answer))
+        if steps.taken <= lost:
+            break
+    return answers
+
+
+@LOSSES
+def test_a_fenced_commit_is_told_as_such_whichever_reply_is_lost(
+    backend: Backend, a: Someone, executed: bool
+) -> None:
+    b = Someone(backend.open(), "b")
+
+    def committing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+        held = a.claim(each)
+        run(b.store, b.claiming(each, steal_from=owner(b.store, each)))
+        return lambda: ownership.commit(a.me, {each: (held, 17)})
+
+    for each, answer in each_lost(a, committing, executed):
+        assert answer == {each: Fenced()}
+        assert state(b.store, each).offset is None
+
+
+@LOSSES
+def test_joining_leaves_one_node_whichever_reply_is_lost(backend: Backend, executed: bool) -> None:
+    store = backend.open()
+    info = MemberInfo(("t",), "host", HAND_OVER)
+    for lost in range(ENOUGH):
+        steps, group = Steps(store), f"group-{lost}"
+        name = steps.run(members.join(group, "m-x", info), lost, executed=executed)
+        assert run(store, members.names(group)) == (name,)
+        assert run(store, members.info(group, name)) == info
+        left = Steps(store)
+        left.run(members.leave(group, name), 0, executed=executed)
+        assert run(store, members.names(group)) == ()
+        if steps.taken <= lost:
+            return
+    pytest.fail("join does not end")
+
+
+# -- death at each step -------------------------------------------------------------------------------
+
+
+def each_death(
+    backend: Backend, act: Callable[[Someone, TopicPartition], Verb[Any]]
+) -> list[TopicPartition]:
+    """A member for each step of the verb, which dies before it; the one that ends dies then."""
+    dead = []
+    for step in range(ENOUGH):
+        someone = Someone(backend.open(), f"d{step}")
+        each = partition(step)
+        alive = Steps(someone.store).run_until(act(someone, each), step)
+        backend.expire(someone.store)
+        dead.append(each)
+        if not alive:
+            return dead
+    raise AssertionError("this verb does not end")
+
+
+@pytest.mark.parametrize("what", ["claim", "commit", "release"])
+def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
+    backend: Backend, a: Someone, what: str
+) -> None:
+    def act(someone: Someone, each: TopicPartition) -> Verb[Any]:
+        held = a.committed(a.claim(each), 17, each)
+        a.release(held, None, each)
+        if what == "claim":
+            return someone.claiming(each)
+        held = someone.claim(each)
+        if what == "commit":
+            return ownership.commit(someone.me, {each: (held, 20)})
+        return ownership.release(someone.me, each, held, 20)
+
+    for each in each_death(backend, act):
+        before = state(a.store, each)
+        held = a.claim(each)
+        assert held.state.offset == before.offset
+        assert before.offset in ((17,) if what == "claim" else (17, 20))
+        check_held(a, each, held, before.epoch + 1)
+
+
+def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Someone) -> None:
+    held: dict[TopicPartition, Claim] = {}
+
+    def act(someone: Someone, each: TopicPartition) -> Verb[Any]:
+        held[each] = a.committed(a.claim(each), 17, each)
+        return someone.claiming(each, steal_from=owner(someone.store, each))
+
+    outcomes = set()
+    for each in each_death(backend, act):
+        stolen = state(a.store, each).epoch == 2
+        outcomes.add(stolen)
+        answer = run(a.store, a.claiming(each))
+        if stolen:
+            assert a.commit(held[each], 18, each) == Fenced()
+            assert isinstance(answer, Claim)
+            check_held(a, each, answer, 3)
+        else:
+            assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+            check_held(a, each, a.committed(held[each], 18, each), 1)
+    assert outcomes == {False, True}
+
+
+# -- servers that lag ---------------------------------------------------------------------------------
+
+
+class LaggingZooKeeper(MemoryZooKeeper):
+    """Carries one write out and loses the reply; the next server does not know of that write yet.
+
+    It catches up with the next write, as servers do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(deliver=self._deliver)
+        self.armed = False
+        self._view: Tree | None = None
+
+    def _deliver(self, request: Request) -> None:
+        is_read = isinstance(request.operation, Get | Exists | Children)
+        before = self.snapshot()
+        request.execute(self._view if is_read else None)
+        is_awaited = isinstance(request.operation, Multi) or _is_member(request.operation)
+        if self.armed and is_awaited:
+            self.armed, self._view = False, before
+            request.lose()
+            return
+        if not is_read:
+            self._view = None
+        request.reply()
+
+
+def _is_member(operation: Operation) -> bool:
+    return isinstance(operation, Create) and operation.ephemeral
+
+
+@pytest.fixture
+def lagging() -> LaggingZooKeeper:
+    return LaggingZooKeeper()
+
+
+@pytest.fixture
+def c(lagging: LaggingZooKeeper) -> Someone:
+    someone = Someone(lagging.connect(), "c")
+    make_plan(someone.store, someone.name)
+    return someone
+
+
+def test_a_claim_that_was_won_is_known_as_won_though_a_server_lags(
+    lagging: LaggingZooKeeper, c: Someone
+) -> None:
+    c.release(c.claim(), 17)
+    verb = c.claiming()
+    lagging.armed = True
+    held = run(c.store, verb)
+    assert isinstance(held, Claim)
+    check_held(c, P0, held, 2)
+
+
+def test_a_claim_that_was_won_is_known_as_won_though_the_plan_has_changed_since(
+    lagging: LaggingZooKeeper, c: Someone
+) -> None:
+    """Else the partition would have an owner that does not know of it."""
+    other = Someone(lagging.connect(), "other")
+    c.release(c.claim(), 17)
+    verb = c.claiming()
+    operation = next(verb)
+    while not isinstance(operation, Multi):
+        operation = verb.send(perform(c.store, operation))
+    lagging.armed = True
+    with pytest.raises(ConnectionLost) as lost:
+        perform(c.store, operation)
+    question = verb.throw(lost.value)
+    old = perform(c.store, question)
+    make_plan(other.store, other.name)
+    held = run(c.store, going_on(verb, verb.send(old)))
+    assert isinstance(held, Claim)
+    check_held(c, P0, held, 2)
+
+
+def test_a_commit_that_was_written_is_not_taken_for_fenced_though_a_server_lags(
+    lagging: LaggingZooKeeper, c: Someone
+) -> None:
+    held = c.claim()
+    lagging.armed = True
+    check_held(c, P0, c.committed(held, 17), 1)
+
+
+def test_a_release_ends_well_though_a_server_lags(lagging: LaggingZooKeeper, c: Someone) -> None:
+    held = c.claim()
+    lagging.armed = True
+    c.release(held, 17)
+    assert owner(c.store) is None
+    assert state(c.store).offset == 17
+
+
+def test_joining_leaves_one_node_though_a_server_lags(lagging: LaggingZooKeeper) -> None:
+    """The second would be given partitions, and nobody would claim them."""
+    store = lagging.connect()
+    lagging.armed = True
+    name = run(store, members.join(GROUP, "m-x", MemberInfo(("t",), "host", HAND_OVER)))
+    assert run(store, members.names(GROUP)) == (name,)

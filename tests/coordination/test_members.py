@@ -1,0 +1,88 @@
+"""Members of a group: a node each, an age each, and nobody who is none."""
+
+import pytest
+
+from folkmoot.coordination import members, paths
+from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.operations import Create, Delete, Set
+from folkmoot.coordination.store import Store, perform, run
+from tests.contracts.backends import Backend, wait_for_rings
+from tests.coordination.steps import going_on, step
+
+INFO = MemberInfo(("t", "u"), "host", 2.5)
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    return backend.open()
+
+
+def join(store: Store, prefix: str) -> str:
+    return run(store, members.join("g", prefix, INFO))
+
+
+def test_members_are_listed_oldest_first_whatever_their_names(store: Store) -> None:
+    names = [join(store, prefix) for prefix in ("z", "a", "m-0000000000")]
+    assert run(store, members.names("g")) == tuple(names)
+    assert sorted(names, key=members.age) == names
+
+
+def test_a_member_says_what_it_wants_and_how_long_it_may_take(store: Store) -> None:
+    name = join(store, "a")
+    assert run(store, members.info("g", name)) == INFO
+    assert run(store, members.is_there("g", name))
+
+
+def test_who_left_is_gone_and_may_leave_again(store: Store) -> None:
+    name = join(store, "a")
+    for _ in range(2):
+        run(store, members.leave("g", name))
+    assert run(store, members.names("g")) == ()
+    assert run(store, members.info("g", name)) is None
+    assert not run(store, members.is_there("g", name))
+
+
+def test_who_dies_is_gone_with_its_session(backend: Backend, store: Store) -> None:
+    other = backend.open()
+    join(other, "a")
+    rings: list[str] = []
+    assert len(run(store, members.names("g", lambda: rings.append("members")))) == 1
+    backend.expire(other)
+    wait_for_rings(rings, "members")
+    assert run(store, members.names("g")) == ()
+
+
+def test_a_group_that_nobody_has_joined_has_no_members_and_rings_for_the_first(
+    store: Store,
+) -> None:
+    rings: list[str] = []
+    assert run(store, members.names("g", lambda: rings.append("members"))) == ()
+    join(store, "a")
+    run(store, members.names("g"))
+    assert rings
+
+
+def test_joining_makes_the_group_again_that_somebody_deletes(store: Store) -> None:
+    verb = members.join("g", "a", INFO)
+    operation = next(verb)
+    while not (isinstance(operation, Create) and operation.sequence):
+        operation = step(store, verb, operation)
+    perform(store, Delete(paths.members("g")))
+    name = run(store, going_on(verb, operation))
+    assert run(store, members.names("g")) == (name,)
+
+
+@pytest.mark.parametrize("name", ["foo", "a-12", "a-00000000zz", "0000000001", "-0000000001"])
+def test_a_node_that_no_member_can_have_made_is_nobody(store: Store, name: str) -> None:
+    mine = join(store, "a")
+    perform(store, Create(paths.member("g", name)))
+    assert run(store, members.names("g")) == (mine,)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"topics": 7}'])
+def test_a_member_that_says_nothing_legible_wants_nothing(store: Store, data: bytes) -> None:
+    name = join(store, "a")
+    perform(store, Set(paths.member("g", name), data))
+    found = run(store, members.info("g", name))
+    assert found is not None
+    assert found.topics == ()

@@ -1,0 +1,278 @@
+"""Claims, commits, steals and releases: the findings on which the group protocol stands."""
+
+import msgspec
+import pytest
+
+from folkmoot.coordination import ownership, paths
+from folkmoot.coordination.operations import Delete, Set
+from folkmoot.coordination.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
+from folkmoot.coordination.questions import Malformed
+from folkmoot.coordination.store import perform, run
+from tests.contracts.backends import Backend, settle, wait_for_rings
+from tests.coordination.groups import (
+    GROUP,
+    HAND_OVER,
+    P0,
+    P1,
+    TOPIC_ID,
+    Someone,
+    make_plan,
+    nothing,
+    owner,
+    state,
+    version_of,
+)
+from tests.coordination.steps import going_on
+
+OWNER = paths.owner(GROUP, *P0)
+OFFSET = paths.offset(GROUP, *P0)
+
+
+@pytest.fixture
+def a(backend: Backend) -> Someone:
+    """A member to whom the plan gives t-0 and t-1."""
+    someone = Someone(backend.open(), "a")
+    make_plan(someone.store, someone.name, someone.name)
+    return someone
+
+
+@pytest.fixture
+def b(backend: Backend, a: Someone) -> Someone:
+    """A younger member, to whom the plan gives nothing yet."""
+    return Someone(backend.open(), "b")
+
+
+# -- claims -------------------------------------------------------------------------------------------
+
+
+def test_the_first_claim_ever_has_no_offset_and_epoch_one(a: Someone) -> None:
+    held = a.claim()
+    assert held.state == OffsetState(None, 1, a.name, "a", TOPIC_ID)
+    assert owner(a.store) == Owner(a.name, "a", 1, HAND_OVER)
+    assert state(a.store) == held.state
+
+
+def test_a_claim_starts_exactly_at_the_committed_offset_with_the_next_epoch(
+    a: Someone, b: Someone
+) -> None:
+    a.release(a.committed(a.claim(), 17), None)
+    make_plan(b.store, b.name)
+    held = b.claim()
+    assert (held.state.offset, held.state.epoch) == (17, 2)
+
+
+def test_an_offset_committed_while_a_claim_is_under_way_is_where_it_starts(
+    a: Someone, b: Someone
+) -> None:
+    """Kafka 0.8 read the offset before it owned the partition."""
+    held = a.claim()
+    make_plan(b.store, b.name)
+    claiming = b.claiming()
+    read = perform(b.store, next(claiming))
+    a.release(held, 17)
+    operation = claiming.send(read)
+    answer = run(b.store, going_on(claiming, operation))
+    assert isinstance(answer, Claim)
+    assert answer.state.offset == 17
+
+
+def test_a_claim_under_an_older_plan_is_refused_and_changes_nothing(a: Someone) -> None:
+    old = make_plan(a.store, a.name)
+    make_plan(a.store, "somebody-0000000009")
+    assert run(a.store, a.claiming(version=old)) == Stale()
+    assert owner(a.store) is None
+    assert state(a.store).epoch == 0
+
+
+def test_a_claim_by_somebody_who_is_no_member_is_refused(a: Someone) -> None:
+    perform(a.store, Delete(paths.member(GROUP, a.name)))
+    assert run(a.store, a.claiming()) == Stale()
+    assert owner(a.store) is None
+
+
+def test_a_partition_with_an_owner_is_blocked_and_rings_when_it_is_free(
+    a: Someone, b: Someone
+) -> None:
+    held = a.claim()
+    make_plan(b.store, b.name)
+    rings: list[str] = []
+    answer = run(b.store, b.claiming(ring=lambda: rings.append("free")))
+    assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+    settle(b.store)
+    assert not rings
+    a.release(held, 5)
+    wait_for_rings(rings, "free")
+    assert b.claim().state.offset == 5
+
+
+def test_a_partition_whose_owner_died_is_free(backend: Backend, a: Someone, b: Someone) -> None:
+    a.committed(a.claim(), 5)
+    make_plan(b.store, b.name)
+    rings: list[str] = []
+    assert isinstance(run(b.store, b.claiming(ring=lambda: rings.append("free"))), Blocked)
+    backend.expire(a.store)
+    wait_for_rings(rings, "free")
+    assert b.claim().state.offset == 5
+
+
+def test_a_new_topic_of_the_same_name_has_no_offsets_and_a_higher_epoch(a: Someone) -> None:
+    a.release(a.claim(), 17)
+    answer = run(a.store, a.claiming(topic_id="id-2"))
+    assert isinstance(answer, Claim)
+    assert answer.state == OffsetState(None, 2, a.name, "a", "id-2")
+
+
+# -- stealing -----------------------------------------------------------------------------------------
+
+
+def test_a_steal_takes_the_partition_in_one_step_and_fences_its_holder(
+    a: Someone, b: Someone
+) -> None:
+    held = a.committed(a.claim(), 17)
+    make_plan(b.store, b.name)
+    rings: list[str] = []
+    assert run(a.store, ownership.verify(a.me, P0, held, lambda: rings.append("stolen")))
+    stolen = run(b.store, b.claiming(steal_from=owner(b.store)))
+    assert isinstance(stolen, Claim)
+    assert (stolen.state.offset, stolen.state.epoch) == (17, 2)
+    assert owner(a.store) == Owner(b.name, "b", 2, HAND_OVER)
+    wait_for_rings(rings, "stolen")
+    assert not run(a.store, ownership.verify(a.me, P0, held, nothing))
+    assert a.commit(held, 18) == Fenced()
+    assert state(a.store).offset == 17
+
+
+def test_a_steal_from_somebody_who_is_not_the_owner_any_more_waits_for_who_is(
+    a: Someone, b: Someone
+) -> None:
+    before = owner(a.store)
+    assert before is None
+    a.claim()
+    make_plan(b.store, b.name)
+    another = Owner("c-0000000009", "c", 1, HAND_OVER)
+    answer = run(b.store, b.claiming(steal_from=another))
+    assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+
+
+def test_a_steal_from_an_owner_that_has_gone_is_a_claim(a: Someone, b: Someone) -> None:
+    held = a.claim()
+    there = owner(b.store)
+    a.release(held, 3)
+    make_plan(b.store, b.name)
+    answer = run(b.store, b.claiming(steal_from=there))
+    assert isinstance(answer, Claim)
+    assert answer.state.offset == 3
+
+
+def test_a_steal_under_an_older_plan_is_refused(a: Someone, b: Someone) -> None:
+    held = a.claim()
+    old = make_plan(b.store, b.name)
+    make_plan(a.store, a.name)
+    assert run(b.store, b.claiming(steal_from=owner(b.store), version=old)) == Stale()
+    assert isinstance(a.commit(held, 1), Claim)
+
+
+# -- commits ------------------------------------------------------------------------------------------
+
+
+def test_a_zombies_commit_is_refused_though_the_owners_node_has_version_0_again(
+    backend: Backend, a: Someone, b: Someone
+) -> None:
+    """The obvious fence, a check of the owner's node, would let it pass."""
+    held = a.committed(a.claim(), 10)
+    perform(a.store, Delete(OWNER))  # as if its session had ended: the zombie does not know
+    make_plan(b.store, b.name)
+    new = b.committed(b.claim(), 12)
+    assert version_of(b.store, OWNER) == 0
+    assert a.commit(held, 11) == Fenced()
+    a.release(held, 11)
+    assert state(b.store) == new.state
+    assert owner(b.store) == Owner(b.name, "b", 2, HAND_OVER)
+
+
+def test_commits_follow_each_other_under_the_fence_that_each_one_moves(a: Someone) -> None:
+    held = a.claim()
+    for offset in (5, 5, 9):
+        held = a.committed(held, offset)
+        assert held.version == version_of(a.store, OFFSET)
+    assert state(a.store).offset == 9
+
+
+def test_one_fenced_partition_does_not_keep_the_others_from_being_committed(
+    a: Someone, b: Someone
+) -> None:
+    first, second = a.claim(P0), a.claim(P1)
+    make_plan(b.store, b.name, a.name)
+    run(b.store, b.claiming(steal_from=owner(b.store)))
+    answers = run(a.store, ownership.commit(a.me, {P0: (first, 4), P1: (second, 6)}))
+    assert answers[P0] == Fenced()
+    assert isinstance(answers[P1], Claim)
+    assert state(a.store, P1).offset == 6
+
+
+def test_an_owner_whose_node_was_removed_by_hand_may_commit_until_somebody_claims(
+    a: Someone, b: Someone
+) -> None:
+    held = a.claim()
+    perform(a.store, Delete(OWNER))
+    held = a.committed(held, 4)
+    make_plan(b.store, b.name)
+    assert b.claim().state.offset == 4
+    assert a.commit(held, 5) == Fenced()
+
+
+# -- releases -----------------------------------------------------------------------------------------
+
+
+def test_a_release_commits_and_lets_go_in_one_step(a: Someone) -> None:
+    a.release(a.claim(), 8)
+    assert owner(a.store) is None
+    assert state(a.store).offset == 8
+
+
+def test_a_release_by_somebody_fenced_leaves_the_new_owner_alone(a: Someone, b: Someone) -> None:
+    """Kafka 0.8 deleted whoever's node it was."""
+    held = a.claim()
+    make_plan(b.store, b.name)
+    run(b.store, b.claiming(steal_from=owner(b.store)))
+    a.release(held, 8)
+    assert owner(b.store) == Owner(b.name, "b", 2, HAND_OVER)
+    assert state(b.store).offset is None
+
+
+def test_a_release_whose_owners_node_was_removed_by_hand_commits_all_the_same(a: Someone) -> None:
+    held = a.claim()
+    perform(a.store, Delete(OWNER))
+    a.release(held, 8)
+    assert state(a.store).offset == 8
+
+
+# -- what somebody else wrote -------------------------------------------------------------------------
+
+
+def test_an_owner_that_is_illegible_can_be_stolen_from(a: Someone, b: Someone) -> None:
+    a.claim()
+    perform(a.store, Set(OWNER, b"\xff{"))
+    make_plan(b.store, b.name)
+    answer = run(b.store, b.claiming())
+    assert isinstance(answer, Blocked)
+    assert isinstance(run(b.store, b.claiming(steal_from=answer.owner)), Claim)
+
+
+def test_an_offset_that_is_illegible_is_said_to_be_so_and_not_guessed(a: Someone) -> None:
+    a.release(a.claim(), 8)
+    perform(a.store, Set(OFFSET, b"8"))
+    with pytest.raises(Malformed, match="/groups/g/offsets/t/0"):
+        run(a.store, a.claiming())
+    with pytest.raises(Malformed):
+        state(a.store)
+
+
+def test_an_offset_that_an_administrator_moves_under_the_next_epoch_fences_the_owner(
+    a: Someone,
+) -> None:
+    held = a.committed(a.claim(), 8)
+    reset = msgspec.structs.replace(held.state, offset=2, epoch=held.state.epoch + 1)
+    perform(a.store, Set(OFFSET, msgspec.json.encode(reset), held.version))
+    assert a.commit(held, 9) == Fenced()
+    assert state(a.store).offset == 2

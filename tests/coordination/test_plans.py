@@ -1,0 +1,138 @@
+"""A group's plan: one wins, nobody plans on old facts, and what is no plan is replaced."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from folkmoot.coordination import members, paths, plans, topics
+from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.operations import Delete, Set
+from folkmoot.coordination.plans import Plan, TopicBasis, VersionedPlan
+from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.topics import TopicInfo
+from tests.contracts.backends import Backend, wait_for_rings
+from tests.coordination.steps import ENOUGH, Steps, going_on
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    """A session on a group with one member, which wants the topic t."""
+    store = backend.open()
+    run(store, topics.create("t", 2, [1]))
+    run(store, members.join("g", "a", MemberInfo(("t",), "host", 2.0)))
+    return store
+
+
+def decide(
+    current: Plan, infos: Mapping[str, MemberInfo], known: Mapping[str, TopicInfo]
+) -> Plan | None:
+    """All to the oldest, if anything has changed."""
+    basis = {
+        name: TopicBasis(topic.topic_id, len(topic.partitions)) for name, topic in known.items()
+    }
+    if (current.members, current.topics) == (tuple(infos), basis):
+        return None
+    oldest = next(iter(infos), None)
+    assignment = {name: [oldest] * topic.partitions for name, topic in basis.items()}
+    return Plan(current.generation + 1, tuple(infos), basis, assignment)
+
+
+def test_before_the_first_plan_there_is_an_empty_one(store: Store) -> None:
+    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 0)
+
+
+def test_a_plan_is_made_for_the_live_members_and_the_topics_they_want(store: Store) -> None:
+    run(store, topics.create("unwanted", 1, [1]))
+    assert run(store, plans.replace("g", {}, decide))
+    found = run(store, plans.get("g"))
+    (name,) = run(store, members.names("g"))
+    assert (found.version, found.plan.generation, found.plan.members) == (1, 1, (name,))
+    assert found.plan.assignment == {"t": [name, name]}
+
+
+def test_no_plan_is_written_while_none_is_due(store: Store) -> None:
+    assert run(store, plans.replace("g", {}, decide))
+    assert not run(store, plans.replace("g", {}, decide))
+    assert run(store, plans.get("g")).version == 1
+
+
+def test_of_two_planners_one_wins(backend: Backend, store: Store) -> None:
+    other = backend.open()
+    verb = plans.replace("g", {}, decide)
+    operation = next(verb)
+    while not isinstance(operation, Set):
+        operation = verb.send(perform(other, operation))
+    assert run(store, plans.replace("g", {}, decide))
+    assert not run(other, going_on(verb, operation))
+    assert run(store, plans.get("g")).plan.generation == 1
+
+
+def test_what_changes_while_a_plan_is_made_makes_the_next_one_due(store: Store) -> None:
+    """The plan is read before its basis: either the basis is newer or the write fails."""
+    verb = plans.replace("g", {}, decide)
+    operation = next(verb)
+    while not isinstance(operation, Set):
+        operation = verb.send(perform(store, operation))
+    joined = run(store, members.join("g", "b", MemberInfo(("t",), "host", 2.0)))
+    assert run(store, going_on(verb, operation))
+    assert joined not in run(store, plans.get("g")).plan.members
+    assert run(store, plans.replace("g", {}, decide))
+    assert joined in run(store, plans.get("g")).plan.members
+
+
+def test_what_members_have_published_is_read_once(store: Store) -> None:
+    known: dict[str, MemberInfo] = {}
+    first = Steps(store)
+    first.run(plans.replace("g", known, decide))
+    (name,) = known
+    second = Steps(store)
+    second.run(plans.replace("g", known, decide))
+    assert second.taken == first.taken - 2  # neither that read nor the write
+    run(store, members.leave("g", name))
+    run(store, plans.replace("g", known, decide))
+    assert not known
+
+
+def test_a_plan_rings_when_it_is_replaced(store: Store) -> None:
+    rings: list[str] = []
+    run(store, plans.get("g", lambda: rings.append("plan")))
+    run(store, plans.replace("g", {}, decide))
+    wait_for_rings(rings, "plan")
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_whichever_reply_is_lost_a_plan_is_there_or_due(backend: Backend, executed: bool) -> None:
+    store = backend.open()
+    for lost in range(ENOUGH):
+        group, steps = f"group-{lost}", Steps(store)
+        name = run(store, members.join(group, "a", MemberInfo((), "host", 2.0)))
+        written = steps.run(plans.replace(group, {}, decide), lost, executed=executed)
+        found = run(store, plans.get(group))
+        assert found.version == found.plan.generation <= 1
+        assert not written or found.version == 1
+        run(store, plans.replace(group, {}, decide))
+        assert run(store, plans.get(group)).plan.members == (name,)
+        if steps.taken <= lost:
+            return
+    pytest.fail("it does not end")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff", b"7", b'{"generation": "x"}', msgspec.json.encode(Plan(3, (), {}, {"t": ["a"]}))],
+)
+def test_what_is_no_plan_counts_as_none_and_is_replaced(store: Store, data: bytes) -> None:
+    perform(store, Set(paths.plan("g"), data))
+    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 1)
+    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, plans.get("g")).plan.generation == 1
+
+
+def test_the_plan_of_a_group_that_was_deleted_has_no_version_and_is_made_room_for(
+    store: Store,
+) -> None:
+    perform(store, Delete(paths.plan("g")))
+    assert run(store, plans.get("g")) == VersionedPlan(Plan(), -1)
+    assert not run(store, plans.replace("g", {}, decide))
+    assert run(store, plans.replace("g", {}, decide))

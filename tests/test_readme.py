@@ -1,0 +1,100 @@
+"""What the README shows is true: its commands exist and work, its programs run as printed."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from folkmoot.console.main import COMMANDS, build_parser
+from folkmoot.console.options import ENVIRONMENT
+from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from tests.tree import ROOT
+
+README = (ROOT / "README.md").read_text()
+FIRST_SCREEN = 40
+SNIPPET_LINES = 12
+UNTIL_STOPPED = ("dev",)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """What stands behind a prompt."""
+    lines = "".join(blocks("console")).splitlines()
+    return [shlex.split(line[2:]) for line in lines if line.startswith("$ ")]
+
+
+def folkmoot_commands() -> list[list[str]]:
+    return [words for program, *words in commands() if program == "folkmoot"]
+
+
+def run(words: list[str], zookeeper: str, directory: Path) -> str:
+    done = subprocess.run(
+        words,
+        env={**os.environ, ENVIRONMENT: zookeeper},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_first_screen_says_what_it_is_and_shows_the_two_commands() -> None:
+    screen = README.splitlines()[:FIRST_SCREEN]
+    assert "replicated, partitioned, append-only log" in screen[2]
+    assert {"$ make demo", "$ make test"} <= set(screen)
+
+
+def test_every_target_of_make_that_is_shown_exists() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = {words[1] for words in commands() if words[0] == "make"}
+    shown |= set(re.findall(r"`make (\w+)`", README))
+    assert shown
+    assert shown <= set(targets)
+
+
+def test_every_command_that_is_shown_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "host:1")
+    assert folkmoot_commands()
+    for words in folkmoot_commands():
+        assert callable(build_parser(words).parse_args(words).run)
+    for name in re.findall(r"`folkmoot (\w+)", README):
+        assert name in COMMANDS
+
+
+def test_the_programs_are_twelve_lines_each() -> None:
+    assert [len(block.splitlines()) for block in blocks("python")] == [SNIPPET_LINES] * 2
+
+
+def test_programs_and_commands_run_as_printed(
+    shared_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    zookeeper = shared_cluster.zookeeper
+    first, *later = [words for words in folkmoot_commands() if words[0] not in UNTIL_STOPPED]
+    assert run([*FOLKMOOT, *first], zookeeper, tmp_path).startswith("created topic orders")
+
+    produced, consumed = (
+        run([sys.executable, "-c", block], zookeeper, tmp_path) for block in blocks("python")
+    )
+    assert re.fullmatch(r"the last one is in partition \d at offset \d+\n", produced)
+    orders = [line.partition(" (")[0] for line in consumed.splitlines()]
+    coffees = [f"table {number % 4}: coffee {number}" for number in range(10)]
+    assert sorted(orders) == sorted([*coffees, "table 3: the bill, please"])
+    assert orders.index("table 3: the bill, please") > orders.index("table 3: coffee 7")
+
+    shown, part, described = (run([*FOLKMOOT, *words], zookeeper, tmp_path) for words in later)
+    assert shown.count("\n") == 11
+    assert [json.loads(line)["offset"] for line in part.splitlines()] == [2, 3, 4]
+    assert described.split()[:4] == ["topic", "partition", "owner", "epoch"]
+    lags = [row.split()[6] for row in described.splitlines()[1:]]
+    assert lags == ["0", "-", "0"]  # no order's key belongs to partition 1
