@@ -1,15 +1,17 @@
 """Columns of keys or values as `send_batch` takes them: checked once, then moved by numpy and Arrow.
 
-A caller's list is copied, so that it may be used again; an Arrow array cannot change and is kept as
-it is. Neither is looked at row by row in Python: lengths (-1 for nil) come from C, and say at once
-how large the records are and whether a list holds anything but bytes.
+An Arrow array cannot change and is kept as it is. A list becomes one, where pyarrow is installed, so
+that its objects are touched twice (for their lengths, which also tells whether all are bytes, and to
+join them) and not once more each time that rows are moved: objects are scattered over memory, and
+touching them is most of what a list costs. Without pyarrow the list is copied and moved as it is.
+Nothing is looked at row by row in Python; the length of a nil is -1.
 """
 
-import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,8 @@ import numpy.typing as npt
 from folkmoot.protocol.packed import Packed, ends
 
 Int64s = npt.NDArray[np.int64]
-NIL = -1
+NIL: Final = -1
+MAX_ARROW_BYTES: Final = 2**31 - 1
 
 
 class Cells(Protocol):
@@ -35,7 +38,7 @@ class Cells(Protocol):
 
     @property
     def column(self) -> Any:
-        """What a partitioner of the application's own gets: a list, or the Arrow array."""
+        """What a partitioner of the application's own gets: a sequence, or the Arrow array."""
 
     def distinct(self) -> "tuple[Sequence[bytes], Int64s] | None":
         """If that is cheap to find: the different cells, and for each row which of them it is."""
@@ -75,34 +78,40 @@ class ListCells:
 class ArrowCells:
     """Cells of an Arrow array of type binary; slices share its memory, a `take` copies in C."""
 
-    __slots__ = ("column", "lengths")
+    __slots__ = ("_array", "_listed", "lengths")
 
-    def __init__(self, column: Any, lengths: Int64s) -> None:
-        self.column = column
+    def __init__(self, array: Any, lengths: Int64s, *, listed: bool = False) -> None:
+        self._array = array
+        self._listed = listed
         self.lengths = lengths
 
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def column(self) -> Any:
+        return self.packed() if self._listed else self._array
+
     def rows(self, start: int, end: int) -> "ArrowCells":
-        return ArrowCells(self.column.slice(start, end - start), self.lengths[start:end])
+        return ArrowCells(self._array.slice(start, end - start), self.lengths[start:end])
 
     def take(self, order: Int64s) -> "ArrowCells":
-        return ArrowCells(self.column.take(order), self.lengths[order])
+        pa = _pyarrow()
+        rows = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
+        return ArrowCells(self._array.take(rows), self.lengths[order])
 
     def distinct(self) -> tuple[Sequence[bytes], Int64s]:
-        encoded = self.column.dictionary_encode()
-        places = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        return encoded.dictionary.to_pylist(), places
+        encoded = self._array.dictionary_encode()
+        return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
 
     def packed(self) -> Packed:
-        count, first = len(self.lengths), self.column.offset
-        _, offsets, data = self.column.buffers()
+        count, first = len(self.lengths), self._array.offset
+        _, offsets, data = self._array.buffers()
         places = np.frombuffer(offsets, np.int32)[first : first + count + 1].astype(np.int64)
         nulls = self.lengths == NIL
         if nulls.any() and int(np.diff(places)[nulls].sum()):
             # What lies behind a null may be anything, and must not be sent.
-            return Packed.of(self.column.to_pylist())
+            return Packed.of(self._array.to_pylist())
         view = b"" if data is None else memoryview(data)
         return Packed(places, view, nulls if nulls.any() else None)
 
@@ -113,7 +122,7 @@ def cells_of(what: str, column: Any) -> Callable[[int, int], Cells]:
 
     Raises TypeError for other types; rows of lists are looked at when they are asked for.
     """
-    pa = sys.modules.get("pyarrow")  # who has an Arrow array has imported it
+    pa = _pyarrow()
     if pa is not None and isinstance(column, pa.Array | pa.ChunkedArray):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         names = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
@@ -125,7 +134,16 @@ def cells_of(what: str, column: Any) -> Callable[[int, int], Cells]:
         raise TypeError(
             f"{what} must be a list of bytes or an Arrow array, not {type(column).__name__}"
         )
-    return lambda start, end: _list_rows(what, column[start:end])
+    return lambda start, end: _list_rows(what, column[start:end], pa)
+
+
+@cache
+def _pyarrow() -> Any:
+    """The module, imported when it is first of use, or None."""
+    try:
+        return import_module("pyarrow")
+    except ModuleNotFoundError:
+        return None
 
 
 def _arrow_rows(pa: Any, column: Any) -> ArrowCells:
@@ -139,20 +157,50 @@ def _arrow_rows(pa: Any, column: Any) -> ArrowCells:
     lengths = import_module("pyarrow.compute").binary_length(column)
     if lengths.null_count:
         lengths = lengths.fill_null(NIL)
-    return ArrowCells(column, lengths.to_numpy(zero_copy_only=False).astype(np.int64))
+    return ArrowCells(column, _numbers(lengths, np.int32))
 
 
-def _list_rows(what: str, column: Sequence[Any]) -> ListCells:
-    """The slice is ours already. `bytes.__len__` takes bytes and nothing else: one pass tells all."""
+def _list_rows(what: str, column: Sequence[Any], pa: Any) -> Cells:
+    """The slice is ours already. Joining takes nothing but bytes and what is like them; then the
+    lengths add up, unless something has items larger than a byte."""
+    packed = None
     try:
-        return ListCells(column, np.fromiter(map(bytes.__len__, column), np.int64, len(column)))
+        run = b"".join(column)
+        offsets = ends(np.fromiter(map(len, column), np.int64, len(column)))
+        if offsets[-1] == len(run):
+            packed = Packed(offsets, run)
     except TypeError:
         pass
+    if packed is None or pa is None:
+        column = _bytes_or_none(what, column)
+        packed = Packed.of(column)
+    lengths = np.diff(packed.offsets)
+    if packed.nulls is not None:
+        lengths[packed.nulls] = NIL
+    if pa is None or len(packed.data) > MAX_ARROW_BYTES:
+        return ListCells(column, lengths)
+    return ArrowCells(_arrow_of(pa, packed), lengths, listed=True)
+
+
+def _bytes_or_none(what: str, column: Sequence[Any]) -> list[bytes | None]:
     for cell in column:
         if cell is not None and not isinstance(cell, bytes | bytearray | memoryview):
             raise TypeError(
                 f"{what} must hold bytes or None, not {type(cell).__name__}: encode them first"
             )
-    copy = [cell if cell is None or isinstance(cell, bytes) else bytes(cell) for cell in column]
-    lengths = [NIL if cell is None else len(cell) for cell in copy]
-    return ListCells(copy, np.array(lengths, np.int64))
+    return [cell if cell is None or isinstance(cell, bytes) else bytes(cell) for cell in column]
+
+
+def _arrow_of(pa: Any, packed: Packed) -> Any:
+    validity = None
+    if packed.nulls is not None:
+        validity = pa.py_buffer(np.packbits(~packed.nulls, bitorder="little"))
+    offsets = pa.py_buffer(packed.offsets.astype(np.int32))
+    buffers = [validity, offsets, pa.py_buffer(packed.data)]
+    return pa.Array.from_buffers(pa.binary(), len(packed), buffers)
+
+
+def _numbers(array: Any, kind: Any) -> Int64s:
+    """An Arrow array of integers without nulls. (`to_numpy` would import pandas first.)"""
+    found = np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+    return found.astype(np.int64)

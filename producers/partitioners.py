@@ -22,7 +22,7 @@ STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
 class Choose(Protocol):
     """A partitioner of the application's own: one partition number, below `partitions`, per key.
 
-    `keys` is a list of bytes or None, or the Arrow array of binary if `send_batch` was given one. It
+    `keys` is a sequence of bytes or None, or the Arrow array of binary if `send_batch` was given one. It
     is called in the producer's thread; what it raises fails the records, not the producer.
     """
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from folkmoot.producers import cells
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BufferFull,
@@ -24,6 +25,13 @@ from tests.producers.fakes import FakeCluster
 T = 1_700_000_000_000
 KEYS = [b"key %d" % (number % 7) for number in range(1000)]
 VALUES = [b"value %d" % number for number in range(1000)]
+
+
+@pytest.fixture(params=["with pyarrow", "without"])
+def lists_without_arrow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lists become depends on whether pyarrow is installed."""
+    if request.param == "without":
+        monkeypatch.setattr(cells, "_pyarrow", lambda: None)
 
 
 @pytest.fixture
@@ -69,6 +77,28 @@ COLUMNS: dict[str, Any] = {
     "views of bytes": ([memoryview(value) for value in VALUES], [bytearray(key) for key in KEYS]),
     "mixed": (pa.array(VALUES, pa.binary()), KEYS),
 }
+
+
+@pytest.mark.parametrize("kind", ["lists", "tuples", "views of bytes"])
+@pytest.mark.usefixtures("lists_without_arrow")
+def test_lists_arrive_with_and_without_pyarrow(cluster: FakeCluster, kind: str) -> None:
+    values, keys = COLUMNS[kind]
+    nils = [None, b"", None]
+    with make(cluster) as producer:
+        for start in range(0, 1000, 100):
+            rows = slice(start, start + 100)
+            producer.send_batch("t", values[rows], keys[rows], headers=[{"h": b"1"}] * 100)
+        producer.send_batch("t", nils, [b"k", None, b"k"])
+    rows_read = [(r.key, r.value) for log in cluster.logs.values() for r in log]
+    expected = [*zip(KEYS, VALUES, strict=True), (b"k", None), (None, b""), (b"k", None)]
+    assert sorted(map(str, rows_read)) == sorted(map(str, expected))
+    for partition, log in cluster.logs.items():
+        mine = [
+            value
+            for key, value in zip(KEYS, VALUES, strict=True)
+            if partition_for(key, 3) == partition.partition
+        ]
+        assert [r.value for r in log if r.headers] == mine
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
