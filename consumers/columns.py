@@ -19,7 +19,7 @@ TURN: Final = 1.0
 
 
 class ColumnReading:
-    """The half of a consumer that hands out whole batches.
+    """The half of a consumer that hands out whole batches, and counts.
 
     The rules are those of `poll`: asking says that everything handed out before is processed, what
     the group wants is served when something is asked for, and records, batches and tables may be
@@ -67,6 +67,10 @@ class ColumnReading:
 
         for view in self.batches(max_records):
             yield record_batch(view, headers=headers)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ConsumerCounters`), and what is buffered and the lag now."""
+        return self._fetcher.metrics()
 
     def _views(self, timeout: float, limit: int, *, one: bool) -> list[RecordBatchView]:
         """Batches of up to `limit` records in all, or one."""

@@ -24,10 +24,11 @@ Owned by the thread that polls the consumer.
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.metrics import ConsumerCounters, state_of
 from folkmoot.consumers.reading import Reading
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
@@ -85,6 +86,7 @@ class Fetcher:
     def __init__(
         self, config: ConsumerConfig, cluster: Cluster, clock: Callable[[], float]
     ) -> None:
+        self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
@@ -139,6 +141,11 @@ class Fetcher:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._reading(partition).end
 
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start, and how things stand: what is buffered, and how far behind the
+        ends of the logs we are, as the last fetches saw them."""
+        return {**asdict(self.counters), **state_of(self._readings.values())}
+
     def partitions(self) -> Iterable[TopicPartition]:
         return self._readings.keys()
 
@@ -151,11 +158,15 @@ class Fetcher:
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
-        return self._next(lambda reading: reading.take(limit)) or []
+        records = self._next(lambda reading: reading.take(limit)) or []
+        self.counters.records_taken += len(records)
+        return records
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """The same in columns."""
-        return self._next(lambda reading: reading.take_view(limit))
+        view = self._next(lambda reading: reading.take_view(limit))
+        self.counters.records_taken += 0 if view is None else len(view)
+        return view
 
     def _next(self, take: Callable[[Reading], _Taken]) -> _Taken | None:
         """What `take` takes from the first partition that has something; it goes to the end."""
@@ -256,6 +267,7 @@ class Fetcher:
         request = FetchRequest(
             config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes, entries
         )
+        self.counters.fetches_sent += 1
         self._send(address, Api.FETCH, request, some)
 
     def _look_up(self, address: str, some: Sequence[Reading]) -> None:
@@ -316,6 +328,7 @@ class Fetcher:
             if not fetched:
                 self._stick(reading, CorruptBatch(_about(reading, error)))
         if fetched:
+            self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
             self._ready[reading.partition] = None
 
@@ -323,6 +336,7 @@ class Fetcher:
         self, reading: Reading, error: FolkmootError, leader: BrokerInfo | None = None
     ) -> None:
         """Try again where that can help; what cannot is told by `check`."""
+        self.counters.fetches_refused += 1
         reading.failures += 1
         reading.retry_at = self._clock() + RETRY_PAUSE
         match error:
@@ -350,6 +364,7 @@ class Fetcher:
             self._stick(reading, type(reason)(f"{reason}, {hint}"))
             return
         if isinstance(reason, OffsetOutOfRange):
+            self.counters.offset_resets += 1
             log.warning("%s; going on at the %s offset", reason, policy)
         self._start_at(reading, LATEST if policy == "latest" else EARLIEST)
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -327,6 +328,14 @@ class Producer:
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""
         return self._accumulator.unacknowledged()
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ProducerCounters`), and what is buffered now."""
+        return {
+            **asdict(self._loop.counters),
+            "buffered_records": self.unacknowledged(),
+            "buffered_bytes": self._accumulator.buffered,
+        }
 
     def _forked(self) -> None:
         """This is a child process: the thread is not here, and the lock may be held for ever."""

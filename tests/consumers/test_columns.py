@@ -143,6 +143,21 @@ def test_another_thread_is_refused_a_batch(bench: Bench) -> None:
         assert isinstance(in_thread(lambda: consumer.poll_batch(0.0)), ConcurrentUse)
 
 
+def test_a_consumer_counts_what_it_fetches_and_hands_out(bench: Bench) -> None:
+    send_columns(bench, range(100))
+    send_columns(bench, range(100))
+    with bench.reader() as consumer:
+        seen = len(batch_of(consumer, 10))
+        while seen < 150:
+            seen += len(consumer.poll(5.0, 150 - seen))
+        counted = consumer.metrics()
+        assert (counted["records_fetched"], counted["records_taken"]) == (200, 150)
+        assert (counted["batches_fetched"], counted["partitions"]) == (2, 1)
+        assert counted["bytes_fetched"] > counted["buffered_bytes"] == 0
+        assert (counted["lag"], counted["fetches_refused"]) == (50, 0)
+        assert counted["fetches_sent"] >= 1
+
+
 # -- Arrow --------------------------------------------------------------------------------------------
 
 
