@@ -44,7 +44,7 @@ def record_batch(view: RecordBatchView, *, headers: bool = False) -> pa.RecordBa
     arrays = [
         pa.nulls(count, pa.binary()) if columns.keys is None else _binary(columns.keys),
         _binary(columns.values),
-        pa.repeat(pa.scalar(view.topic, pa.string()), count),
+        _repeated(view.topic.encode(), count),
         _numbers(np.full(count, view.partition, np.int32), pa.int32()),
         _numbers(_integers(view.offsets), pa.int64()),
         _numbers(_microseconds(columns.timestamps, count), pa.timestamp("us", "UTC")),
@@ -80,8 +80,14 @@ def _binary(cells: Sequence[bytes | None]) -> pa.Array:
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Shares the memory of `values`. (`pa.array` would import pandas first.)"""
+    """Shares the memory of `values`. (`pa.array` and `pa.repeat` would import pandas.)"""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _repeated(text: bytes, count: int) -> pa.Array:
+    places = np.arange(0, (count + 1) * len(text), len(text), dtype=np.int32)
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(text * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 def _integers(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
