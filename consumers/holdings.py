@@ -144,9 +144,12 @@ class Holdings:
             self._drop(task.partition, "another member took it over")
 
     def drop_all(self, reason: str) -> None:
-        """Stop at once with everything; nothing under way will be committed by us."""
+        """Stop at once with everything; no commit is begun any more, one under way may be done."""
         for partition in self:
             self._drop(partition, reason)
+        for asked in self._asked:
+            self._effects.append(Committed(asked.token, {}, frozenset(asked.offsets)))
+        self._asked.clear()
 
     def forget(self, reason: str) -> None:
         """The session is over: drop everything, and no answer of it will come."""
@@ -155,7 +158,6 @@ class Holdings:
             refused = frozenset(self._committing.offsets)
             self._effects.append(Committed(self._committing.token, {}, refused))
             self._committing = None
-        self._commit_next()
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:

@@ -139,7 +139,8 @@ class Member:
         """End the thread and the session, whether the member has left or not."""
         self._stopping = True
         self._bell.ring()
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         if not self._thread.is_alive():
             self._bell.close()
 

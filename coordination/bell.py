@@ -16,6 +16,8 @@ from typing import Self
 class Bell:
     """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets."""
 
+    _open = False
+
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._open = True
@@ -52,6 +54,11 @@ class Bell:
                 self._open = False
                 os.close(self._writer)
                 os.close(self._reader)
+
+    def __del__(self) -> None:
+        """Whoever could not start, and so was never closed, must not keep descriptors for ever."""
+        if self._open:
+            self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -130,15 +130,13 @@ def ask(store: Store, verb: Verb[_T], timeout: float) -> _T:
     deadline = time.monotonic() + timeout
     try:
         operation = next(verb)
-        while True:
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                result = perform(store, operation, max(0.0, deadline - time.monotonic()))
+                result = perform(store, operation, left)
+            except TimeoutError:
+                break
             except SessionLost:
                 raise ZooKeeperUnreachable("the ZooKeeper session was lost") from None
-            except TimeoutError:
-                raise ZooKeeperUnreachable(
-                    f"ZooKeeper did not answer within {timeout:g} s"
-                ) from None
             except StoreError as error:
                 operation = verb.throw(error)
             else:
@@ -146,6 +144,7 @@ def ask(store: Store, verb: Verb[_T], timeout: float) -> _T:
     except StopIteration as stop:
         returned: _T = stop.value
         return returned
+    raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {timeout:g} s")
 
 
 def ensure(path: str) -> Verb[None]:

@@ -1,8 +1,10 @@
 """Where brokers are, from ZooKeeper."""
 
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.store import Connect, SessionState, Store, run
+from folkmoot.coordination.store import Connect, SessionState, Store, ask
 from folkmoot.protocol.errors import ZooKeeperUnreachable
+
+ANSWER_WAIT = 5.0
 
 
 class Discovery:
@@ -29,7 +31,7 @@ class Discovery:
         store = self._store
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        brokers = run(store, live()).values()
+        brokers = ask(store, live(), ANSWER_WAIT).values()
         listener = self._listener
         return [each.listeners[listener] for each in brokers if listener in each.listeners]
 

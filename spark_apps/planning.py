@@ -34,7 +34,8 @@ class Leaders(Protocol):
 
 def slices(ends: Ends, leaders: Leaders, brokers: Iterable[str]) -> list[Slice]:
     """The tasks of the batch that ends there: all that it says, whoever owns the partitions now."""
-    addresses = tuple(sorted(brokers))
+    leading = {leaders.leader_address(partition) for partition in ends.ranges}
+    addresses = tuple(sorted({*brokers, *filter(None, leading)}))
     return [
         Slice(
             *(*partition, ends.topic_ids[partition.topic], *ends.ranges[partition]),

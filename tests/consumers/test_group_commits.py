@@ -192,6 +192,19 @@ def test_after_two_thirds_of_the_session_timeout_in_silence_nothing_is_held_any_
     assert not scene.commits()
 
 
+def test_commits_that_wait_in_silence_are_refused_and_the_one_under_way_is_in_doubt(
+    scene: Scene,
+) -> None:
+    held = scene.hold(0)
+    for token in (1, 2):
+        scene.tell(Commit(token, {t(0): (1, 10 * token)}))
+    scene.be_silent(SESSION_TIMEOUT)
+    assert scene.take(Committed) == [Committed(2, {}, frozenset({t(0)}))]
+    (task,) = scene.commits()
+    scene.answer(task, {t(0): later(held[t(0)], 10)})
+    assert scene.take(Committed) == [Committed(1, {t(0): 10}, NOBODY)]
+
+
 def test_the_time_counts_from_when_the_answered_question_was_sent(scene: Scene) -> None:
     scene.hold(0)
     asked_at = scene.now
@@ -261,7 +274,8 @@ def test_with_the_session_all_is_lost_and_commits_under_way_are_refused(scene: S
     assert scene.commits()
     scene.tell(SessionLost())
     assert [lost.partition for lost in scene.take(Lost)] == [t(0), t(1)]
-    assert scene.take(Committed) == [
+    refused = sorted(scene.take(Committed), key=lambda answer: answer.token)
+    assert refused == [
         Committed(1, {}, frozenset({t(0)})),
         Committed(2, {}, frozenset({t(1)})),
     ]

@@ -121,8 +121,8 @@ class Application:
             self.world.random.shuffle(steps)
             for step in steps:
                 step()
-        slow = self.world.faults and self.world.random.random() < 0.02
-        pause = self.world.random.uniform(0.5, 3.0) if slow else self.world.random.uniform(0, 0.2)
+        slow = self.world.faults and self.world.random.random() < 0.06
+        pause = self.world.random.uniform(0.5, 3.0) if slow else self.world.random.uniform(0, 0.3)
         self.world.after(pause, self._work)
 
     def _serve(self) -> None:

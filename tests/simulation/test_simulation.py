@@ -3,9 +3,11 @@
 FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
 """
 
+import logging
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +21,14 @@ SEEDS_FOR_MUTATIONS = range(60)
 
 NOTICES = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left")
 ANSWERS = ("Multi ok", "Multi MultiFailed", "Set ok", "Set BadVersion", "Create ok", "claim")
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Thousands of lost sessions would be kept as thousands of warnings."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def live_through(seed: int) -> History:

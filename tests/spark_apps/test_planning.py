@@ -26,9 +26,10 @@ def test_a_task_is_told_all_that_it_needs_and_empty_ranges_have_none() -> None:
         {"flights": "id"},
     )
     planned = slices(ends, Led(), ["b:2", "a:1"])
+    addresses = ("a:1", "b:2", "broker:0", "broker:2")
     assert planned == [
-        Slice("flights", 0, "id", 3, 9, "broker:0", ("a:1", "b:2")),
-        Slice("flights", 1, "id", 0, 2, None, ("a:1", "b:2")),
+        Slice("flights", 0, "id", 3, 9, "broker:0", addresses),
+        Slice("flights", 1, "id", 0, 2, None, addresses),
     ]
     assert pickle.loads(pickle.dumps(planned)) == planned
 

@@ -1,6 +1,5 @@
 """The executor's side against brokers that the test plays."""
 
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,10 +31,9 @@ from folkmoot.protocol.requests import (
 )
 from folkmoot.spark_apps import arrow, reading
 from folkmoot.spark_apps.arrow import SCHEMA
-from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.planning import Slice
 from folkmoot.spark_apps.reading import ReadOptions, read
-from folkmoot.spark_apps.source import COLUMNS, FolkmootStreamReader
+from folkmoot.spark_apps.source import COLUMNS
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
 
@@ -276,12 +274,3 @@ def test_a_time_that_spark_cannot_count_in_microseconds_stays_at_its_limit() -> 
         (found,) = read(a_slice(broker, log, 0, 2))
     low, high = found.column("timestamp").cast(pa.int64()).to_pylist()
     assert (low, high) == (-(10**3) * (2**63 // 1000), 10**3 * (2**63 // 1000))
-
-
-def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
-    reader = FolkmootStreamReader(SourceConfig(zookeeper="z", group="g", topics=("t",)))
-    reader._share = object()  # type: ignore[assignment]
-    assert pickle.loads(pickle.dumps(reader)).__dict__ == {
-        "_config": reader._config,
-        "_share": None,
-    }

@@ -1,0 +1,99 @@
+"""A member of a group as a process of its own: counts records in SQLite, each once.
+
+    python -m tests.consumers.member_process ZOOKEEPER GROUP TOPIC DATABASE NAME [--hold-commits FILE]
+
+Each poll is one transaction of the database: what lies at or past the partition's next offset is
+counted, and that moves on. Then the group's offsets are committed. With --hold-commits the commit
+waits until the file is there, as a slow handler would, and polls nothing meanwhile.
+"""
+
+import argparse
+import signal
+import sqlite3
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from folkmoot.consumers.consumer import Consumer
+from folkmoot.protocol.errors import NotOwner
+from folkmoot.protocol.records import Record
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS counted (
+    partition INTEGER PRIMARY KEY, next INTEGER, records INTEGER, sum INTEGER, delivered INTEGER
+)
+"""
+COUNT = """
+INSERT INTO counted VALUES (?, ?, ?, ?, ?) ON CONFLICT (partition) DO UPDATE SET
+    next = excluded.next, records = records + excluded.records, sum = sum + excluded.sum,
+    delivered = delivered + excluded.delivered
+"""
+
+
+def open_database(path: str | Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=20.0, isolation_level=None)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = OFF")
+    database.execute(SCHEMA)
+    return database
+
+
+def count(database: sqlite3.Connection, records: list[Record]) -> None:
+    """One transaction: results and next offsets together."""
+    by_partition: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        by_partition[record.partition].append(record)
+    database.execute("BEGIN IMMEDIATE")
+    for partition, some in by_partition.items():
+        row = database.execute("SELECT next FROM counted WHERE partition = ?", (partition,))
+        first = (row.fetchone() or (0,))[0]
+        new = [record for record in some if record.offset >= first]
+        following = max(first, some[-1].offset + 1)
+        total = sum(int(record.value or b"0") for record in new)
+        database.execute(COUNT, (partition, following, len(new), total, len(some)))
+    database.execute("COMMIT")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("zookeeper", "group", "topic", "database", "name"):
+        parser.add_argument(name)
+    parser.add_argument("--hold-commits", type=Path)
+    given = parser.parse_args()
+    database = open_database(given.database)
+    consumer = Consumer(
+        zookeeper=given.zookeeper,
+        group=given.group,
+        topics=[given.topic],
+        client_id=given.name,
+        session_timeout=2.0,
+        auto_commit=False,
+        on_assign=lambda _, some: print("assigned", *(each.partition for each in some), flush=True),
+        on_lost=lambda _, some: print("lost", *(each.partition for each in some), flush=True),
+    )
+    running = True
+
+    def end(*_: object) -> None:
+        nonlocal running
+        running = False
+        consumer.stop()
+
+    signal.signal(signal.SIGTERM, end)
+    with consumer:
+        while running:
+            records = consumer.poll(0.5, max_records=25)
+            if not records:
+                continue
+            count(database, records)
+            print("counted", len(records), flush=True)
+            while given.hold_commits and not given.hold_commits.exists():
+                time.sleep(0.01)
+            try:
+                consumer.commit()
+                print("committed", flush=True)
+            except NotOwner as refused:
+                print("refused", type(refused).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main()

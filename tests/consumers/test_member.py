@@ -1,0 +1,166 @@
+"""The group thread's work around the machine: sessions that end, ZooKeeper out of reach, errors."""
+
+from collections.abc import Iterator
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice
+from folkmoot.consumers.member import RECONNECT_PAUSE, Member, MemberSettings
+from folkmoot.coordination import members, ownership, paths, topics
+from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.operations import Delete, Set
+from folkmoot.coordination.questions import Malformed
+from folkmoot.coordination.store import SessionState, Store, perform, run
+from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.records import TopicPartition
+from tests.waiting import eventually
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+SETTINGS = MemberSettings(group="g", topics=("t",))
+
+N = TypeVar("N")
+
+
+class Scene:
+    """A member without a thread, on a ZooKeeper in memory that can be out of reach."""
+
+    def __init__(self) -> None:
+        self.now = 500.0
+        self.zookeeper = MemoryZooKeeper(clock=lambda: self.now)
+        self.admin = self.zookeeper.connect()
+        run(self.admin, topics.create("t", 2, [1]))
+        self.reachable = True
+        self.attempts = 0
+        self.sessions: list[MemoryStore] = []
+        self.notices: list[Notice] = []
+        self.member = Member(SETTINGS, self.connect, lambda: None, lambda: self.now, Random(5))
+
+    def connect(self, session_timeout: float) -> Store:
+        self.attempts += 1
+        if not self.reachable:
+            raise ZooKeeperUnreachable("no server answers")
+        self.sessions.append(self.zookeeper.connect(session_timeout))
+        return self.sessions[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        """In small steps, with a turn at each; what is told is kept."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.05
+            self.member.turn()
+        self.notices += self.member.notices
+        self.member.notices.clear()
+
+    def take(self, kind: type[N]) -> list[N]:
+        taken: list[N] = [notice for notice in self.notices if isinstance(notice, kind)]
+        self.notices = [notice for notice in self.notices if not isinstance(notice, kind)]
+        return taken
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    scene.member.open()
+    yield scene
+    scene.member.stop(0.0)
+
+
+def test_a_member_joins_and_owns_what_it_planned_for_itself(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    assert [(each.partition, each.epoch) for each in scene.take(Assigned)] == [(T0, 1), (T1, 1)]
+    owner = run(scene.admin, ownership.owner_of("g", T0))
+    assert owner is not None
+    assert owner.member == scene.member.name
+
+
+def test_a_lost_session_is_replaced_and_all_is_owned_under_the_next_epoch(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    scene.take(Assigned)
+    scene.zookeeper.expire(scene.sessions[0])
+    scene.pass_time(0.5)
+    assert {lost.partition for lost in scene.take(Lost)} == {T0, T1}
+    assert {(each.partition, each.epoch) for each in scene.take(Assigned)} == {(T0, 2), (T1, 2)}
+    assert len(scene.sessions) == 2
+
+
+def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
+    scene: Scene,
+) -> None:
+    scene.pass_time(0.5)
+    scene.reachable = False
+    scene.zookeeper.expire(scene.sessions[0])
+    scene.member.commit(1, {T0: 5}, {T0: 1})
+    scene.pass_time(RECONNECT_PAUSE * 4)
+    assert scene.take(Committed) == [Committed(1, {}, frozenset({T0}))]
+    assert 4 <= scene.attempts <= 7
+    scene.reachable = True
+    scene.take(Assigned)
+    scene.pass_time(RECONNECT_PAUSE + 0.5)
+    assert [(each.offset, each.epoch) for each in scene.take(Assigned)] == [(None, 2), (None, 2)]
+
+
+def test_a_member_can_leave_while_zookeeper_is_out_of_reach(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    scene.reachable = False
+    scene.zookeeper.expire(scene.sessions[0])
+    scene.pass_time(0.1)
+    scene.member.begin_to_leave()
+    scene.pass_time(0.1)
+    assert scene.take(Left)
+    assert scene.member.has_left
+
+
+def test_a_member_removed_by_hand_gives_up_its_session_and_joins_in_another(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    first = scene.member.name
+    assert first is not None
+    perform(scene.admin, Delete(paths.member("g", first)))
+    scene.pass_time(0.5)
+    assert scene.sessions[0].state is SessionState.LOST
+    assert {lost.partition for lost in scene.take(Lost)} == {T0, T1}
+    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+    assert scene.member.name != first
+    owner = run(scene.admin, ownership.owner_of("g", T0))
+    assert owner is not None
+    assert (owner.member, owner.epoch) == (scene.member.name, 2)
+
+
+def test_a_group_deleted_under_its_member_is_made_anew(scene: Scene) -> None:
+    """Its offsets are gone, and with them the epochs: nothing of before is taken for now."""
+    scene.pass_time(0.5)
+    scene.member.commit(1, {T0: 5}, {T0: 1})
+    scene.pass_time(0.1)
+    for path in (
+        *(paths.owner("g", *each) for each in (T0, T1)),
+        *(paths.offset("g", *each) for each in (T0, T1)),
+        *(paths.owners("g", "t"), paths.offsets("g", "t")),
+        *(paths.plan("g"), paths.member("g", scene.member.name or ""), paths.members("g")),
+    ):
+        perform(scene.admin, Delete(path))
+    scene.take(Assigned)
+    scene.pass_time(1.5)
+    assert [(each.offset, each.epoch) for each in scene.take(Assigned)] == [(None, 1), (None, 1)]
+    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+
+
+def test_what_cannot_be_gone_on_with_ends_the_thread_and_is_kept_for_the_consumer() -> None:
+    zookeeper = MemoryZooKeeper()
+    admin = zookeeper.connect()
+    run(admin, topics.create("t", 1, [1]))
+    first = Member(SETTINGS, zookeeper.connect, lambda: None)
+    first.start()
+    eventually(lambda: any(isinstance(notice, Assigned) for notice in first.notices))
+    first.stop(5.0)
+    perform(admin, Set(paths.offset("g", *T0), b"seventeen"))
+    told = []
+    second = Member(SETTINGS, zookeeper.connect, lambda: told.append("wake"))
+    second.start()
+    error = eventually(lambda: second.error)
+    assert isinstance(error, Malformed)
+    eventually(lambda: told)
+    assert second.store is not None
+    assert eventually(lambda: second.store is None or second.store.state is SessionState.LOST)
+    second.stop(5.0)

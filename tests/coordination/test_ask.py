@@ -1,0 +1,47 @@
+"""Asking with an end: whoever polls must not hang on a ZooKeeper that does not answer."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from folkmoot.coordination import brokers
+from folkmoot.coordination.operations import ConnectionLost, Operation, SessionLost, StoreError
+from folkmoot.coordination.store import Outcome, SessionState, ask
+from folkmoot.protocol.errors import ZooKeeperUnreachable
+
+
+class Failing:
+    """A session in which every operation ends with the same error, or (None) never."""
+
+    state = SessionState.CONNECTED
+    session_timeout = 6.0
+
+    def __init__(self, error: StoreError | None) -> None:
+        self._error = error
+
+    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+        if self._error is not None:
+            done(Outcome(None, self._error))
+
+    def last_acknowledged(self) -> float:
+        return 0.0
+
+    def listen(self, listener: Callable[[SessionState], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [None, ConnectionLost("again and again")])
+def test_a_question_that_is_not_answered_ends_in_time(error: StoreError | None) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.2 s"):
+        ask(Failing(error), brokers.live(), 0.2)
+    assert time.monotonic() - begun < 5.0
+
+
+def test_a_session_that_is_over_is_a_zookeeper_that_may_come_back() -> None:
+    with pytest.raises(ZooKeeperUnreachable, match="session was lost"):
+        ask(Failing(SessionLost("over")), brokers.live(), 60.0)

@@ -1,0 +1,102 @@
+"""The classes that Spark sees, without a Spark."""
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps.source import COLUMNS, FolkmootDataSource, FolkmootStreamReader
+from pyspark_folkmoot import DefaultSource
+
+OPTIONS = {"zookeeper": "localhost:2181", "group": "g", "subscribe": "flights"}
+LOGGED = {"g": "g", "p": {"flights/0": [3, 7]}, "t": {"flights": "id"}, "v": 1}
+
+
+class FakeShare:
+    """Writes down what the reader asks of it."""
+
+    draining = False
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        self.calls.append(("latest", start, limit))
+        return LOGGED
+
+    def slices(self, end: dict[str, Any]) -> list[Slice]:
+        self.calls.append(("slices", end))
+        return [Slice("flights", 0, "id", 3, 7, None, ("b:1",))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self.calls.append(("commit", end))
+
+    def leave(self, timeout: float) -> None:
+        self.calls.append(("leave",))
+
+
+@pytest.fixture
+def reader() -> FolkmootStreamReader:
+    made = FolkmootDataSource(OPTIONS).streamReader(COLUMNS)
+    assert isinstance(made, FolkmootStreamReader)
+    return made
+
+
+def test_spark_finds_the_source_under_its_name_without_loading_what_only_drivers_need() -> None:
+    assert DefaultSource is FolkmootDataSource
+    assert DefaultSource.name() == "folkmoot"
+    program = (
+        "import sys, pyspark_folkmoot;"
+        "print(sorted({'kazoo', 'numpy', 'pandas', 'pyarrow', 'zmq'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_wrong_option_is_told_when_the_schema_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'handOver'"):
+        FolkmootDataSource(OPTIONS | {"handovers": "3"}).schema()
+
+
+def test_nothing_is_joined_before_the_engine_wants_offsets(reader: FolkmootStreamReader) -> None:
+    assert reader.initialOffset() == reader.initialOffset() == LOGGED | {"p": {}, "t": {}}
+    assert reader.getDefaultReadLimit() == ReadMaxRows(100_000)
+    assert reader.reportLatestOffset() is None
+    reader.stop()
+
+
+def test_the_engines_calls_reach_the_share_with_the_limit_in_rows(
+    reader: FolkmootStreamReader,
+) -> None:
+    reader._share = share = FakeShare()  # type: ignore[assignment]
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(5)) is LOGGED
+    assert reader.latestOffset(start, ReadAllAvailable()) is LOGGED
+    (partition,) = reader.partitions({"whatever": 1}, LOGGED)
+    assert isinstance(partition, InputPartition)
+    assert partition.value.first == 3
+    reader.commit(LOGGED)
+    reader.stop()
+    reader.stop()
+    assert share.calls == [
+        ("latest", start, 5),
+        ("latest", start, None),
+        ("slices", LOGGED),
+        ("commit", LOGGED),
+        ("leave",),
+    ]
+
+
+def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
+    reader = FolkmootStreamReader(SourceConfig(zookeeper="z", group="g", topics=("t",)))
+    reader._share = FakeShare()  # type: ignore[assignment]
+    travelled = pickle.loads(pickle.dumps(reader))
+    assert travelled.__dict__ == {"_config": reader._config, "_share": None}
