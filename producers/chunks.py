@@ -98,9 +98,10 @@ class Chunk:
             headers = None if headers is None else take(headers)
         for number, (start, end) in zip(numbers, pairwise(starts), strict=True):
             rows = slice(start, end)
+            some_keys, some_values = keys[rows], values[rows]
             some = None if headers is None else headers[rows]
-            size = size_of(keys[rows], values[rows]) + headers_size(some or ())
-            yield number, Piece(keys[rows], values[rows], stamps[rows], some, size)
+            size = size_of(some_keys, some_values) + headers_size(some or ())
+            yield number, Piece(some_keys, some_values, stamps[rows], some, size)
 
     def __len__(self) -> int:
         """How many records it holds, or held before it was divided."""
