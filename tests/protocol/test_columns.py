@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 import msgspec
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from folkmoot.protocol.batch import (
@@ -21,6 +21,14 @@ from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers, Record, TopicPartition
+
+# How fast a busy machine draws columns says nothing about them.
+relaxed = settings(
+    deadline=None,
+    max_examples=60,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 cells = st.none() | st.binary(max_size=40) | st.binary(min_size=250, max_size=300)
 stamps = st.integers(-MAX_TIMESTAMP, MAX_TIMESTAMP) | st.integers(0, 1000)
@@ -70,7 +78,7 @@ def rows(columns: Columns) -> list[tuple[Any, ...]]:
     )
 
 
-@settings(deadline=None, max_examples=60, print_blob=True)
+@relaxed
 @given(columns=any_columns(), codec=st.sampled_from(Codec))
 def test_columns_come_back_as_they_were(columns: Columns, codec: Codec) -> None:
     batch = encode(columns, codec)
@@ -85,7 +93,7 @@ def test_columns_come_back_as_they_were(columns: Columns, codec: Codec) -> None:
     assert (header.base_timestamp, header.max_timestamp) == (min(times), max(times))
 
 
-@settings(deadline=None, max_examples=60, print_blob=True)
+@relaxed
 @given(columns=any_columns(), codec=st.sampled_from(Codec))
 def test_records_say_what_the_columns_said(columns: Columns, codec: Codec) -> None:
     batch = encode(columns, codec)
@@ -95,7 +103,7 @@ def test_records_say_what_the_columns_said(columns: Columns, codec: Codec) -> No
     assert {record.topic_partition for record in records} == {TopicPartition("t", 3)}
 
 
-@settings(deadline=None, max_examples=60, print_blob=True)
+@relaxed
 @given(columns=any_columns())
 def test_any_messagepack_library_reads_the_body_to_the_same(columns: Columns) -> None:
     plain = None if columns.keys is None else list(columns.keys)
