@@ -4,6 +4,10 @@
 .PHONY: env demo test lint bench clean requirements
 .DELETE_ON_ERROR:
 
+# Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
+# imports, which costs it two seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHONS ?= python3 python3.11 python3.12 python3.13 python3.14
 BIN := .venv/bin
 READY := .venv/ready
@@ -30,7 +34,7 @@ $(READY): requirements-dev.txt pyproject.toml setup.py
 	@awk '/^[a-z]/ { wanted = /^uv==/ } wanted' requirements-dev.txt > .venv/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	@# pip is slower, and knows of indexes and certificates that only its own settings name.
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt || { \
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements-dev.txt || { \
 	    echo "uv could not install them; trying with pip"; \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements-dev.txt; \
 	}

@@ -215,7 +215,7 @@ class Leaving(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed."""
+    """Time has passed, or all that had happened was told: decide what follows."""
 
 
 Event = (

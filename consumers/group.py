@@ -19,7 +19,9 @@ For each partition that the plan gives to this member (claims.py until it is hel
                                claim again, stealing in the latter case
 ```
 
-A change of the plan touches nothing but the partitions that move. Tasks are answered in any order;
+A change of the plan touches nothing but the partitions that move. Whatever happens is noted at once;
+what follows for the whole, the next Tick decides, so that a thousand answers cost one look at a
+thousand partitions. Tasks are answered in any order;
 an answer about something no longer held is ignored, since the fence in ZooKeeper has decided already.
 The protocol and its proof: docs/groups.md. Owned by the group thread (member.py).
 """
@@ -150,10 +152,11 @@ class GroupMember:
                 self._forget("the ZooKeeper session was lost")
             case Leaving():
                 self._leave()
-            case Acknowledged() | Tick():
+            case Tick():
+                self._act_by_time(now)
+                self._reconsider(now)
+            case Acknowledged():
                 pass
-        self._act_by_time(now)
-        self._reconsider(now)
         self._maybe_left()
         effects = self._effects.copy()
         self._effects.clear()

@@ -197,8 +197,7 @@ class Member:
         """Take in all that has happened, and act."""
         self._check_session()
         self._check_acknowledged()
-        self._feed(Tick())
-        while self._inbox:
+        for _ in range(len(self._inbox)):
             message = self._inbox.popleft()
             self._check_acknowledged()
             match message:
@@ -210,6 +209,7 @@ class Member:
                         self._feed(message.event)
                 case _:
                     self._feed(message)
+        self._feed(Tick())
 
     def _feed(self, event: Event) -> None:
         told = False

@@ -313,18 +313,20 @@ def _sort_out(
 
 
 def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
-    """The offset's node, created if this is the first claim ever."""
+    """The offset's node, created if this is the first claim ever, with its parents if of any."""
     path = paths.offset(group, *partition)
     while True:
         try:
             node: Node = yield from surely(Get(path))
             return node
         except NoNode:
-            yield from _ensure_parents(group, partition.topic)
+            pass
         try:
             yield Create(path, _encode(OffsetState()))
-        except (NodeExists, NoNode):  # somebody was faster, or removes it by hand
-            continue
+        except NodeExists:
+            continue  # somebody was faster
+        except NoNode:
+            yield from _ensure_parents(group, partition.topic)
 
 
 def _ensure_parents(group: str, topic: str) -> Verb[None]:

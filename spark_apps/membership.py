@@ -30,7 +30,7 @@ def prepared(config: SourceConfig) -> Share:
         client_id=config.client_id,
         hand_over=config.hand_over,
     )
-    member = Member(settings, connector(config.zookeeper), bell.ring)
+    member = Member(settings, connector(config.zookeeper, guarded=True), bell.ring)
     session = _Session(member, config)
     lookups = Lookups(config.client_id, config.listener, session.brokers)
     return Share(config, member, lookups, session.planned, bell)

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from folkmoot.spark_apps.session import local_session, stop_gracefully
 
     settings = {"spark.driver.memory": "512m", "spark.sql.streaming.metricsEnabled": "false"}
-    spark = local_session(args.name, settings=settings)
+    spark = local_session(args.name, settings=settings, short_lived=True)
     spark.sparkContext.setLogLevel("ERROR")
     say("session", version=spark.version)
     try:

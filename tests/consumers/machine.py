@@ -70,7 +70,9 @@ class Scene:
         self.plan = VersionedPlan(Plan(), 0)
 
     def tell(self, event: Event) -> None:
+        """As the group thread does: the event, and then a look at the whole."""
         self.effects += self.member.handle(event, self.now)
+        self.effects += self.member.handle(Tick(), self.now)
 
     def wait(self, seconds: float) -> None:
         """Time passes, ZooKeeper answers all the while."""

@@ -19,6 +19,8 @@ from tests.waiting import eventually
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
+TURNS = 30
+"""More than any verb has steps."""
 SETTINGS = MemberSettings(group="g", topics=("t",))
 
 N = TypeVar("N")
@@ -46,11 +48,12 @@ class Scene:
         return self.sessions[-1]
 
     def pass_time(self, seconds: float) -> None:
-        """In small steps, with a turn at each; what is told is kept."""
+        """In small steps, with as many turns as ZooKeeper's answers ask for; what is told is kept."""
         end = self.now + seconds
         while self.now < end:
             self.now += 0.05
-            self.member.turn()
+            for _ in range(TURNS):
+                self.member.turn()
         self.notices += self.member.notices
         self.member.notices.clear()
 
