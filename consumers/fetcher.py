@@ -24,11 +24,13 @@ Owned by the thread that polls the consumer.
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.metrics import ConsumerCounters, state_of
 from folkmoot.consumers.reading import Reading
+from folkmoot.consumers.views import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch
@@ -61,6 +63,8 @@ from folkmoot.protocol.requests import (
 
 log = logging.getLogger(__name__)
 
+_Taken = TypeVar("_Taken")
+
 FETCHES_IN_FLIGHT: Final = 4
 ENTRIES: Final = 1_000
 """Partitions in one request at most; the others go into the next."""
@@ -82,6 +86,7 @@ class Fetcher:
     def __init__(
         self, config: ConsumerConfig, cluster: Cluster, clock: Callable[[], float]
     ) -> None:
+        self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
@@ -142,6 +147,11 @@ class Fetcher:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._reading(partition).end
 
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start, and how things stand: what is buffered, and how far behind the
+        ends of the logs we are, as the last fetches saw them."""
+        return {**asdict(self.counters), **state_of(self._readings.values())}
+
     def partitions(self) -> Iterable[TopicPartition]:
         return self._readings.keys()
 
@@ -154,6 +164,18 @@ class Fetcher:
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
+        records = self._next(lambda reading: reading.take(limit)) or []
+        self.counters.records_taken += len(records)
+        return records
+
+    def take_view(self, limit: int) -> RecordBatchView | None:
+        """The same in columns."""
+        view = self._next(lambda reading: reading.take_view(limit))
+        self.counters.records_taken += 0 if view is None else len(view)
+        return view
+
+    def _next(self, take: Callable[[Reading], _Taken]) -> _Taken | None:
+        """What `take` takes from the first partition that has something; it goes to the end."""
         while self._ready:
             partition = next(iter(self._ready))
             del self._ready[partition]
@@ -161,16 +183,16 @@ class Fetcher:
             if reading is None or reading.paused:
                 continue
             try:
-                records = reading.take(limit)
+                taken = take(reading)
             except FolkmootError as error:
                 self._start_at(reading, reading.hand_out)
                 self._stick(reading, error)
                 continue
             if reading.has_more:
                 self._ready[partition] = None
-            if records:
-                return records
-        return []
+            if taken:
+                return taken
+        return None
 
     def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
         """Take back the last of the records just taken, which were not handed out after all."""
@@ -251,6 +273,7 @@ class Fetcher:
         request = FetchRequest(
             config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes, entries
         )
+        self.counters.fetches_sent += 1
         self._send(address, Api.FETCH, request, some)
 
     def _look_up(self, address: str, some: Sequence[Reading]) -> None:
@@ -313,6 +336,7 @@ class Fetcher:
             if not fetched:
                 self._stick(reading, CorruptBatch(_about(reading, error)))
         if fetched:
+            self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
             self._ready[reading.partition] = None
 
@@ -320,6 +344,7 @@ class Fetcher:
         self, reading: Reading, error: FolkmootError, leader: BrokerInfo | None = None
     ) -> None:
         """Try again where that can help; what cannot is told by `check`."""
+        self.counters.fetches_refused += 1
         reading.failures += 1
         reading.retry_at = self._clock() + RETRY_PAUSE
         match error:
@@ -347,6 +372,7 @@ class Fetcher:
             self._stick(reading, type(reason)(f"{reason}, {hint}"))
             return
         if isinstance(reason, OffsetOutOfRange):
+            self.counters.offset_resets += 1
             log.warning("%s; going on at the %s offset", reason, policy)
         self._start_at(reading, LATEST if policy == "latest" else EARLIEST)
 

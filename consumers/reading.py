@@ -1,10 +1,12 @@
 """One partition being read: where fetching and handing out are, and what lies between. No I/O."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
 
+from folkmoot.consumers.views import RecordBatchView
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import FolkmootError
@@ -45,8 +47,12 @@ class Reading:
     end: int = -1
     buffered_bytes: int = 0
     batches: deque[Fetched] = field(default_factory=deque)
+    opened: Fetched | None = None
+    """The batch that `records` are of."""
     records: list[Record] = field(default_factory=list)
     taken: int = 0
+    view: RecordBatchView | None = None
+    """What is left of a batch that was opened in columns; then there are no `records`."""
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
 
@@ -57,6 +63,7 @@ class Reading:
         self.since = None
         self.batches.clear()
         self.records = []
+        self.opened = self.view = None
         self.taken = self.buffered_bytes = 0
         if place < 0:
             self.offset, self.look_up = None, place
@@ -78,10 +85,12 @@ class Reading:
 
     @property
     def has_more(self) -> bool:
-        return self.taken < len(self.records) or bool(self.batches)
+        return self.taken < len(self.records) or self.view is not None or bool(self.batches)
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
+        if self.view is not None:
+            self.records, self.taken, self.view = self.view.records(), 0, None
         while self.taken == len(self.records):
             if not self.batches:
                 return []
@@ -92,6 +101,28 @@ class Reading:
         self.hand_out = self.resume if at_end else self.records[self.taken].offset
         return records
 
+    def take_view(self, limit: int) -> RecordBatchView | None:
+        """Up to `limit` records of one batch in columns. Raises what makes a batch illegible."""
+        if self.taken < len(self.records) and self.opened is not None:
+            # Some of it was handed out as records: the rest of it comes in columns.
+            self.view = RecordBatchView.of(self.partition, *self.opened).from_offset(self.hand_out)
+        self.records, self.taken = [], 0
+        while self.view is None:
+            if not self.batches:
+                return None
+            header, data = self._next_batch()
+            with self._about(header):
+                view = RecordBatchView.of(self.partition, header, data)
+            self.view = view.from_offset(self.hand_out)
+            self.opened, self.resume = (header, data), header.next_offset
+            if self.view is None:
+                self.hand_out = max(self.hand_out, header.next_offset)
+        whole = self.view
+        taken = whole.part(0, limit)
+        self.view = whole.part(limit, len(whole)) if limit < len(whole) else None
+        self.hand_out = self.resume if self.view is None else self.view.offsets[0]
+        return taken
+
     def put_back(self, rest: Sequence[Record]) -> None:
         """The last of the records just taken were not handed out; nothing if they are forgotten."""
         if rest and self.taken and self.records[self.taken - 1] is rest[-1]:
@@ -100,13 +131,10 @@ class Reading:
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
-        header, data = self.batches.popleft()
-        self.buffered_bytes -= header.length
-        try:
+        header, data = self._next_batch()
+        with self._about(header):
             records = batch.records_of(*self.partition, header, data)
-        except FolkmootError as error:
-            where = f"{self.partition}, batch at {header.base_offset}"
-            raise type(error)(f"{where}: {error}") from None
+        self.opened = header, data
         if header.base_offset < self.hand_out:
             records = [record for record in records if record.offset >= self.hand_out]
         if self.since is not None:
@@ -117,3 +145,17 @@ class Reading:
         self.records, self.taken, self.resume = records, 0, header.next_offset
         if not records:
             self.hand_out = max(self.hand_out, header.next_offset)
+
+    def _next_batch(self) -> Fetched:
+        header, data = self.batches.popleft()
+        self.buffered_bytes -= header.length
+        return header, data
+
+    @contextmanager
+    def _about(self, header: BatchHeader) -> Iterator[None]:
+        """What makes a batch illegible says which one it is."""
+        try:
+            yield
+        except FolkmootError as error:
+            where = f"{self.partition}, batch at {header.base_offset}"
+            raise type(error)(f"{where}: {error}") from None

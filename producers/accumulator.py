@@ -61,6 +61,7 @@ class Accumulator:
         self._ring = ring
         self._clock = clock or time.monotonic
         self._gated: dict[str, Chunk] = {}
+        self._handed_in: list[Chunk] = []
         self._closed: FolkmootError | None = None
         self._number = 0
 
@@ -79,6 +80,27 @@ class Accumulator:
         chunk.check_at = chunk.counted + CHECK_EVERY
         if before < self._batch_bytes <= chunk.size:
             self._ring()
+        self._gate_if_full()
+
+    def hand_in(self, chunk: Chunk, max_block: float) -> None:
+        """Stage a chunk that is complete, behind all that was staged before it. The lock is held.
+
+        Raises as `admit` does.
+        """
+        open_chunk = self.admit(chunk.topic, max_block)
+        if len(open_chunk):
+            self._take(open_chunk)
+            self._handed_in.append(open_chunk)
+        self._number += 1
+        chunk.number = self._number
+        chunk.opened_at = self._clock()
+        self.buffered += chunk.size
+        self.records += len(chunk)
+        self._handed_in.append(chunk)
+        self._ring()
+        self._gate_if_full()
+
+    def _gate_if_full(self) -> None:
         if self.buffered >= self._limit and not self._gated:
             # From here on callers wait, until records are done.
             self._gated.update(self.chunks)
@@ -166,18 +188,21 @@ class Accumulator:
 
     def take(self, now: float, linger: float, *, everything: bool = False) -> list[Chunk]:
         """The chunks that are large enough, or have waited long enough; all if room is needed."""
-        taken = []
         with self.lock:
+            taken, self._handed_in = self._handed_in, []
             everything = everything or bool(self._gated)
             for chunk in self._open_chunks():
                 if chunk.values and (
                     everything or chunk.size >= self._batch_bytes or chunk.opened_at + linger <= now
                 ):
-                    self.buffered += chunk.count()
-                    self.records += len(chunk.values)
-                    self._renew(chunk.topic)
+                    self._take(chunk)
                     taken.append(chunk)
         return taken
+
+    def _take(self, chunk: Chunk) -> None:
+        self.buffered += chunk.count()
+        self.records += len(chunk.values)
+        self._renew(chunk.topic)
 
     def oldest(self) -> float:
         """When the oldest record that was not taken yet was staged, or infinity."""
@@ -195,7 +220,8 @@ class Accumulator:
                 self.records -= batch.count
                 if batch.error is not None:
                     self.failed.append(batch)
-            open_numbers = (chunk.number for chunk in self._open_chunks() if chunk.values)
+            open_numbers = [chunk.number for chunk in self._open_chunks() if chunk.values]
+            open_numbers += [chunk.number for chunk in self._handed_in]
             self.settled = int(min(oldest_number, *open_numbers, self._number + 1) - 1)
             if self._gated and self.buffered < self._limit and self._closed is None:
                 self.chunks.update(self._gated)

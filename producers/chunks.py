@@ -91,29 +91,33 @@ class Chunk:
         if self.headers:
             headers = [self.headers.get(position, ()) for position in range(len(values))]
         self.keys, self.values, self.stamps = [], [], array("d")
-        starts, numbers = [0, len(values)], [int(partitions[0])]
-        if (partitions != partitions[0]).any():
-            order = _stable_order(partitions)
-            ordered = partitions[order]
-            starts[1:1] = (np.flatnonzero(np.diff(ordered)) + 1).tolist()
-            numbers = ordered[starts[:-1]].tolist()
+        numbers, starts, order = sorted_by_partition(partitions)
+        if order is not None:
             take = itemgetter(*order.tolist())
             keys, values, stamps = take(keys), take(values), stamps[order]
             headers = None if headers is None else take(headers)
         for number, (start, end) in zip(numbers, pairwise(starts), strict=True):
             rows = slice(start, end)
+            some_keys, some_values = keys[rows], values[rows]
             some = None if headers is None else headers[rows]
-            size = size_of(keys[rows], values[rows]) + headers_size(some or ())
-            yield number, Piece(keys[rows], values[rows], stamps[rows], some, size)
+            size = size_of(some_keys, some_values) + headers_size(some or ())
+            yield number, Piece(some_keys, some_values, stamps[rows], some, size)
 
-    def fail(self, error: FolkmootError) -> None:
-        """Nothing of it will be sent."""
+    def __len__(self) -> int:
+        """How many records it holds, or held before it was divided."""
+        return len(self.values) if self.partitions is None else len(self.partitions)
+
+    def fail(self, error: FolkmootError) -> Batch:
+        """Nothing of it will be sent. Returns what stands for its records."""
         batch = Batch(TopicPartition(self.topic, -1), self.number, self.opened_at)
-        count = len(self.values) if self.partitions is None else len(self.partitions)
+        count = len(self)
+        batch.count, batch.size = count, self.size
+        self.keys, self.values, self.stamps = [], [], array("d")
         self.partitions = np.zeros(count, dtype=np.int64)
         self.ranks = None
         self.parts = {0: [(0, batch, 0)]}
         batch.fail(error)
+        return batch
 
     def place(self, partition: int, rank: int, batch: Batch, position: int) -> None:
         """From its `rank`-th record of `partition` on, this chunk is in `batch` from `position` on."""
@@ -189,6 +193,17 @@ def _lengths(cells: Sequence[bytes | None]) -> int:
 
 def headers_size(headers: Sequence[Headers]) -> int:
     return sum(len(name) + len(value or b"") for row in headers for name, value in row)
+
+
+def sorted_by_partition(partitions: Partitions) -> tuple[list[int], list[int], Any]:
+    """The partitions that occur, where each one's rows start in `order`, and the end, and `order`,
+    which is None if there is one only."""
+    if not (partitions != partitions[0]).any():
+        return [int(partitions[0])], [0, len(partitions)], None
+    order = _stable_order(partitions)
+    ordered = partitions[order]
+    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(partitions)]
+    return ordered[starts[:-1]].tolist(), starts, order
 
 
 def _stable_order(partitions: Partitions) -> Any:

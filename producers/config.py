@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from folkmoot.coordination.store import Connect
+from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
@@ -23,7 +24,9 @@ class ProducerConfig:
     acks: Literal[0, 1, -1, "all"] = 1
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
     compression: str = "zstd"
-    """Codec of the batches: "zstd" or "none"."""
+    """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
+    partitioner: Strategy | Choose = "key-hash"
+    """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
     linger: float = 0.005
     """How long a record may wait for others to share its batch."""
     batch_bytes: int = 512 * 1024
@@ -54,6 +57,11 @@ class ProducerConfig:
         if self.acks not in (0, 1, -1, "all"):
             raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")
         Codec.named(self.compression)
+        if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
+            raise ConfigError(
+                f"partitioner={self.partitioner!r} is not known: use one of {', '.join(STRATEGIES)}, "
+                "or a function of topic, keys and number of partitions"
+            )
         for name in (
             *("batch_bytes", "max_record_bytes", "buffer_bytes", "max_in_flight"),
             *("request_timeout", "delivery_timeout", "session_timeout"),

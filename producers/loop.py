@@ -13,6 +13,7 @@ from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import Batch
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.sender import Sender, Shipment, describe
 from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
 from folkmoot.protocol.requests import Api
@@ -44,6 +45,7 @@ class Loop:
         self._accumulator = accumulator
         self._bell = bell
         self._discover = discover
+        self.counters = ProducerCounters()
         self._stopping = False
         self._missing_since: dict[str, float] = {}
         self._version = 0
@@ -56,7 +58,7 @@ class Loop:
     def run(self) -> None:
         connections = Connections(self._config.client_id)
         cluster = Cluster(connections, self._discover, listener=self._config.listener)
-        sender = Sender(self._config, cluster, Random())
+        sender = Sender(self._config, cluster, Random(), self.counters)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
             self._bell.silence()
@@ -85,13 +87,13 @@ class Loop:
         for shipment in sender.shipments(now, hurry=hurry):
             self._ship(cluster, sender, shipment)
         self._tell(sender)
-        now = time.monotonic()
+        # As of the moment for which shipments were decided: what has become ready since is due now.
         due = min(
             sender.next_event(now, hurry=hurry),
             accumulator.oldest() + config.linger,
             now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
         )
-        for reply in cluster.poll(max(0.0, due - now), self._bell):
+        for reply in cluster.poll(max(0.0, due - time.monotonic()), self._bell):
             self._receive(sender, reply)
         self._tell(sender)
 

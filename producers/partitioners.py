@@ -2,49 +2,87 @@
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Final, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from folkmoot.producers.cells import NIL, Cells
+from folkmoot.protocol.errors import PartitionerFailed
 from folkmoot.protocol.murmur2 import partition_for, partitions_for
 
 KEYS_REMEMBERED: Final = 65_536
 FEW_KEYS: Final = 64
 
 Partitions = npt.NDArray[np.int64]
+Strategy = Literal["key-hash", "sticky", "round-robin"]
+STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
+
+
+class Choose(Protocol):
+    """A partitioner of the application's own: one partition number, below `partitions`, per key.
+
+    `keys` is a sequence of bytes or None, or the Arrow array of binary if `send_batch` was given one. It
+    is called in the producer's thread; what it raises fails the records, not the producer.
+    """
+
+    def __call__(self, topic: str, keys: Any, partitions: int, /) -> Sequence[int] | Any: ...
+
+
+class ColumnsToPlace(Protocol):
+    """What is asked of a chunk of columns."""
+
+    topic: str
+    size: int
+    partition: int | None
+    cell_keys: Cells | None
+
+    def __len__(self) -> int: ...
 
 
 class Partitioner:
-    """Chooses for one topic.
+    """Chooses for one topic. A record with a partition of its own goes there; for others it depends.
 
-    A record with a partition of its own goes there. One with a key goes where Kafka's clients would
-    put it (murmur2), whether or not that partition has a leader now: the order of a key's records
-    depends on it. Records with neither stick together: about `batch_bytes` of them go to one
-    partition, then another is drawn among those that have a leader, so that batches are large and
-    the load is even in the long run.
+    - "key-hash": a record with a key goes where Kafka's clients would put it (murmur2), whether or
+      not that partition has a leader now: the order of a key's records depends on it. Records
+      without one are spread as by "sticky".
+    - "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
+      that have a leader, so that batches are large and the load is even in the long run.
+    - "round-robin": record by record to the next partition that has a leader.
+    - a function of the application's own: see `Choose`.
 
     Keys seen before are looked up, which costs a third of hashing them in bulk, as long as that
     pays: a chunk with a new key is hashed, and when new keys fill the table, no more are remembered
     for as many chunks as it took. A handful of keys is hashed one by one: numpy needs more to start.
+    Of Arrow keys the different ones are hashed.
 
     One thread may call.
     """
 
-    def __init__(self, random: Random, batch_bytes: int) -> None:
+    def __init__(
+        self, random: Random, batch_bytes: int, strategy: Strategy | Choose = "key-hash"
+    ) -> None:
         self._random = random
         self._batch_bytes = batch_bytes
+        self._strategy = strategy
         self._sticky = -1
+        self._next = 0
         self._count = 0
         self._seen: dict[bytes, int] = {}
         self._chunks = 0
         self._remember_again_at = 0
+
+    @property
+    def spreads(self) -> bool:
+        """Records with a key, too, go to any partition that is available."""
+        return self._strategy in ("sticky", "round-robin")
 
     def choose(
         self,
         keys: Sequence[bytes | None],
         explicit: Mapping[int, int],
         *,
+        topic: str = "",
         keyless: bool,
         record_bytes: int,
         count: int,
@@ -54,10 +92,12 @@ class Partitioner:
 
         `explicit` maps positions to partitions asked for; `keyless` says whether any key is None;
         `record_bytes` is the average size of a record; `count` partitions exist, `available` ones
-        have leaders.
+        have leaders. Raises PartitionerFailed.
         """
         if count == 1:
             chosen = np.zeros(len(keys), dtype=np.int64)
+        elif self._strategy != "key-hash":
+            chosen = self._spread(topic, keys, len(keys), record_bytes, count, available)
         elif not keyless:
             chosen = self._hash(cast(Sequence[bytes], keys), count)
         else:
@@ -70,6 +110,71 @@ class Partitioner:
         for position, partition in explicit.items():
             chosen[position] = partition
         return chosen
+
+    def choose_for_columns(
+        self, chunk: ColumnsToPlace, count: int, available: Sequence[int]
+    ) -> Partitions:
+        """As `choose`, for the records of a `send_batch`."""
+        records, keys = len(chunk), chunk.cell_keys
+        record_bytes = chunk.size // records
+        if chunk.partition is not None or count == 1:
+            return np.full(records, chunk.partition or 0, dtype=np.int64)
+        if self._strategy != "key-hash":
+            column = [None] * records if keys is None else keys.column
+            return self._spread(chunk.topic, column, records, record_bytes, count, available)
+        if keys is None:
+            return self._stick(records, record_bytes, count, available)
+        bare = keys.lengths == NIL
+        if not bare.any():
+            return self._hash_cells(keys, count)
+        chosen = np.empty(records, dtype=np.int64)
+        chosen[bare] = self._stick(int(bare.sum()), record_bytes, count, available)
+        if not bare.all():
+            chosen[~bare] = self._hash_cells(keys.take(np.flatnonzero(~bare)), count)
+        return chosen
+
+    def _spread(
+        self,
+        topic: str,
+        keys: Any,
+        records: int,
+        record_bytes: int,
+        count: int,
+        available: Sequence[int],
+    ) -> Partitions:
+        """What a strategy other than "key-hash" says."""
+        if callable(self._strategy):
+            return self._own(self._strategy, topic, keys, records, count)
+        if self._strategy == "sticky":
+            return self._stick(records, record_bytes, count, available)
+        candidates = np.array(available or range(count), dtype=np.int64)
+        chosen: Partitions = candidates[(np.arange(records) + self._next) % len(candidates)]
+        self._next += records
+        return chosen
+
+    def _own(self, choose: Choose, topic: str, keys: Any, records: int, count: int) -> Partitions:
+        """What the application's function says, if it is what it should be."""
+        try:
+            chosen = np.asarray(choose(topic, keys, count))
+        except Exception as error:
+            raise PartitionerFailed(f"the partitioner has failed: {error!r}") from error
+        if chosen.shape != (records,) or chosen.dtype.kind not in "iu":
+            raise PartitionerFailed(
+                f"the partitioner gave {chosen.dtype} of shape {chosen.shape} for {records} records: "
+                "give one partition number for each"
+            )
+        if int(chosen.min()) < 0 or int(chosen.max()) >= count:
+            raise PartitionerFailed(
+                f"the partitioner chose {chosen.min()} to {chosen.max()} of {count} partitions"
+            )
+        return chosen.astype(np.int64)
+
+    def _hash_cells(self, keys: Cells, count: int) -> Partitions:
+        distinct = keys.distinct()
+        if distinct is None:
+            return self._hash(keys.column, count)
+        different, places = distinct
+        return self._hash(different, count)[places]
 
     def _hash(self, keys: Sequence[bytes], count: int) -> Partitions:
         if count != self._count:

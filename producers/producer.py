@@ -5,7 +5,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,9 +16,12 @@ from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.connector import connector
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.chunks import Chunk, Delivery, headers_size
+from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.loop import Loop
+from folkmoot.producers.staging import Staging
+from folkmoot.protocol import codecs
 from folkmoot.protocol.errors import (
     ClosedError,
     FlushTimeout,
@@ -80,9 +84,10 @@ class Producer:
     # -- life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable."""
+        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
         if self._closed:
             raise ClosedError("the producer is closed")
+        codecs.require(self.config.codec)
         if self._thread is None:
             self._discovery.open()
             name = f"folkmoot-{self.config.client_id}"
@@ -221,11 +226,7 @@ class Producer:
         with self._lock:
             chunk = self._admitted(topic)
             if partition is not None:
-                count = accumulator.counts[topic]
-                if not 0 <= partition < count:
-                    raise UnknownTopicOrPartition(
-                        f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
-                    )
+                self._check_partition(topic, partition, accumulator.counts[topic])
             index = len(chunk.values)
             delivery = Delivery(chunk, index, stamp)
             if partition is not None:
@@ -243,6 +244,57 @@ class Producer:
             if index >= chunk.check_at or size > SMALL_RECORD_BYTES:
                 accumulator.checkpoint(chunk)
         return delivery
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps: Any = None,
+        headers: Sequence[_HeadersArgument] | None = None,
+        partition: int | None = None,
+    ) -> BatchDelivery:
+        """Stage many records, given as columns: lists of bytes and None, or Arrow arrays.
+
+        `values` and `keys` may be Arrow arrays or chunked arrays of binary or string. `timestamps`
+        is one for all or one per row, in ms since the epoch (a list, numpy, or Arrow, also of a
+        timestamp type); `headers` has those of each row. All of it goes to `partition`, or each row
+        where the partitioner says. Rows keep their order, among themselves and with `send`.
+
+        Nothing is done per record in Python. What does not fit into the buffer waits for room, part
+        by part: after BufferFull the rows before have been taken. Raises as `send` does, TypeError
+        and ValueError for columns that are none or differ in length.
+        """
+        if self._thread is None:
+            raise ClosedError("the producer is not open: use it in a with block, or call start()")
+        columns = Staging(values, keys, timestamps, headers, partition, _headers)
+        chunks: list[ColumnChunk] = []
+        count = self._partition_count(topic)
+        if partition is not None:
+            self._check_partition(topic, partition, count)
+        config = self.config
+        most = min(count * config.batch_bytes, config.buffer_bytes // 8)
+        completed = self._accumulator.completed
+        for chunk in columns.chunks(topic, completed, most, config.max_record_bytes):
+            with self._lock:
+                self._accumulator.hand_in(chunk, config.max_block)
+            chunks.append(chunk)
+        return BatchDelivery(chunks, completed)
+
+    def _check_partition(self, topic: str, partition: int, count: int) -> None:
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
+            )
+
+    def _partition_count(self, topic: str) -> int:
+        with self._lock:
+            if topic not in self._accumulator.counts:
+                if self._thread is None:
+                    raise ClosedError("the producer is not open: use it in a with block")
+                self._admitted(topic)
+            return self._accumulator.counts[topic]
 
     def _admitted(self, topic: str) -> Chunk:
         chunk = self._chunks.get(topic)
@@ -271,16 +323,19 @@ class Producer:
 
     def partitions_of(self, topic: str) -> list[int]:
         """The topic's partitions; the first time it may block as `send` does."""
-        with self._lock:
-            if topic not in self._accumulator.counts:
-                if self._thread is None:
-                    raise ClosedError("the producer is not open: use it in a with block")
-                self._admitted(topic)
-            return list(range(self._accumulator.counts[topic]))
+        return list(range(self._partition_count(topic)))
 
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""
         return self._accumulator.unacknowledged()
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ProducerCounters`), and what is buffered now."""
+        return {
+            **asdict(self._loop.counters),
+            "buffered_records": self.unacknowledged(),
+            "buffered_bytes": self._accumulator.buffered,
+        }
 
     def _forked(self) -> None:
         """This is a child process: the thread is not here, and the lock may be held for ever."""

@@ -8,12 +8,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.producers.batches import Batch, Piece
 from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.partitioners import Partitioner
 from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
     NotLeader,
+    PartitionerFailed,
     RetriableError,
     from_wire,
 )
@@ -82,7 +85,14 @@ class Sender:
     `finished` collects what is done; whoever drives the machine takes it from there.
     """
 
-    def __init__(self, config: ProducerConfig, view: View, random: Random) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        view: View,
+        random: Random,
+        counters: ProducerCounters | None = None,
+    ) -> None:
+        self.counters = counters or ProducerCounters()
         self._config = config
         self._view = view
         self._random = random
@@ -98,22 +108,33 @@ class Sender:
 
     def add(self, chunk: Chunk) -> None:
         """Divide a chunk among the partitions and append to their batches."""
-        topic, records = chunk.topic, len(chunk.values)
+        topic, records = chunk.topic, len(chunk)
         partitions = self._view.partitions(topic)
         # A topic that has vanished keeps the partitions it had, until it is back or time is over.
         count = self._counts[topic] = len(partitions) or self._counts.get(topic, 1)
         partitioner = self._partitioners.get(topic)
         if partitioner is None:
-            partitioner = Partitioner(self._random, self._config.batch_bytes)
+            config = self._config
+            partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
             self._partitioners[topic] = partitioner
-        chosen = partitioner.choose(
-            chunk.keys,
-            chunk.explicit,
-            keyless=chunk.keyless,
-            record_bytes=chunk.size // records,
-            count=count,
-            available=self._available(topic, count) if chunk.keyless else (),
-        )
+        spread = partitioner.spreads or chunk.keyless
+        available = self._available(topic, count) if spread else ()
+        try:
+            if isinstance(chunk, ColumnChunk):
+                chosen = partitioner.choose_for_columns(chunk, count, available)
+            else:
+                chosen = partitioner.choose(
+                    chunk.keys,
+                    chunk.explicit,
+                    topic=topic,
+                    keyless=chunk.keyless,
+                    record_bytes=chunk.size // records,
+                    count=count,
+                    available=available,
+                )
+        except PartitionerFailed as error:
+            self._hand_callbacks_on(chunk, chunk.fail(error))
+            return
         for partition, piece in chunk.divide(chosen):
             self._append(chunk, partition, piece)
         self._hand_callbacks_on(chunk)
@@ -225,9 +246,11 @@ class Sender:
             last.extend(part)
             rank += len(part.values)
 
-    def _hand_callbacks_on(self, chunk: Chunk) -> None:
-        """From here on the batches call them."""
+    def _hand_callbacks_on(self, chunk: Chunk, failed: Batch | None = None) -> None:
+        """From here on the batches call them; or the one that stands for a chunk that has failed."""
         callbacks, chunk.callbacks = chunk.callbacks, {}
+        if failed is not None:
+            self._finish(failed, failed.error)
         for position, call in callbacks.items():
             place = chunk.whereabouts(position)
             assert place is not None
@@ -257,7 +280,7 @@ class Sender:
             batch = queue.batches[0]
             queue.under_way = batch
             self._queues[partition] = self._queues.pop(partition)
-            payload = batch.seal(self._codec)
+            payload = self._sealed(batch)
             size += len(payload)
             batches.append(batch)
             payloads.append(payload)
@@ -265,8 +288,20 @@ class Sender:
             epoch = self._view.leader_epoch(partition)
             entries.append(ProduceEntry(partition.topic, topic_id, partition.partition, epoch))
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
+        self.counters.requests_sent += 1
+        self.counters.batches_sent += len(batches)
+        self.counters.bytes_sent += size
         acks, timeout = self._config.wire_acks, self._config.request_timeout
         return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
+
+    def _sealed(self, batch: Batch) -> bytes:
+        """The batch's bytes, made if this is its first attempt."""
+        if batch.payload is not None:
+            return batch.payload
+        payload = batch.seal(self._codec)
+        self.counters.bytes_packed += batch.size
+        self.counters.bytes_compressed += len(payload)
+        return payload
 
     def _landed(self, shipment: Shipment) -> None:
         self._in_flight[shipment.address] -= 1
@@ -283,6 +318,7 @@ class Sender:
             return
         if isinstance(error, RetriableError):
             batch.attempts += 1
+            self.counters.batches_retried += 1
             batch.last_error = error
             queue.retry_at = now + self._pause(batch, error, address)
             return
@@ -291,9 +327,7 @@ class Sender:
         queue.retry_at = -inf
         if error is None:
             batch.deliver(base_offset)
-            self.finished.append(batch)
-        else:
-            self._finish(batch, error)
+        self._finish(batch, error)
         self._drop_if_empty(batch.topic_partition, queue)
 
     def _drop_if_empty(self, partition: TopicPartition, queue: _Queue) -> None:
@@ -312,8 +346,17 @@ class Sender:
     def _deadline(self, batch: Batch) -> float:
         return batch.opened_at + self._config.delivery_timeout
 
-    def _finish(self, batch: Batch, error: FolkmootError) -> None:
-        batch.fail(error)
+    def _finish(self, batch: Batch, error: FolkmootError | None) -> None:
+        """It is done: delivered already, or failed by `error`."""
+        counters = self.counters
+        if error is None:
+            counters.batches_delivered += 1
+            counters.records_delivered += batch.count
+        else:
+            if not batch.done:
+                batch.fail(error)
+            counters.batches_failed += 1
+            counters.records_failed += batch.count
         self.finished.append(batch)
 
 

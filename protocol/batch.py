@@ -29,11 +29,13 @@ within ±2^61 ms, so that no sum of header and delta leaves 64 bits.
 """
 
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
 import msgspec
+import numpy as np
 from crc32c import crc32c
 
 from folkmoot.protocol import codecs
@@ -120,7 +122,7 @@ def encode(
     if not isinstance(stamps, int) and is_constant(stamps):
         stamps = stamps[0]
         columns = msgspec.structs.replace(columns, timestamps=stamps)
-    base, highest = (stamps, stamps) if isinstance(stamps, int) else (min(stamps), max(stamps))
+    base, highest = _extremes(stamps)
     if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
         raise CorruptBatch(f"timestamps from {base} to {highest} ms are outside their range")
     packed = pack(columns, base)
@@ -135,6 +137,15 @@ def encode(
     crc = crc32c(body, crc32c(fields))
     leader = leader_part(0, HEADER_BYTES + len(body), -1, -1)
     return b"".join((leader, _CRC.pack(crc), fields, body))
+
+
+def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
+    if isinstance(stamps, int):
+        return stamps, stamps
+    if isinstance(stamps, array):
+        numbers = np.frombuffer(stamps, np.int64)
+        return int(numbers.min()), int(numbers.max())
+    return min(stamps), max(stamps)
 
 
 def leader_part(
@@ -225,21 +236,24 @@ def columns_of(header: BatchHeader, batch: _Bytes) -> Columns:
     return columns
 
 
+def offsets_of(header: BatchHeader, columns: Columns) -> Sequence[int]:
+    """The offset of each record."""
+    base = header.base_offset
+    if columns.offsets is None:
+        return range(base, base + columns.count)
+    return [base + delta for delta in columns.offsets]
+
+
 def records_of(topic: str, partition: int, header: BatchHeader, batch: _Bytes) -> list[Record]:
     """The records of a batch that `check` has passed, built in C by `map` without a Python loop."""
     columns = columns_of(header, batch)
-    base, stamps = header.base_offset, columns.timestamps
-    offsets = (
-        range(base, base + columns.count)
-        if columns.offsets is None
-        else [base + delta for delta in columns.offsets]
-    )
+    stamps = columns.timestamps
     return list(
         map(
             Record,
             repeat(topic),
             repeat(partition),
-            offsets,
+            offsets_of(header, columns),
             repeat(stamps) if isinstance(stamps, int) else stamps,
             repeat(None) if columns.keys is None else columns.keys,
             columns.values,

@@ -1,20 +1,34 @@
 """The compression codecs of a batch's body, by their number in the batch's attributes.
 
-Decompression is bounded before anything is allocated: a zstd frame must declare its content size,
-and `max_output_size` alone would be ignored for frames that do (measured with zstandard 0.25).
+Decompression is bounded before anything is allocated: every codec's output says how large the body
+was, and that is compared with the limit first. zstd and lz4 bodies are one frame that declares its
+content size (`max_output_size` alone would be ignored by zstandard 0.25 for frames that do), a gzip
+body is one member whose trailer ends with the size, and a snappy body is one raw block, which begins
+with it. Where the declared size is a lie no more than one byte beyond it is made.
+
+zstd and gzip are always there. lz4 and snappy come with extras, and are imported when first used: a
+batch that needs a missing one is refused with UnsupportedCodec, while `require`, for whoever chooses
+a codec, raises MissingExtra.
 """
 
+import importlib
 import threading
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import zstandard
 
-from folkmoot.protocol.errors import ConfigError, CorruptBatch, UnsupportedCodec
+from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
 
-ZSTD_LEVEL = 1
-MAX_WINDOW_BYTES = 8 * 1024 * 1024
+ZSTD_LEVEL: Final = 1
+GZIP_LEVEL: Final = 1
+MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
+
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_GZIP_SMALLEST: Final = 18
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 _Bytes = bytes | bytearray | memoryview
 _F = TypeVar("_F")
@@ -25,6 +39,9 @@ class Codec(IntEnum):
 
     NONE = 0
     ZSTD = 1
+    LZ4 = 2
+    GZIP = 3
+    SNAPPY = 4
 
     @classmethod
     def named(cls, name: str) -> "Codec":
@@ -33,6 +50,44 @@ class Codec(IntEnum):
         except KeyError:
             known = ", ".join(codec.name.lower() for codec in cls)
             raise ConfigError(f"compression {name!r} is not known: use one of {known}") from None
+
+
+def require(codec: int) -> None:
+    """Raises MissingExtra, which names the pip command, if `codec` needs what is not installed."""
+    if codec in _LIBRARIES:
+        _library(codec)
+
+
+def compress(codec: int, body: bytes) -> bytes:
+    """`body` compressed as a whole. Raises UnsupportedCodec."""
+    try:
+        return _lookup(_COMPRESS, codec)(body)
+    except MissingExtra as error:
+        raise UnsupportedCodec(str(error)) from None
+
+
+def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
+    """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
+    try:
+        return _lookup(_DECOMPRESS, codec)(body, limit)
+    except MissingExtra as error:
+        raise UnsupportedCodec(str(error)) from None
+
+
+# -- none ---------------------------------------------------------------------------------------------
+
+
+def _compress_none(body: bytes) -> bytes:
+    return body
+
+
+def _decompress_none(body: _Bytes, limit: int) -> _Bytes:
+    if len(body) > limit:
+        raise CorruptBatch(f"a body of {len(body)} bytes exceeds the limit of {limit}")
+    return body
+
+
+# -- zstd ---------------------------------------------------------------------------------------------
 
 
 class _PerThread(threading.local):
@@ -48,48 +103,130 @@ class _PerThread(threading.local):
 _zstd = _PerThread()
 
 
-def _compress_none(body: bytes) -> bytes:
-    return body
-
-
 def _compress_zstd(body: bytes) -> bytes:
     return _zstd.compressor.compress(body)
 
 
-def _decompress_none(body: _Bytes, limit: int) -> _Bytes:
-    if len(body) > limit:
-        raise CorruptBatch(f"a body of {len(body)} bytes exceeds the limit of {limit}")
-    return body
-
-
 def _decompress_zstd(body: _Bytes, limit: int) -> _Bytes:
     try:
-        size = zstandard.frame_content_size(body)
-        if size < 0 or size > limit:
-            raise CorruptBatch(f"a zstd body declares {size} bytes, the limit is {limit}")
+        _check_size("zstd", zstandard.frame_content_size(body), limit)
         return _zstd.decompressor.decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"a zstd body cannot be read: {error}") from None
 
 
-_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+# -- lz4 ----------------------------------------------------------------------------------------------
+
+
+def _compress_lz4(body: bytes) -> bytes:
+    packed: bytes = _library(Codec.LZ4).compress(body, store_size=True)
+    return packed
+
+
+def _decompress_lz4(body: _Bytes, limit: int) -> _Bytes:
+    lz4 = _library(Codec.LZ4)
+    if bytes(body[:4]) != _LZ4_MAGIC:  # skippable frames and the old format declare nothing
+        raise CorruptBatch("a lz4 body is not a frame")
+    try:
+        # Without a declared size the library reports 0, which is then the size allowed.
+        size = lz4.get_frame_info(body)["content_size"]
+        _check_size("lz4", size, limit)
+        decompressor = lz4.LZ4FrameDecompressor()
+        made: bytes = decompressor.decompress(body, max_length=size + 1)
+    except (RuntimeError, ValueError) as error:
+        raise CorruptBatch(f"a lz4 body cannot be read: {error}") from None
+    if len(made) != size or not decompressor.eof or decompressor.unused_data:
+        raise CorruptBatch(f"a lz4 body is not one whole frame of {size} bytes")
+    return made
+
+
+# -- gzip ---------------------------------------------------------------------------------------------
+
+
+def _compress_gzip(body: bytes) -> bytes:
+    # A compressor of zlib itself writes no time of day into the header: the same in, the same out.
+    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return compressor.compress(body) + compressor.flush()
+
+
+def _decompress_gzip(body: _Bytes, limit: int) -> _Bytes:
+    if len(body) < _GZIP_SMALLEST:
+        raise CorruptBatch(f"a gzip body of {len(body)} bytes is too short")
+    size = int.from_bytes(body[-4:], "little")
+    _check_size("gzip", size, limit)
+    decompressor = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        made = decompressor.decompress(body, size + 1)
+        # The trailer is looked at only when there is room for more.
+        made += decompressor.decompress(decompressor.unconsumed_tail, 1)
+    except zlib.error as error:
+        raise CorruptBatch(f"a gzip body cannot be read: {error}") from None
+    if len(made) != size or not decompressor.eof or decompressor.unused_data:
+        raise CorruptBatch(f"a gzip body is not one whole member of {size} bytes")
+    return made
+
+
+# -- snappy -------------------------------------------------------------------------------------------
+
+
+def _compress_snappy(body: bytes) -> bytes:
+    return bytes(_library(Codec.SNAPPY).snappy.compress_raw(body))
+
+
+def _decompress_snappy(body: _Bytes, limit: int) -> _Bytes:
+    cramjam = _library(Codec.SNAPPY)
+    snappy = cramjam.snappy
+    try:
+        size = snappy.decompress_raw_len(body)
+        _check_size("snappy", size, limit)
+        made = bytearray(size)
+        written = snappy.decompress_raw_into(body, made)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"a snappy body cannot be read: {error}") from None
+    if written != size:
+        raise CorruptBatch(f"a snappy body of {size} bytes ends after {written}")
+    return made
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+_COMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
     Codec.NONE: _compress_none,
     Codec.ZSTD: _compress_zstd,
+    Codec.LZ4: _compress_lz4,
+    Codec.GZIP: _compress_gzip,
+    Codec.SNAPPY: _compress_snappy,
 }
-_DECOMPRESS: dict[int, Callable[[_Bytes, int], _Bytes]] = {
+_DECOMPRESS: Final[dict[int, Callable[[_Bytes, int], _Bytes]]] = {
     Codec.NONE: _decompress_none,
     Codec.ZSTD: _decompress_zstd,
+    Codec.LZ4: _decompress_lz4,
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+}
+
+# Module, what to install, and the extra that brings it.
+_LIBRARIES: Final[dict[int, tuple[str, str, str]]] = {
+    Codec.LZ4: ("lz4.frame", "lz4", "lz4"),
+    Codec.SNAPPY: ("cramjam", "cramjam", "snappy"),
 }
 
 
-def compress(codec: int, body: bytes) -> bytes:
-    """`body` compressed as a whole. Raises UnsupportedCodec."""
-    return _lookup(_COMPRESS, codec)(body)
+def _library(codec: int) -> Any:
+    """The module behind a codec, imported when it is first needed. Raises MissingExtra."""
+    module, package, extra = _LIBRARIES[codec]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            f"compression {Codec(codec).name.lower()} needs {package}, which is not installed: "
+            f"pip install 'folkmoot[{extra}]'"
+        ) from None
 
 
-def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
-    """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
-    return _lookup(_DECOMPRESS, codec)(body, limit)
+def _check_size(codec: str, declared: int, limit: int) -> None:
+    if not 0 <= declared <= limit:
+        raise CorruptBatch(f"a {codec} body declares {declared} bytes, the limit is {limit}")
 
 
 def _lookup(table: dict[int, _F], codec: int) -> _F:

@@ -4,6 +4,7 @@
 body = [keys, values, timestamps, headers, offsets]
 column = [0, value]          the same value in every row
        | [1, [value, …]]     one value per row
+       | [2, bin]            one value per row, packed (see packed.py); keys, values, timestamps
 ```
 
 `timestamps` are deltas to the header's base timestamp, `offsets` deltas to its base offset, neither
@@ -15,6 +16,7 @@ A few bytes can unfold into many rows (`[0, value]`, or a compressed run of nils
 list is compared with MAX_RECORDS before any of it is made.
 """
 
+from array import array
 from collections.abc import Sequence
 from operator import lt
 from typing import Annotated, Final, TypeVar
@@ -23,19 +25,22 @@ import msgspec
 from msgspec import Meta
 
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
+from folkmoot.protocol.packed import MAX_DELTA, Packed, decode_deltas, encode_deltas
 from folkmoot.protocol.records import Headers
 
 CONSTANT: Final = 0
 PER_ROW: Final = 1
+PACKED: Final = 2
 MAX_RECORDS: Final = 1_000_000
 MAX_OFFSET_DELTA: Final = 2**32 - 1
 
 _ABSENT = (CONSTANT, None)
 _Bytes = bytes | bytearray | memoryview
 _Length = Meta(max_length=MAX_RECORDS)
-_TimeDelta = Annotated[int, Meta(ge=0, le=2**62)]
-_Cells = Annotated[list[bytes | None], _Length] | bytes | None
-_TimeDeltas = Annotated[list[_TimeDelta], _Length] | _TimeDelta
+_TimeDelta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
+# As a view of the body: a packed column is not copied.
+_Cells = Annotated[list[bytes | None], _Length] | memoryview | None
+_TimeDeltas = Annotated[list[_TimeDelta], _Length] | memoryview | _TimeDelta
 _OffsetDeltas = Annotated[list[int], _Length] | None
 _HeaderCells = Annotated[list[Headers], _Length] | None
 _C = TypeVar("_C")
@@ -46,7 +51,8 @@ class Columns(msgspec.Struct, frozen=True):
 
     `keys` and `headers` are None when no row has any; `offsets` is None when they are dense, else
     strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for
-    all.
+    all. `keys` and `values` may be `Packed` and `timestamps` an array of type q: then they are
+    written packed; what was written so is read to the same types.
     """
 
     count: int
@@ -74,8 +80,11 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 def pack(columns: Columns, base_timestamp: int) -> bytes:
     """The body for columns that `check_columns` has passed, none of them before `base_timestamp`."""
     stamps = columns.timestamps
+    times: tuple[int, object]
     if isinstance(stamps, int):
-        times: tuple[int, object] = (CONSTANT, stamps - base_timestamp)
+        times = (CONSTANT, stamps - base_timestamp)
+    elif isinstance(stamps, array):
+        times = (PACKED, encode_deltas(stamps, base_timestamp))
     else:
         times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
     return _encoder.encode(
@@ -95,21 +104,16 @@ def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
         packed = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
         raise CorruptBatch(f"a batch's body is not what it should be: {error}") from None
-    keys = _rows("keys", packed.keys, count)
-    values = _rows("values", packed.values, count)
-    deltas = _rows("timestamps", packed.timestamps, count)
+    keys = _cells("keys", packed.keys, count)
+    values = _cells("values", packed.values, count)
     offsets = _rows("offsets", packed.offsets, count)
     if offsets is not None and not _rising(offsets):
         raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
     return Columns(
         count=count,
-        keys=[keys] * count if isinstance(keys, bytes) else keys,
-        values=values if isinstance(values, list) else [values] * count,
-        timestamps=(
-            base_timestamp + deltas
-            if isinstance(deltas, int)
-            else [base_timestamp + delta for delta in deltas]
-        ),
+        keys=keys,
+        values=[None] * count if values is None else values,
+        timestamps=_stamps(packed.timestamps, count, base_timestamp),
         headers=_rows("headers", packed.headers, count),
         offsets=offsets,
     )
@@ -134,13 +138,38 @@ def check_columns(columns: Columns) -> None:
         raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
 
 
-def _column(cells: Sequence[_C]) -> tuple[int, _C | Sequence[_C]]:
+def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
+    if isinstance(cells, Packed):
+        return (PACKED, cells.encode())
     return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
 
 
 def _rising(offsets: Sequence[int]) -> bool:
     within = offsets[0] >= 0 and offsets[-1] <= MAX_OFFSET_DELTA
     return within and all(map(lt, offsets, offsets[1:]))
+
+
+def _cells(
+    name: str, column: tuple[int, list[bytes | None] | memoryview | None], count: int
+) -> Sequence[bytes | None] | None:
+    """A column of keys or values, whichever way it says them; None if all rows are nil."""
+    tag, packed = column
+    if tag == PACKED and isinstance(packed, memoryview):
+        return Packed.decode(packed, count)
+    cells = _rows(name, column, count)
+    return [bytes(cells)] * count if isinstance(cells, memoryview) else cells
+
+
+def _stamps(
+    column: tuple[int, list[int] | memoryview | int], count: int, base: int
+) -> Sequence[int] | int:
+    tag, packed = column
+    if tag == PACKED and isinstance(packed, memoryview):
+        return decode_deltas(packed, count, base)
+    deltas = _rows("timestamps", column, count)
+    if isinstance(deltas, memoryview):
+        raise CorruptBatch("a batch's timestamps are not numbers")
+    return base + deltas if isinstance(deltas, int) else [base + delta for delta in deltas]
 
 
 def _rows(name: str, column: tuple[int, _C], count: int) -> _C:

@@ -127,6 +127,10 @@ class InvalidName(FolkmootError, ValueError):
     """A topic, group or member name that is not `[a-zA-Z0-9._-]{1,249}`."""
 
 
+class PartitionerFailed(FolkmootError):
+    """The application's own partitioner raised an error, or chose what is no partition."""
+
+
 class MissingExtra(FolkmootError, ImportError):
     """An optional dependency is not installed; the message gives the pip command."""
 

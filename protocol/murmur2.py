@@ -31,11 +31,19 @@ def murmur2(key: bytes) -> int:
 
 
 def murmur2_many(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
-    """`murmur2` of every key, in order: keys of one length are hashed together."""
+    """`murmur2` of every key, in order."""
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
-    data = np.frombuffer(b"".join(keys), dtype=np.uint8)
+    return murmur2_packed(np.frombuffer(b"".join(keys), dtype=np.uint8), lengths)
+
+
+def murmur2_packed(
+    data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
+    """`murmur2` of keys that lie back to back: those of one length are hashed together."""
+    if len(lengths) and (lengths == lengths[0]).all():
+        return _hash_matrix(data.reshape(len(lengths), int(lengths[0])))
     starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(len(keys), dtype=np.uint32)
+    hashes = np.empty(len(lengths), dtype=np.uint32)
     for length in np.unique(lengths):
         (rows,) = np.nonzero(lengths == length)
         matrix = data[starts[rows, None] + np.arange(length)]
@@ -50,7 +58,12 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 def partitions_for(keys: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
     """`partition_for` of every key, in order."""
-    return (murmur2_many(keys) & np.uint32(_POSITIVE)).astype(np.int64) % partitions
+    return partitions_of(murmur2_many(keys), partitions)
+
+
+def partitions_of(hashes: npt.NDArray[np.uint32], partitions: int) -> npt.NDArray[np.int64]:
+    """The partitions that keys with these hashes belong to."""
+    return (hashes & np.uint32(_POSITIVE)).astype(np.int64) % partitions
 
 
 def _hash_matrix(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:

@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from folkmoot.consumers.consumer import Consumer
+    from folkmoot.consumers.views import RecordBatchView
+    from folkmoot.producers.column_chunks import BatchDelivery
     from folkmoot.producers.producer import Producer
     from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 
-__all__ = ["Consumer", "Producer", "Record", "RecordMetadata", "TopicPartition"]
+__all__ = [
+    "BatchDelivery",
+    "Consumer",
+    "Producer",
+    "Record",
+    "RecordBatchView",
+    "RecordMetadata",
+    "TopicPartition",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchDelivery": "folkmoot.producers.column_chunks",
     "Consumer": "folkmoot.consumers.consumer",
     "Producer": "folkmoot.producers.producer",
     "Record": "folkmoot.protocol.records",
+    "RecordBatchView": "folkmoot.consumers.views",
     "RecordMetadata": "folkmoot.protocol.records",
     "TopicPartition": "folkmoot.protocol.records",
 }

@@ -73,7 +73,7 @@ def test_the_leader_stamps_its_part_and_leaves_the_rest_as_it_came(tmp_path: Pat
         (flipped(a_batch(b"a"), 3), CorruptBatch),
         (a_batch(b"a" * 5000), BatchTooLarge),
         (with_a_gap(), InvalidRequest),
-        (with_codec(7), UnsupportedCodec),
+        *((with_codec(unknown), UnsupportedCodec) for unknown in range(5, 8)),
     ],
 )
 def test_nothing_is_appended_when_one_batch_is_bad(

@@ -107,6 +107,11 @@ def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> N
                 next_offset[entry.partition] += size
             bench.cluster.answer(asked, *chunks)
         bench.poll()
+        if chance.random() < 0.3:
+            view = bench.fetcher.take_view(chance.choice((1, 2, ALL)))
+            if view is not None:
+                seen[view.partition].extend(view.offsets)
+            continue
         records = bench.fetcher.take(chance.randrange(1, 4))
         kept = chance.randrange(len(records) + 1)
         if records:

@@ -39,6 +39,7 @@ class FakeCluster:
         self.failing = 0
         self.requests = 0
         self.logs: dict[TopicPartition, list[Record]] = {}
+        self.payloads: list[bytes] = []
         self.brokers: dict[int, StubBroker] = {}
         self._count = count
         self._store = self.zookeeper.connect()
@@ -99,6 +100,7 @@ class FakeCluster:
     def _append(self, entry: Any, payload: bytes) -> int:
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
         header = batch_format.check(payload)
+        self.payloads.append(payload)
         base = len(log)
         log += batch_format.records_of(entry.topic, entry.partition, header, payload)
         return base

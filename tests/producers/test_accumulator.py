@@ -174,4 +174,4 @@ def test_a_kept_delivery_keeps_no_record() -> None:
     place = delivery._chunk.whereabouts(0)
     assert place is not None
     batch = place[0]
-    assert (delivery._chunk.values, batch.values, batch.payload) == ([], [], b"")
+    assert (delivery._chunk.values, batch.pieces, batch.payload) == ([], [], b"")

@@ -1,5 +1,6 @@
 """What a producer can be told, and what it says to what it cannot."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.errors import ConfigError, InvalidName
+from folkmoot.protocol.errors import ConfigError, InvalidName, MissingExtra
 
 
 def test_an_unknown_option_names_the_nearest_one() -> None:
@@ -51,3 +52,12 @@ def test_a_client_id_is_a_name() -> None:
 def test_words_become_numbers_of_the_wire() -> None:
     config = ProducerConfig.of(zookeeper="localhost:2181", acks="all", compression="none")
     assert (config.wire_acks, config.codec) == (-1, Codec.NONE)
+
+
+def test_a_codec_that_is_not_installed_is_an_error_of_start_that_names_the_pip_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = Producer(zookeeper="localhost:1", compression="lz4")
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'folkmoot\[lz4\]'"):
+        producer.start()

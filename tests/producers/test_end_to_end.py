@@ -71,7 +71,7 @@ def check(log: dict[int, list[Record]], sent: list[tuple[bytes, bytes, Delivery]
         assert place.partition == partition_for(key, PARTITIONS)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "gzip", "snappy"])
 def test_every_record_is_read_back_where_its_delivery_says(
     start_cluster: StartCluster, compression: str
 ) -> None:

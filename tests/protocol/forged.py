@@ -3,10 +3,14 @@
 It shares nothing with `protocol.batch` but the format, so each is a check on the other.
 """
 
+import gzip
 import struct
+from collections.abc import Callable
 from typing import Any
 
+import cramjam
 import crc32c
+import lz4.frame
 import msgpack
 import zstandard
 
@@ -83,9 +87,16 @@ def opened(batch: bytes) -> tuple[dict[str, int], Any]:
     }
     assert batch[37] == batch[74] == batch[75] == 0
     body = batch[HEADER_BYTES:]
-    if header["attributes"] & 7 == 1:
-        body = zstandard.decompress(body)
-    return header, msgpack.unpackb(body)
+    return header, msgpack.unpackb(bytes(_OPEN[header["attributes"] & 7](body)))
+
+
+_OPEN: dict[int, Callable[[bytes], Any]] = {
+    0: bytes,
+    1: zstandard.decompress,
+    2: lz4.frame.decompress,
+    3: gzip.decompress,
+    4: cramjam.snappy.decompress_raw,
+}
 
 
 def castagnoli(data: bytes) -> int:

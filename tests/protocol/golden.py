@@ -6,12 +6,14 @@ The files `tests/testdata/batch-v1-*.bin` were made on the day the format was fi
 still read them to the same records.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from folkmoot.protocol.batch import LEADER_BYTES, encode, leader_part
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.packed import Packed
 
 TESTDATA = Path(__file__).parent.parent / "testdata"
 T = 1_385_000_000_000  # a day in November 2013, in milliseconds
@@ -42,6 +44,12 @@ SPARSE = Columns(
     offsets=[2, 70_000, 4_000_000_000],
 )
 ONE_FOR_ALL = Columns(count=5, keys=[b"k"] * 5, values=[b"v"] * 5, timestamps=T)
+PACKED = Columns(
+    count=4,
+    keys=Packed.of([b"a", b"", b"ccc", b"dd"]),
+    values=Packed.of([b"x" * 300, None, b"", b"schluss"]),
+    timestamps=array("q", [T + 700, T, T + 1, T + 2]),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,4 +117,9 @@ GOLDEN = [
         stamps=True,
     ),
     Golden(name="none-one-for-all", columns=ONE_FOR_ALL, codec=Codec.NONE, base_offset=8),
+    Golden(name="none-packed", columns=PACKED, codec=Codec.NONE),
+    Golden(name="zstd-packed", columns=PACKED, codec=Codec.ZSTD, base_offset=5),
+    Golden(name="lz4-keys-headers", columns=ALL, codec=Codec.LZ4, producer=PRODUCER),
+    Golden(name="gzip-keys-headers", columns=ALL, codec=Codec.GZIP, producer=PRODUCER),
+    Golden(name="snappy-keys-headers", columns=ALL, codec=Codec.SNAPPY, producer=PRODUCER),
 ]

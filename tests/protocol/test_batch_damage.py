@@ -131,7 +131,7 @@ def test_the_last_offset_that_there_can_be_is_read() -> None:
     assert header.next_offset == 2**63 - 1
 
 
-@pytest.mark.parametrize("codec", range(2, 8))
+@pytest.mark.parametrize("codec", range(len(Codec), 8))
 def test_an_unknown_codec_says_so(codec: int) -> None:
     batch = forged(changes={"attributes": codec})
     with pytest.raises(UnsupportedCodec, match=str(codec)):
@@ -139,6 +139,20 @@ def test_an_unknown_codec_says_so(codec: int) -> None:
 
 
 NO_PAIRS: list[Any] = [None, 0, b"", "", {}, [], [0], [1, [], 0], [True, None], [0.0, None]]
+BAD_PACKED: list[Any] = [
+    *(None, b"", b"\x01", b"\x01\x01", b"\x01\x01\x01x", b"\x01\x01\x01xyz", b"\x00xy"),
+    *(
+        b"\x02\x01\x00\x01x",
+        b"\x03" + bytes(6),
+        b"\x08" + bytes(16),
+        b"\x04" + b"\xfe\xff\xff\xff" * 2,
+    ),
+    *("\x01\x00\x00", 5),
+]
+BAD_PACKED_TIMES: list[Any] = [
+    *(None, b"", b"\x01", b"\x01\x01", b"\x01abc", b"\x02abc", b"\x03" + bytes(6), b"\x00"),
+    *(b"\x08" + bytes(15) + b"\xff", b"\x08" + bytes(15) + b"\x41", "\x01ab"),
+]
 WRONG_COLUMNS: list[tuple[int, object]] = [
     *((column, [1, []]) for column in range(5)),
     *((column, [1, [b"one"]]) for column in range(2)),
@@ -150,6 +164,9 @@ WRONG_COLUMNS: list[tuple[int, object]] = [
     *((column, [1, [1, 2]]) for column in range(2)),
     *((column, no_pair) for column in range(5) for no_pair in NO_PAIRS),
     *((column, [0, {}]) for column in range(5)),
+    *((column, [2, wrong]) for column in range(2) for wrong in BAD_PACKED),
+    *((column, [2, b"\x01\x00\x00"]) for column in range(3, 5)),
+    *((2, [2, wrong]) for wrong in BAD_PACKED_TIMES),
     (2, [0, None]),
     (2, [0, -1]),
     (2, [0, 2**62 + 1]),

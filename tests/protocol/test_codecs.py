@@ -1,10 +1,11 @@
 """Compression, and how little a small hostile batch can make a reader do."""
 
 import struct
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgpack
 import pytest
@@ -17,8 +18,8 @@ from folkmoot.protocol.batch import (
     columns_of,
     records_of,
 )
-from folkmoot.protocol.codecs import Codec, compress, decompress
-from folkmoot.protocol.errors import ConfigError, CorruptBatch, UnsupportedCodec
+from folkmoot.protocol.codecs import Codec, compress, decompress, require
+from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
 from tests.protocol.forged import forged
 
 MB = 1024 * 1024
@@ -61,9 +62,10 @@ def test_one_byte_above_the_limit_is_refused(codec: Codec) -> None:
 
 
 def test_codecs_have_names_and_numbers() -> None:
-    assert {codec.name: codec.value for codec in Codec} == {"NONE": 0, "ZSTD": 1}
+    numbers = {"NONE": 0, "ZSTD": 1, "LZ4": 2, "GZIP": 3, "SNAPPY": 4}
+    assert {codec.name: codec.value for codec in Codec} == numbers
     assert Codec.named("zstd") is Codec.ZSTD
-    with pytest.raises(ConfigError, match="none, zstd"):
+    with pytest.raises(ConfigError, match="none, zstd, lz4, gzip, snappy"):
         Codec.named("lzma")
     with pytest.raises(UnsupportedCodec, match="9"):
         compress(9, b"")
@@ -71,12 +73,113 @@ def test_codecs_have_names_and_numbers() -> None:
         decompress(9, b"", 1)
 
 
-def test_threads_compress_side_by_side() -> None:
+@pytest.mark.parametrize("codec", Codec)
+def test_threads_compress_side_by_side(codec: Codec) -> None:
     bodies = [bytes([n]) * 50_000 + b"%d" % n for n in range(64)]
     with ThreadPoolExecutor(4) as pool:
-        packed = list(pool.map(lambda body: compress(Codec.ZSTD, body), bodies))
-        back = list(pool.map(lambda body: decompress(Codec.ZSTD, body, 60_000), packed))
+        packed = list(pool.map(lambda body: compress(codec, body), bodies))
+        back = list(pool.map(lambda body: decompress(codec, body, 60_000), packed))
     assert back == bodies
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_a_compressed_body_says_its_size_and_the_same_body_gives_the_same_bytes(
+    codec: Codec,
+) -> None:
+    body = bytes(200_000)
+    packed = compress(codec, body)
+    assert len(packed) < len(body) / 10
+    assert compress(codec, body) == packed
+    with at_most(50_000), pytest.raises(CorruptBatch, match="declares 200000 bytes"):
+        decompress(codec, packed, 199_999)
+
+
+@pytest.mark.parametrize(
+    ("codec", "module", "extra"),
+    [(Codec.LZ4, "lz4.frame", "lz4"), (Codec.SNAPPY, "cramjam", "snappy")],
+)
+def test_a_codec_that_is_not_installed_names_the_pip_command(
+    codec: Codec, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = compress(codec, b"body")
+    monkeypatch.setitem(sys.modules, module, None)
+    command = rf"pip install 'folkmoot\[{extra}\]'"
+    with pytest.raises(MissingExtra, match=command):
+        require(codec)
+    with pytest.raises(UnsupportedCodec, match=command):
+        compress(codec, b"body")
+    with pytest.raises(UnsupportedCodec, match=command):
+        decompress(codec, packed, 100)
+    for other in Codec:
+        if other != codec:
+            require(other)
+
+
+# Long enough to be compressed at all, and different enough to be cut at many places.
+BODY = b"".join(b"row %d of a body, " % (number * number) for number in range(40))
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.GZIP, Codec.SNAPPY])
+def test_a_body_cut_off_anywhere_or_followed_by_more_is_corrupt(codec: Codec) -> None:
+    whole = compress(codec, BODY)
+    assert bytes(decompress(codec, memoryview(whole), len(BODY))) == BODY
+    wrong = [whole[:end] for end in range(len(whole))]
+    wrong += [whole + b"\0", whole + whole, b"\0" + whole, b"", bytes(100), BODY]
+    for body in wrong:
+        with pytest.raises(CorruptBatch):
+            decompress(codec, body, 10_000)
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.GZIP, Codec.SNAPPY])
+def test_flipped_bits_give_the_declared_size_or_are_corrupt(codec: Codec) -> None:
+    whole = compress(codec, BODY)
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with suppress(CorruptBatch):
+            assert len(decompress(codec, damaged, 10_000)) <= 10_000
+
+
+def lying(codec: Codec, body: bytes, declared: int) -> bytes:
+    """`body` compressed with another size than its own in the place where it is declared."""
+    packed = bytearray(compress(codec, body))
+    if codec == Codec.GZIP:
+        packed[-4:] = struct.pack("<I", declared)
+    elif codec == Codec.LZ4:
+        packed[6:14] = struct.pack("<Q", declared)
+        packed[14] = xxhash32_of_descriptor(bytes(packed[4:14]))
+    return bytes(packed)
+
+
+def xxhash32_of_descriptor(descriptor: bytes) -> int:
+    """The header's check byte of an lz4 frame: the second byte of XXH32 of fewer than 16 bytes."""
+    p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    mask = 2**32 - 1
+
+    def rotated(number: int, by: int) -> int:
+        return (number << by | number >> 32 - by) & mask
+
+    h = (p5 + len(descriptor)) & mask
+    rest = len(descriptor) // 4 * 4
+    for start in range(0, rest, 4):
+        (lane,) = struct.unpack_from("<I", descriptor, start)
+        h = rotated((h + lane * p3) & mask, 17) * p4 & mask
+    for byte in descriptor[rest:]:
+        h = rotated((h + byte * p5) & mask, 11) * p1 & mask
+    h = (h ^ h >> 15) * p2 & mask
+    h = (h ^ h >> 13) * p3 & mask
+    return (h ^ h >> 16) >> 8 & 0xFF
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.GZIP])
+@pytest.mark.parametrize("declared", [0, 1, 1000, 20 * MB - 1, 20 * MB + 1])
+def test_a_body_that_lies_about_its_size_is_corrupt_and_costs_no_more_than_it_said(
+    codec: Codec, declared: int
+) -> None:
+    assert lying(codec, BODY, len(BODY)) == compress(codec, BODY)
+    bomb = lying(codec, bytes(20 * MB), declared)
+    with at_most(declared + 2 * MB + len(bomb)), pytest.raises(CorruptBatch):
+        decompress(codec, bomb, MAX_BODY_BYTES)
 
 
 FRAME = zstandard.compress(b"a body that is long enough to be cut at many places" * 3)

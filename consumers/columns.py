@@ -1,0 +1,109 @@
+"""Reading in columns: what `Consumer` offers besides records one by one."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.consumers.positions import Positions
+from folkmoot.consumers.views import RecordBatchView
+from folkmoot.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ALL: Final = 2**31
+TABLE_RECORDS: Final = 100_000
+TURN: Final = 1.0
+
+
+class ColumnReading:
+    """The half of a consumer that hands out whole batches, and counts.
+
+    The rules are those of `poll`: asking says that everything handed out before is processed, what
+    the group wants is served when something is asked for, and records, batches and tables may be
+    read in turns. A batch is the producer's, of one partition; partitions take turns.
+    """
+
+    config: ConsumerConfig
+    _fetcher: Fetcher
+    _positions: Positions
+    _stopped: bool
+
+    def poll_batch(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> RecordBatchView | None:
+        """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
+        views = self._views(timeout, _limit(max_records, ALL), one=True)
+        return views[0] if views else None
+
+    def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
+        """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
+        while not self._stopped:
+            view = self.poll_batch(TURN, max_records)
+            if view is not None:
+                yield view
+
+    def poll_arrow(
+        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
+    ) -> "pa.Table":
+        """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
+
+        Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
+        timestamp, timestampType, and headers if asked for. Raises MissingExtra without pyarrow.
+        """
+        from folkmoot.consumers.arrow import table
+
+        return table(
+            self._views(timeout, _limit(max_records, TABLE_RECORDS), one=False), headers=headers
+        )
+
+    def arrow(
+        self, max_records: int | None = None, *, headers: bool = False
+    ) -> Iterator["pa.RecordBatch"]:
+        """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
+        from folkmoot.consumers.arrow import record_batch
+
+        for view in self.batches(max_records):
+            yield record_batch(view, headers=headers)
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ConsumerCounters`), and what is buffered and the lag now."""
+        return self._fetcher.metrics()
+
+    def _views(self, timeout: float, limit: int, *, one: bool) -> list[RecordBatchView]:
+        """Batches of up to `limit` records in all, or one."""
+        self._ask_for_more()
+        deadline = time.monotonic() + timeout
+        while True:
+            self._serve()
+            self._fetcher.check()
+            views: list[RecordBatchView] = []
+            left = limit
+            while left > 0 and (view := self._fetcher.take_view(left)) is not None:
+                self._positions.of(view.topic_partition).handed_out = view.next_offset
+                views.append(view)
+                left = 0 if one else left - len(view)
+            remaining = deadline - time.monotonic()
+            if views or remaining <= 0 or self._stopped:
+                self._fetch(0.0)
+                return views
+            self._fetch(min(remaining, TURN))
+
+    # What the consumer itself does:
+
+    def _ask_for_more(self) -> None:
+        raise NotImplementedError
+
+    def _serve(self) -> None:
+        raise NotImplementedError
+
+    def _fetch(self, timeout: float) -> None:
+        raise NotImplementedError
+
+
+def _limit(max_records: int | None, otherwise: int) -> int:
+    if max_records is not None and max_records < 1:
+        raise ConfigError(f"max_records must be at least 1, not {max_records}")
+    return max_records or otherwise

@@ -1,0 +1,206 @@
+"""Columns of keys or values as `send_batch` takes them: checked once, then moved by numpy and Arrow.
+
+An Arrow array cannot change and is kept as it is. A list becomes one, where pyarrow is installed, so
+that its objects are touched twice (for their lengths, which also tells whether all are bytes, and to
+join them) and not once more each time that rows are moved: objects are scattered over memory, and
+touching them is most of what a list costs. Without pyarrow the list is copied and moved as it is.
+Nothing is looked at row by row in Python; the length of a nil is -1.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from operator import itemgetter
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from folkmoot.protocol.packed import Packed, ends
+
+Int64s = npt.NDArray[np.int64]
+NIL: Final = -1
+MAX_ARROW_BYTES: Final = 2**31 - 1
+
+
+class Cells(Protocol):
+    """A column; `lengths` of its cells, NIL where there is none."""
+
+    lengths: Int64s
+
+    def __len__(self) -> int: ...
+
+    def rows(self, start: int, end: int) -> "Cells": ...
+
+    def take(self, order: Int64s) -> "Cells": ...
+
+    def packed(self) -> Packed: ...
+
+    @property
+    def column(self) -> Any:
+        """What a partitioner of the application's own gets: a sequence, or the Arrow array."""
+
+    def distinct(self) -> "tuple[Sequence[bytes], Int64s] | None":
+        """If that is cheap to find: the different cells, and for each row which of them it is."""
+
+
+class ListCells:
+    """Cells of Python bytes."""
+
+    __slots__ = ("column", "lengths")
+
+    def __init__(self, column: Sequence[bytes | None], lengths: Int64s) -> None:
+        self.column = column
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def rows(self, start: int, end: int) -> "ListCells":
+        return ListCells(self.column[start:end], self.lengths[start:end])
+
+    def take(self, order: Int64s) -> "ListCells":
+        if len(order) == 1:
+            return ListCells((self.column[int(order[0])],), self.lengths[order])
+        return ListCells(itemgetter(*order.tolist())(self.column), self.lengths[order])
+
+    def distinct(self) -> None:
+        return None
+
+    def packed(self) -> Packed:
+        nulls = self.lengths == NIL
+        if nulls.any():
+            run = b"".join(cell for cell in self.column if cell is not None)
+            return Packed(ends(np.where(nulls, 0, self.lengths)), run, nulls)
+        return Packed(ends(self.lengths), b"".join(self.column))  # type: ignore[arg-type]
+
+
+class ArrowCells:
+    """Cells of an Arrow array of type binary; slices share its memory, a `take` copies in C."""
+
+    __slots__ = ("_array", "_listed", "lengths")
+
+    def __init__(self, array: Any, lengths: Int64s, *, listed: bool = False) -> None:
+        self._array = array
+        self._listed = listed
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def column(self) -> Any:
+        return self.packed() if self._listed else self._array
+
+    def rows(self, start: int, end: int) -> "ArrowCells":
+        return ArrowCells(self._array.slice(start, end - start), self.lengths[start:end])
+
+    def take(self, order: Int64s) -> "ArrowCells":
+        pa = _pyarrow()
+        rows = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
+        return ArrowCells(self._array.take(rows), self.lengths[order])
+
+    def distinct(self) -> tuple[Sequence[bytes], Int64s]:
+        encoded = self._array.dictionary_encode()
+        return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
+
+    def packed(self) -> Packed:
+        count, first = len(self.lengths), self._array.offset
+        _, offsets, data = self._array.buffers()
+        places = np.frombuffer(offsets, np.int32)[first : first + count + 1].astype(np.int64)
+        nulls = self.lengths == NIL
+        if nulls.any() and int(np.diff(places)[nulls].sum()):
+            # What lies behind a null may be anything, and must not be sent.
+            return Packed.of(self._array.to_pylist())
+        view = b"" if data is None else memoryview(data)
+        return Packed(places, view, nulls if nulls.any() else None)
+
+
+def cells_of(what: str, column: Any) -> Callable[[int, int], Cells]:
+    """Gives any range of rows of `column`: a sequence of bytes and None, or an Arrow array or chunked
+    array of binary or string.
+
+    Raises TypeError for other types; rows of lists are looked at when they are asked for.
+    """
+    pa = _pyarrow()
+    if pa is not None and isinstance(column, pa.Array | pa.ChunkedArray):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        names = ("binary", "string", "large_binary", "large_string", "fixed_size_binary")
+        views = ("binary_view", "string_view")
+        if not any(getattr(pa.types, f"is_{name}")(kind) for name in (*names, *views)):
+            raise TypeError(f"{what} must be binary or string, not {column.type}")
+        return lambda start, end: _arrow_rows(pa, column.slice(start, end - start))
+    if isinstance(column, str | bytes | bytearray | memoryview) or not isinstance(column, Sequence):
+        raise TypeError(
+            f"{what} must be a list of bytes or an Arrow array, not {type(column).__name__}"
+        )
+    return lambda start, end: _list_rows(what, column[start:end], pa)
+
+
+@cache
+def _pyarrow() -> Any:
+    """The module, imported when it is first of use, or None."""
+    try:
+        return import_module("pyarrow")
+    except ModuleNotFoundError:
+        return None
+
+
+def _arrow_rows(pa: Any, column: Any) -> ArrowCells:
+    if isinstance(column, pa.ChunkedArray):
+        chunks = column.chunks
+        column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    lengths = import_module("pyarrow.compute").binary_length(column)
+    if lengths.null_count:
+        lengths = lengths.fill_null(NIL)
+    return ArrowCells(column, _numbers(lengths, np.int32))
+
+
+def _list_rows(what: str, column: Sequence[Any], pa: Any) -> Cells:
+    """The slice is ours already. Joining takes nothing but bytes and what is like them; then the
+    lengths add up, unless something has items larger than a byte."""
+    packed = None
+    try:
+        run = b"".join(column)
+        offsets = ends(np.fromiter(map(len, column), np.int64, len(column)))
+        if offsets[-1] == len(run):
+            packed = Packed(offsets, run)
+    except TypeError:
+        pass
+    if packed is None or pa is None:
+        column = _bytes_or_none(what, column)
+        packed = Packed.of(column)
+    lengths = np.diff(packed.offsets)
+    if packed.nulls is not None:
+        lengths[packed.nulls] = NIL
+    if pa is None or len(packed.data) > MAX_ARROW_BYTES:
+        return ListCells(column, lengths)
+    return ArrowCells(_arrow_of(pa, packed), lengths, listed=True)
+
+
+def _bytes_or_none(what: str, column: Sequence[Any]) -> list[bytes | None]:
+    for cell in column:
+        if cell is not None and not isinstance(cell, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"{what} must hold bytes or None, not {type(cell).__name__}: encode them first"
+            )
+    return [cell if cell is None or isinstance(cell, bytes) else bytes(cell) for cell in column]
+
+
+def _arrow_of(pa: Any, packed: Packed) -> Any:
+    validity = None
+    if packed.nulls is not None:
+        validity = pa.py_buffer(np.packbits(~packed.nulls, bitorder="little"))
+    offsets = pa.py_buffer(packed.offsets.astype(np.int32))
+    buffers = [validity, offsets, pa.py_buffer(packed.data)]
+    return pa.Array.from_buffers(pa.binary(), len(packed), buffers)
+
+
+def _numbers(array: Any, kind: Any) -> Int64s:
+    """An Arrow array of integers without nulls. (`to_numpy` would import pandas first.)"""
+    found = np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+    return found.astype(np.int64)

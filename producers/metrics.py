@@ -1,0 +1,24 @@
+"""What a producer counts: plain integers, written by its thread, read by whoever wants to."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ProducerCounters:
+    """Counted per batch or per request, never per record; they only grow."""
+
+    records_delivered: int = 0
+    """Acknowledged, or with acks=0 handed over."""
+    records_failed: int = 0
+    batches_delivered: int = 0
+    batches_failed: int = 0
+    batches_sent: int = 0
+    """Each attempt counts."""
+    batches_retried: int = 0
+    requests_sent: int = 0
+    bytes_packed: int = 0
+    """Records of the batches made, with their overhead in memory, before compression."""
+    bytes_compressed: int = 0
+    """Those batches as they were sent, headers included."""
+    bytes_sent: int = 0
+    """Each attempt counts."""

@@ -1,0 +1,113 @@
+"""From the columns that `send_batch` is given to chunks that the sender takes."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from threading import Condition
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from folkmoot.producers.cells import Cells, cells_of
+from folkmoot.producers.column_chunks import ColumnChunk
+from folkmoot.protocol.errors import RecordTooLarge
+from folkmoot.protocol.records import Headers
+
+MAX_TIMESTAMP: Final = 2**50
+SAMPLE: Final = 1000
+MOST_ROWS: Final = 500_000
+
+
+class Staging:
+    """Columns of equal length, checked as far as their types tell; rows are checked chunk by chunk.
+
+    Chunks are cut by rows, so that most have about the size wanted: the first SAMPLE rows say how
+    large a record is, and each chunk says it for the next.
+    """
+
+    def __init__(
+        self,
+        values: Any,
+        keys: Any,
+        timestamps: Any,
+        headers: Sequence[Any] | None,
+        partition: int | None,
+        clean: Callable[[Any], Headers],
+    ) -> None:
+        self._count = len(values)
+        self._values = cells_of("values", values)
+        self._keys = None if keys is None else cells_of("keys", keys)
+        self._stamps = _stamps(timestamps, self._count)
+        self._partition = partition
+        self._headers: list[Headers] | None = None
+        if headers is not None:
+            self._headers = [clean(row) if row else () for row in headers]
+        for name, column in (("keys", keys), ("headers", headers)):
+            if column is not None and len(column) != self._count:
+                raise ValueError(f"{len(column)} {name} do not belong to {self._count} values")
+
+    def chunks(
+        self, topic: str, completed: Condition, most_bytes: int, max_record_bytes: int
+    ) -> Iterator[ColumnChunk]:
+        """All rows, in chunks of about `most_bytes`. Raises TypeError, RecordTooLarge."""
+        start, rows = 0, SAMPLE
+        while start < self._count:
+            end = min(self._count, start + rows)
+            chunk = self._chunk(topic, completed, start, end, max_record_bytes)
+            per_row = max(1, chunk.size // len(chunk))
+            if chunk.size > 2 * most_bytes and end - start > 1:
+                rows = max(1, most_bytes // per_row)
+                continue
+            fits = max(1, min(MOST_ROWS, most_bytes // per_row))
+            if start == 0 and end < self._count and fits > rows:
+                rows = fits  # that was only to see how large they are
+                continue
+            yield chunk
+            start, rows = end, fits
+
+    def _chunk(
+        self, topic: str, completed: Condition, start: int, end: int, max_record_bytes: int
+    ) -> ColumnChunk:
+        values = self._values(start, end)
+        keys = None if self._keys is None else self._keys(start, end)
+        headers = None if self._headers is None else self._headers[start:end]
+        if headers is not None and not any(headers):
+            headers = None
+        _check_sizes(values, keys, max_record_bytes)
+        stamps = self._stamps[start:end]
+        chunk = ColumnChunk(topic, completed, values, keys, stamps, headers, self._partition)
+        chunk.keyless = keys is None or bool((keys.lengths < 0).any())
+        return chunk
+
+
+def _check_sizes(values: Cells, keys: Cells | None, limit: int) -> None:
+    sizes = values.lengths if keys is None else values.lengths + np.maximum(keys.lengths, 0)
+    largest = int(sizes.max())
+    if largest > limit:
+        raise RecordTooLarge(f"a record of {largest} bytes is larger than max_record_bytes={limit}")
+
+
+def _stamps(given: Any, count: int) -> npt.NDArray[np.int64]:
+    """One timestamp in ms per row, whatever they are given as."""
+    if given is None:
+        given = round(time.time() * 1000)
+    if isinstance(given, int):
+        stamps = np.full(count, given, np.int64)
+    else:
+        if hasattr(given, "to_numpy"):
+            given = given.to_numpy(
+                **({"zero_copy_only": False} if hasattr(given, "buffers") else {})
+            )
+        array = np.asarray(given)
+        if array.dtype.kind == "M":
+            array = array.astype("datetime64[ms]").astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise ValueError(
+                f"timestamps must be integers in ms since the epoch, not {array.dtype}"
+            )
+        stamps = array.astype(np.int64)
+    if stamps.shape != (count,):
+        raise ValueError(f"{len(stamps)} timestamps do not belong to {count} values")
+    if count and not -MAX_TIMESTAMP <= int(stamps.min()) <= int(stamps.max()) <= MAX_TIMESTAMP:
+        raise ValueError("timestamps must be in milliseconds since the epoch")
+    return stamps

@@ -1,0 +1,6 @@
+from typing import Any
+
+from pyarrow import Array
+
+def binary_length(strings: Array) -> Array: ...
+def dictionary_encode(array: Array) -> Any: ...

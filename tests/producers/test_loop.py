@@ -1,0 +1,46 @@
+"""The loop between the machine and its surroundings."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from folkmoot.coordination.bell import Bell
+from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.loop import Loop
+from folkmoot.producers.sender import Sender
+from tests.producers.parts import Bench
+
+
+class Quiet:
+    """A cluster that knows all topics, and how long it was told to wait."""
+
+    trouble = None
+    version = 0
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def poll(self, timeout: float, wake: Any) -> list[Any]:
+        self.waits.append(timeout)
+        return []
+
+
+def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time passes at every look at the clock: the batch lingers when shipments are decided, and has
+    lingered long enough when the wait is computed."""
+    bench = Bench(linger=0.005)
+    bench.stage(b"value")
+    bench.take()
+    config: ProducerConfig = bench.config
+    machine: Sender = bench.sender
+    accumulator: Accumulator = bench.accumulator
+    ticks = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: bench.now + 0.006 * next(ticks))
+    with Bell() as bell:
+        cluster: Any = Quiet()
+        Loop(config, accumulator, bell, list)._round(cluster, machine)
+    assert cluster.waits == [0.0]
