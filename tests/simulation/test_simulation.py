@@ -17,7 +17,7 @@ from tests.simulation.mutations import MUTATIONS, mutated
 
 HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "300"))
 ENOUGH_FOR_ALL_FAULTS = 100
-SEEDS_FOR_MUTATIONS = range(60)
+SEEDS_FOR_MUTATIONS = range(120)
 
 NOTICES = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left")
 ANSWERS = ("Multi ok", "Multi MultiFailed", "Set ok", "Set BadVersion", "Create ok", "claim")
