@@ -341,4 +341,5 @@ def test_a_consumer_that_could_not_start_leaves_nothing_open(options: dict[str, 
         return len(os.listdir("/proc/self/fd"))
 
     before = attempt()
-    assert max(attempt() for _ in range(5)) <= before
+    # The least of them: threads of other fixtures open one now and then, a leak never lets go.
+    assert min(attempt() for _ in range(5)) <= before
