@@ -157,10 +157,8 @@ class Loop:
 
     def _abandon(self, sender: Sender, reason: FolkmootError) -> None:
         """Fail whatever is left, wherever it is."""
-        for chunk in self._taken:
-            chunk.fail(reason)
-        for chunk in self._accumulator.take(0.0, 0.0, everything=True):
-            chunk.fail(reason)
+        for chunk in (*self._taken, *self._accumulator.take(0.0, 0.0, everything=True)):
+            sender.refuse(chunk, reason)
         sender.give_up(reason)
         self._accumulator.request_flush()
         self._tell(sender)

@@ -133,10 +133,16 @@ class Sender:
                     available=available,
                 )
         except PartitionerFailed as error:
-            self._hand_callbacks_on(chunk, chunk.fail(error))
+            self.refuse(chunk, error)
             return
         for partition, piece in chunk.divide(chosen):
             self._append(chunk, partition, piece)
+        self._hand_callbacks_on(chunk)
+
+    def refuse(self, chunk: Chunk, error: FolkmootError) -> None:
+        """Fail a chunk that will not be sent; whoever waits for its records is told."""
+        failed = chunk.fail(error)
+        self._finish(failed, error)
         self._hand_callbacks_on(chunk)
 
     def sent(self, correlation_id: int, shipment: Shipment) -> None:
@@ -246,11 +252,9 @@ class Sender:
             last.extend(part)
             rank += len(part.values)
 
-    def _hand_callbacks_on(self, chunk: Chunk, failed: Batch | None = None) -> None:
+    def _hand_callbacks_on(self, chunk: Chunk) -> None:
         """From here on the batches call them; or the one that stands for a chunk that has failed."""
         callbacks, chunk.callbacks = chunk.callbacks, {}
-        if failed is not None:
-            self._finish(failed, failed.error)
         for position, call in callbacks.items():
             place = chunk.whereabouts(position)
             assert place is not None

@@ -7,9 +7,11 @@ import pytest
 
 from folkmoot.coordination.bell import Bell
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.sender import Sender
+from folkmoot.protocol.errors import ClosedError
 from tests.producers.parts import Bench
 
 
@@ -44,3 +46,30 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
         cluster: Any = Quiet()
         Loop(config, accumulator, bell, list)._round(cluster, machine)
     assert cluster.waits == [0.0]
+
+
+def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    accumulator: Accumulator = bench.accumulator
+    told: list[Delivery] = []
+    heard = bench.stage(b"heard", topic="a")
+    heard._chunk.callbacks[0] = lambda: told.append(heard)
+    unheard = bench.stage(b"unheard", topic="b")
+    with Bell() as bell:
+        loop = Loop(bench.config, accumulator, bell, list)
+
+        def broken(*_: Any) -> None:
+            raise KeyError("broken")
+
+        monkeypatch.setattr(loop, "_round", broken)
+        loop.run()
+    assert told == [heard]
+    assert isinstance(heard.exception(0), ClosedError)
+    (failed,) = accumulator.take_failed()  # what `flush` and `close` raise
+    assert failed.error is heard.exception(0)
+    assert unheard.done()
+    assert accumulator.unacknowledged() == 0
+    assert loop.counters.records_failed == 2
+    assert "records failed" in caplog.text
