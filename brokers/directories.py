@@ -4,6 +4,7 @@
 <data>/<topic>-<partition>/topic-id                 served
                            start-offset             the first offset not given up, if any was
                            <20 digits>.log …        segments (see Segment)
+                         <20 digits>.log.deleted …  given up: removed at start, if not before
 <data>/<topic>-<partition>.<topic id>.creating/     not finished: removed at start
 <data>/<topic>-<partition>.<topic id>.deleted/      given up: removed at start, if not before
 ```
@@ -71,21 +72,25 @@ class Files(NamedTuple):
     """Base offsets of those with damage noted."""
     has_start: bool
     """Whether records were given up, so that `load_start` tells more."""
+    doomed: list[Path]
+    """What `put_aside` left."""
 
 
 def partition_files(directory: Path) -> Files:
     """List a partition's directory. Raises OSError."""
-    segments, damaged, has_start = [], set(), False
+    segments, damaged, has_start, doomed = [], set(), False, []
     with os.scandir(directory) as files:
         for file in files:
             match = _SEGMENT_FILE.fullmatch(file.name)
             if match is None:
                 has_start |= file.name == START_FILE
+                if file.name.endswith(_DELETED):
+                    doomed.append(Path(file.path))
             elif match["kind"] == DAMAGE_SUFFIX:
                 damaged.add(int(match["base"]))
             else:
                 segments.append((int(match["base"]), file.stat().st_size))
-    return Files(sorted(segments), damaged, has_start)
+    return Files(sorted(segments), damaged, has_start, doomed)
 
 
 def load_start(directory: Path) -> int:
@@ -106,6 +111,21 @@ def put_away(data: Path, name: TopicPartition, topic_id: str) -> Path:
         shutil.rmtree(doomed)
     (data / str(name)).rename(doomed)
     sync_directory(data)
+    return doomed
+
+
+def put_aside(paths: Sequence[Path]) -> list[Path]:
+    """Take files out of use, in order; → what they are called now, to be removed at any later time:
+    no file in use has such a name, not even in a later directory of the same name. Raises OSError.
+    """
+    doomed = []
+    for path in paths:
+        aside = path.with_name(path.name + _DELETED)
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            continue
+        doomed.append(aside)
     return doomed
 
 

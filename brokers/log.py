@@ -102,8 +102,9 @@ class Log:
         was once known to be on disk, is checked. Raises StorageError.
         """
         try:
-            found, damaged, has_start = partition_files(self.directory)
+            found, damaged, has_start, doomed = partition_files(self.directory)
             self._begin = load_start(self.directory) if has_start else 0
+            self._remove(doomed)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         self._segments = [
@@ -370,11 +371,18 @@ class Log:
         return sum(segment.base_offset <= offset for segment in self._segments[1:])
 
     def _drop(self, count: int) -> None:
-        """Take the first segments out of the log; their files go, the oldest first."""
+        """Take the first segments out of the log; their files go, the oldest first.
+
+        Their names are free when this returns: a later topic's files may soon have them.
+        """
         dropped, self._segments = self._segments[:count], self._segments[count:]
         if dropped:
             logger.info(
                 "%s: deleting %d segments, up to offset %d",
                 *(self.name, count, self._segments[0].base_offset),
             )
-            self._remove([path for segment in dropped for path in segment.remove()])
+            doomed = [path for segment in dropped for path in segment.remove()]
+            try:
+                self._remove(directories.put_aside(doomed))
+            except OSError as error:
+                logger.error("%s: files are left behind: %s", self.directory, error)

@@ -297,7 +297,7 @@ class Segment:
         return self._ended
 
     def remove(self) -> list[Path]:
-        """Close the files, for good; → the paths to remove, the log last, so that no index is left."""
+        """Close the files, for good; → the paths to give up, the log last, so that no index is left."""
         self.close()
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, DAMAGE_SUFFIX, LOG_SUFFIX)
         return [self._log.path.with_suffix(suffix) for suffix in suffixes]

@@ -28,6 +28,10 @@ WEEK = 7 * 24 * HOUR
 FLIGHTS_OF_2013 = 1_357_000_000_000
 
 
+def never(error: Exception) -> None:
+    raise error
+
+
 def filled(data: Path, config: LogConfig = SMALL) -> Log:
     """Five batches a segment, one batch an hour, 20 batches."""
     log = make_log(data, config)
@@ -137,13 +141,40 @@ def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background
         pauses = [chore(Now(0.0, NOW + round(7 * DAY * 1000))) for _ in range(3)]
         assert pauses[0] == pauses[1] < pauses[2]
         assert [log.start_offset for log in logs] == [int(number % 10 == 0) for number in range(25)]
-        assert (tmp_path / "data" / "flights-0" / f"{0:020}.log").exists()
-        background.run_all()
         assert not (tmp_path / "data" / "flights-0" / f"{0:020}.log").exists()
+        assert (tmp_path / "data" / "flights-0" / f"{0:020}.log.deleted").exists()
+        background.run_all()
+        assert not (tmp_path / "data" / "flights-0" / f"{0:020}.log.deleted").exists()
         logs.delete_topic("first")
         assert (tmp_path / "data" / "flights-0.first.deleted").exists()
         background.run_all()
         assert not list((tmp_path / "data").glob("flights*"))
+
+
+def test_a_removal_that_waits_does_not_touch_a_later_topic_of_the_name(tmp_path: Path) -> None:
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
+        old = logs.create("flights", "first", 0)
+        old.append([a_batch(b"old")], now=NOW, leader_epoch=0)
+        old.delete_before(1)
+        logs.delete_topic("first")
+        new = logs.create("flights", "second", 0)
+        new.append([a_batch(b"new")], now=NOW, leader_epoch=0)
+        background.run_all()
+        assert (new.directory / f"{0:020}.log").exists()
+        assert read_all(new) == [(0, b"new")]
+
+
+def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
+        log = logs.create("flights", "first", 0)
+        log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+        log.delete_before(1)
+    assert list(log.directory.glob("*.deleted"))
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        assert logs.get("flights", 0).start_offset == 1
+        assert not list(log.directory.glob("*.deleted"))
 
 
 # -- delete records ----------------------------------------------------------------------------------
