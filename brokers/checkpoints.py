@@ -75,6 +75,8 @@ class Checkpoints:
     def _flush(self, some: list[Log]) -> None:
         flushings = []
         for log in some:
+            if not log.dirty:
+                continue  # deleted, or flushed otherwise, since it was listed
             try:
                 flushings.append((log, log.lend()))
             except StorageError as error:

@@ -287,8 +287,8 @@ class Log:
 
     @property
     def dirty(self) -> bool:
-        """Whether anything is not on disk yet."""
-        return self._new_names > 0 or bool(self._dirty())
+        """Whether anything is not on disk yet; of a closed log nobody can say."""
+        return self._open and (self._new_names > 0 or bool(self._dirty()))
 
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
@@ -339,6 +339,8 @@ class Log:
 
         The active one goes too once its last record is old enough; an empty one keeps the offset.
         """
+        if not self._open:
+            return  # deleted since somebody listed it; its files may be another topic's by now
         count = expired(self._segments, self.config, now)
         if count:
             if count == len(self._segments):

@@ -136,6 +136,30 @@ def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
         logs.close()
 
 
+def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.checkpoints.LOGS_AT_ONCE", 1)
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    append(logs.create("earlier", "other", 0), a_batch(b"a"))
+    old = logs.create("flights", "first", 0)
+    append(old, a_batch(b"old"))
+    checkpoints = Checkpoints(logs, background)
+    for _ in range(2):
+        checkpoints.chore(NOW)
+        background.run_all()
+    logs.delete_topic("first")
+    new = logs.create("flights", "second", 0)
+    append(new, a_batch(b"new"))
+    opened = len(logs.files)
+    turn_until_idle(checkpoints.chore, background, 30.0)
+    assert len(logs.files) == opened
+    assert old.durable is None
+    logs.close()
+
+
 # -- scrub -------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,27 @@ def test_a_removal_that_waits_does_not_touch_a_later_topic_of_the_name(tmp_path:
         assert read_all(new) == [(0, b"new")]
 
 
+def test_a_round_passes_over_logs_that_were_deleted_since_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.retention.LOGS_AT_ONCE", 1)
+    later = Now(0.0, NOW + WEEK)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        logs.create("earlier", "other", 0)
+        old = logs.create("flights", "first", 0)
+        old.append([a_batch(b"old")], now=NOW, leader_epoch=0)
+        logs.configure("first", {})
+        retention = Retention(logs)
+        retention.chore(later)
+        logs.delete_topic("first")
+        new = logs.create("flights", "second", 0)
+        new.append([a_batch(b"new")], now=NOW + WEEK, leader_epoch=0)
+        retention.chore(later)
+        assert (new.directory / f"{0:020}.log").exists()
+        assert read_all(new) == [(0, b"new")]
+    assert len(list(new.directory.glob("*.log"))) == 1
+
+
 def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
     background = Background(never)
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
