@@ -28,12 +28,22 @@ POSSIBLE: Final = sys.platform == "linux"
 _PROGRAM: Final = Path(__file__).with_name("guardian_process.py")
 
 
+class _Companion(subprocess.Popen[bytes]):
+    """A process that outlives this one on purpose, which Popen would warn of."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class Guardian:
     """This process's guardian; any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Companion | None = None
+        self._pipe: int | None = (
+            None  # its input; a file object would complain that it is left open
+        )
         self._started_by = -1
         self._guarded: dict[int, dict[str, Any]] = {}
 
@@ -71,32 +81,40 @@ class Guardian:
 
     def _say(self, what: dict[str, Any]) -> None:
         """Tell the guardian; one that is not there is started and told everything. Under the lock."""
-        if self.pid is None or os.getpid() != self._started_by:
-            self._start()
-            said = list(self._guarded.values())
-        else:
-            said = [what]
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
         try:
+            if self.pid is None or os.getpid() != self._started_by:
+                self._start()
+                said = [{"parent": os.getpid()}, *self._guarded.values()]
+            else:
+                said = [what]
+            assert self._pipe is not None
             for each in said:
-                process.stdin.write(json.dumps(each).encode() + b"\n")
-            process.stdin.flush()
+                os.write(self._pipe, json.dumps(each).encode() + b"\n")
         except OSError as error:
-            log.warning("the guardian is gone (%s): the session timeout decides", error)
+            log.warning("there is no guardian (%s): the session timeout decides", error)
 
     def _start(self) -> None:
+        """Raises OSError; then the next session tries again."""
         self._started_by = os.getpid()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-E", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is meant for us; we say how it ends
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"parent": os.getpid()}).encode() + b"\n")
+        self._process = None
+        if self._pipe is not None:
+            pipe, self._pipe = self._pipe, None
+            os.close(pipe)
+        heard, told = os.pipe()
+        try:
+            self._process = _Companion(
+                [sys.executable, "-I", "-S", "-E", str(_PROGRAM)],
+                stdin=heard,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is meant for us; we say how it ends
+            )
+        except BaseException:
+            os.close(told)
+            raise
+        finally:
+            os.close(heard)
+        self._pipe = told
 
 
 GUARDIAN: Final = Guardian()

@@ -1,17 +1,24 @@
 """A dead process's session is closed at once; a stopped one's is not; a guardian can be missing."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from folkmoot.coordination.connect_string import addresses
+from folkmoot.coordination.guardian import Guardian
 from folkmoot.coordination.operations import Exists
-from folkmoot.coordination.store import perform
+from folkmoot.coordination.store import SessionState, perform
 from folkmoot.coordination.zookeeper import connect
+from tests.tree import ROOT
 from tests.waiting import eventually
 
 SESSION = 20.0
@@ -108,6 +115,101 @@ def test_the_guardian_s_secrets_are_not_in_its_arguments(chroot: str) -> None:
             said = arguments.read()
         assert "guardian_process.py" in said
         assert chroot.partition("/")[0] not in said
+
+
+class FakeSession:
+    """As much of a session as a guardian looks at."""
+
+    password = b"secret"
+    session_timeout = SESSION
+    state = SessionState.CONNECTED
+
+    def __init__(self, session_id: int) -> None:
+        self.session_id = session_id
+        self.listeners: list[Callable[[SessionState], None]] = []
+
+    def listen(self, listener: Callable[[SessionState], None]) -> None:
+        self.listeners.append(listener)
+
+
+def guard(guardian: Guardian, *session_ids: int) -> None:
+    for session_id in session_ids:
+        session: Any = FakeSession(session_id)
+        guardian.guard(session, "localhost:1")
+
+
+def end(guardian: Guardian) -> None:
+    process, pipe = guardian._process, guardian._pipe
+    assert process is not None
+    assert pipe is not None
+    process.kill()
+    process.wait(AT_ONCE)
+    os.close(pipe)
+
+
+def test_a_session_whose_guardian_cannot_be_started_goes_on_and_the_next_one_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guardian = Guardian()
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patch.setattr(subprocess.Popen, "_execute_child", full)
+        guard(guardian, 1)
+    assert "Too many open files" in caplog.text
+    assert guardian._guarded.keys() == {1}
+    guard(guardian, 2)
+    assert guardian.pid is not None
+    end(guardian)
+
+
+def test_sessions_that_begin_at_the_same_time_start_one_guardian(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guardian = Guardian()
+    starts = []
+    start = guardian._start
+
+    def slow_start() -> None:
+        starts.append(threading.current_thread())
+        time.sleep(0.05)
+        start()
+
+    monkeypatch.setattr(guardian, "_start", slow_start)
+    threads = [threading.Thread(target=guard, args=(guardian, number)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(starts) == 1
+    assert len(guardian._guarded) == 8
+    end(guardian)
+
+
+def test_a_guardian_that_outlives_its_process_is_not_warned_of() -> None:
+    program = (
+        "from tests.coordination.test_guardian import guard\n"
+        "from folkmoot.coordination.guardian import GUARDIAN\n"
+        "import gc, os, time\n"
+        "guard(GUARDIAN, 1)\n"
+        "os.kill(GUARDIAN.pid, 9)\n"
+        "while GUARDIAN.pid is not None: time.sleep(0.01)\n"
+        "guard(GUARDIAN, 2)\n"
+        "print(GUARDIAN.pid)\n"
+        "gc.collect()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=AT_ONCE,
+        cwd=ROOT,
+    )
+    os.kill(int(ended.stdout), signal.SIGKILL)  # it would look for the servers of session 2
+    assert ended.stderr == ""
+    assert ended.returncode == 0
 
 
 def test_addresses_of_a_connect_string() -> None:
