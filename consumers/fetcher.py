@@ -24,7 +24,7 @@ Owned by the thread that polls the consumer.
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
@@ -73,13 +73,6 @@ GONE_PATIENCE: Final = 2.0
 """A topic may be missing, or another one, for this long: brokers learn of topics one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """What a request asked for: each partition with its turn."""
-
-    turns: tuple[tuple[TopicPartition, int], ...]
-
-
 class Fetcher:
     """Reads partitions ahead of their consumer; see the module's drawing."""
 
@@ -93,7 +86,7 @@ class Fetcher:
         self._readings: dict[TopicPartition, Reading] = {}
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._errors: dict[TopicPartition, FolkmootError] = {}
-        self._requests: dict[int, _InFlight] = {}
+        self._requests: dict[int, list[tuple[TopicPartition, int]]] = {}  # with their turns
         self._in_flight: dict[str, int] = {}
         self._retry_at = math.inf
         self._turns = 0
@@ -158,9 +151,13 @@ class Fetcher:
     # -- what was read ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what has made reading a partition impossible, each once."""
-        if self._errors:
-            raise self._errors.pop(next(iter(self._errors)))
+        """Raise what has made reading a partition impossible, each once.
+
+        Not before the good records in front of it: a seek behind it would skip them unseen.
+        """
+        for partition, reading in [(each, self._readings[each]) for each in self._errors]:
+            if reading.paused or not reading.has_more:
+                raise self._errors.pop(partition)
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
@@ -288,8 +285,7 @@ class Fetcher:
             for each in some:
                 self._refused(each, error)
             return
-        turns = tuple((each.partition, each.turn) for each in some)
-        self._requests[correlation_id] = _InFlight(turns)
+        self._requests[correlation_id] = [(each.partition, each.turn) for each in some]
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
         for each in some:
             each.in_flight = True
@@ -302,7 +298,7 @@ class Fetcher:
             return
         self._in_flight[reply.address] -= 1
         payloads = reply.payloads
-        for position, (partition, turn) in enumerate(asked.turns):
+        for position, (partition, turn) in enumerate(asked):
             reading = self._readings.get(partition)
             if reading is None or reading.turn != turn:
                 continue  # removed, or sent elsewhere by a seek, while this was under way
@@ -348,6 +344,8 @@ class Fetcher:
         reading.failures += 1
         reading.retry_at = self._clock() + RETRY_PAUSE
         match error:
+            case OffsetOutOfRange() if reading.has_more:
+                pass  # what came before is handed out first
             case OffsetOutOfRange():
                 self._reset(reading, OffsetOutOfRange(_about(reading, error)))
             case NotLeader() if leader is not None and reading.failures == 1:

@@ -156,6 +156,45 @@ def test_a_batch_that_cannot_be_opened_is_never_skipped(bench: Bench) -> None:
     assert bench.values() == [b"later"]
 
 
+def test_an_error_is_told_only_after_the_good_records_before_it(bench: Bench) -> None:
+    bench.reading()
+    bench.fetched(a_batch(0, b"good", b"too"))
+    bench.poll()
+    bench.fetched(spoiled(a_batch(2, b"bad")))
+    for value in (b"good", b"too"):
+        bench.fetcher.check()
+        assert bench.values(1) == [value]
+    with pytest.raises(CorruptBatch):
+        bench.fetcher.check()
+
+
+def test_an_error_of_a_paused_partition_is_told_at_once(bench: Bench) -> None:
+    bench.reading()
+    bench.fetched(a_batch(0, b"good"))
+    bench.poll()
+    bench.fetched(spoiled(a_batch(1, b"bad")))
+    bench.fetcher.pause(ZERO, True)
+    with pytest.raises(CorruptBatch):
+        bench.fetcher.check()
+
+
+@pytest.mark.parametrize("policy", ["error", "earliest"])
+def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) -> None:
+    bench = Bench(auto_offset_reset=policy)
+    bench.reading()
+    bench.fetched(a_batch(0, b"good"))
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
+    bench.poll()
+    bench.fetcher.check()
+    assert bench.values() == [b"good"]
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
+    bench.poll()
+    assert bool(bench.fetcher._errors) is (policy == "error")
+
+
 def test_one_corrupt_partition_does_not_stop_the_others(bench: Bench) -> None:
     bench.reading(ZERO, ONE)
     bench.fetched(spoiled(a_batch(0, b"bad")), a_batch(0, b"good"))
