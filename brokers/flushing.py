@@ -35,6 +35,14 @@ class Flushing(NamedTuple):
     end: CleanEnd | None
 
 
+def dirty_end(segments: Sequence[Segment]) -> list[Segment]:
+    """Those of a log that are not flushed yet: they lie at its end."""
+    first = len(segments)
+    while first and segments[first - 1].dirty:
+        first -= 1
+    return list(segments[first:])
+
+
 def flush_all(flushings: Sequence[Flushing]) -> list[OSError | None]:
     """Flush what was lent and close the descriptors; → for each what went wrong. Any thread."""
     return [_flush(each) for each in flushings]

@@ -12,7 +12,7 @@ from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.durable import sync_directory
-from folkmoot.brokers.flushing import CleanEnd, Flushing
+from folkmoot.brokers.flushing import CleanEnd, Flushing, dirty_end
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.produced import check_produced
@@ -287,8 +287,8 @@ class Log:
 
     @property
     def dirty(self) -> bool:
-        """Whether anything is not on disk yet; of a closed log nobody can say."""
-        return self._open and (self._new_names > 0 or bool(self._dirty()))
+        """Whether anything is not on disk yet and a flush could change that."""
+        return self._open and (self._new_names > 0 or bool(self._dirty())) and self._sound()
 
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
@@ -298,25 +298,28 @@ class Log:
 
     def flushed(self, flushing: Flushing, error: OSError | None) -> None:
         """The flush of what was lent has ended so."""
-        for segment, size in flushing.segments:
-            segment.flushed(size, error)
-        if error is None and self._open:
+        sound = self._sound()
+        if sound or error is not None:
+            for segment, size in flushing.segments:
+                segment.flushed(size, error)
+        if sound and error is None and self._open:
             self._new_names = max(0, self._new_names - flushing.new_names)
             self.durable = flushing.end
 
     def _dirty(self) -> list[Segment]:
-        """Whatever is not flushed yet lies at the end."""
-        unflushed = len(self._segments)
-        while unflushed and self._segments[unflushed - 1].dirty:
-            unflushed -= 1
-        return self._segments[unflushed:]
+        return dirty_end(self._segments)
+
+    def _sound(self) -> bool:
+        """Whether no flush has failed of what is not on disk: the next would succeed, proving nothing."""
+        return all(segment.sound for segment in self._dirty())
 
     def _segment_for(self, total: int, now: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""
         if not self._segments:
             return self._roll()
         active = self._segments[-1]
-        active.require_sound()
+        for segment in (active, *self._dirty()):
+            segment.require_sound()
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
         began = active.began()

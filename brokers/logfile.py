@@ -67,6 +67,11 @@ class LogFile:
     # -- what is known of it ------------------------------------------------------------------------
 
     @property
+    def sound(self) -> bool:
+        """Whether no failure has left the end of the file in doubt."""
+        return self._failure is None
+
+    @property
     def dirty(self) -> bool:
         """Whether anything was appended since the last flush."""
         return self._durable < self.size

@@ -112,6 +112,11 @@ class Segment:
         """Whether something was appended since the last flush."""
         return self._log.dirty
 
+    @property
+    def sound(self) -> bool:
+        """Whether no failure has left the end of the file in doubt."""
+        return self._log.sound
+
     # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[Stamped], end_offset: int, now: int) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ NOW = Now(0.0, 0)
 
 def never(error: Exception) -> None:
     raise error
+
+
+def refuse(fd: int) -> None:
+    raise OSError(5, "Input/output error")
 
 
 def turn_until_idle(chore: Callable[[Now], float], background: Background, longest: float) -> None:
@@ -114,9 +119,6 @@ def test_a_topic_made_again_is_not_recovered_by_the_old_ones_checkpoint(tmp_path
 def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(fd: int) -> None:
-        raise OSError(5, "Input/output error")
-
     background = Background(never)
     logs = Logs(tmp_path / "data", 1, SMALL)
     logs.start()
@@ -132,8 +134,39 @@ def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
     with pytest.raises(StorageError, match="could not be flushed"):
         append(log, a_batch(b"b"))
     assert values_of(log.read(0, 100)) == [(0, b"a")]
+    for later in (60.0, 120.0, 180.0, 240.0):
+        checkpoints.chore(Now(later, 0))
+        background.run_all()
+    assert log.durable is None  # the kernel says that all is well now, and it proves nothing
+    assert not log.dirty
     with pytest.raises(StorageError):
         logs.close()
+    assert b"flights" not in (tmp_path / "data" / "clean-shutdown").read_bytes()
+    assert b"flights" not in (tmp_path / "data" / "durable").read_bytes()
+
+
+def test_nothing_is_written_that_a_failed_flush_of_an_older_segment_will_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, replace(SMALL, flush_records=1000))
+    logs.start()
+    log = logs.create("flights", "first", 0)
+    append(log, a_batch(b"a" * 1500))
+    checkpoints = Checkpoints(logs, background)
+    checkpoints.chore(NOW)
+    checkpoints.chore(NOW)
+    append(log, a_batch(b"b" * 1500))  # into a segment of its own
+    with monkeypatch.context() as broken:
+        broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+        background.run_all()
+    log.config = replace(log.config, flush_records=1)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="could not be flushed"):
+            append(log, a_batch(b"c"))
+    assert log.end_offset == 2
+    assert log.durable is None
+    logs.abandon()
 
 
 def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
