@@ -36,11 +36,17 @@ class Flushing(NamedTuple):
 
 
 def dirty_end(segments: Sequence[Segment]) -> list[Segment]:
-    """Those of a log that are not flushed yet: they lie at its end."""
-    first = len(segments)
+    """Those of a log that are not flushed yet.
+
+    They lie at its end, at most with an empty one behind, whose first append has failed.
+    """
+    end = len(segments)
+    if end and segments[-1].size == 0:
+        end -= 1
+    first = end
     while first and segments[first - 1].dirty:
         first -= 1
-    return list(segments[first:])
+    return list(segments[first:end])
 
 
 def flush_all(flushings: Sequence[Flushing]) -> list[OSError | None]:

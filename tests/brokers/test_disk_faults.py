@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.flushing import flush_all
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     ONE_SEGMENT,
@@ -148,6 +149,30 @@ def test_a_segment_that_cannot_be_created_refuses_the_append_only(
             append(log, a_batch(b"b" * 1500))
     assert append(log, a_batch(b"c" * 1500)) == [1]
     assert [value[:1] for _, value in read_all(log)] == [b"a", b"c"]
+    log.close()
+
+
+def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, parts: list[bytes], position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    flushed: list[int] = []
+    log = make_log(tmp_path)
+    append(log, a_batch(b"a" * 1500))
+    with monkeypatch.context() as broken:
+        broken.setattr("folkmoot.brokers.logfile.write_at", refuse)
+        with pytest.raises(StorageError, match="could not be appended to"):
+            append(log, a_batch(b"b" * 1500))
+    assert log.segments == 2
+    lent = log.lend()
+    assert [segment.base_offset for segment, _ in lent.segments] == [0]
+    flush_all([lent])
+    monkeypatch.setattr("folkmoot.brokers.logfile.os.fdatasync", flushed.append)
+    log.flush()
+    assert len(flushed) == 1
+    assert not log.dirty
     log.close()
 
 
