@@ -5,12 +5,19 @@ says as its reason: a run that was to prove something cannot pass by leaving it 
 """
 
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 
 import pytest
 
 DOCKER_ANSWER_TIMEOUT = 10.0
+
+
+def pytest_configure() -> None:
+    # A shell has what it starts in the background ignore Ctrl-C, and children inherit that: those that
+    # tests interrupt would never end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def docker_is_required() -> bool:
