@@ -192,7 +192,7 @@ def _lengths(cells: Sequence[bytes | None]) -> int:
 
 
 def headers_size(headers: Sequence[Headers]) -> int:
-    return sum(len(name) + len(value or b"") for row in headers for name, value in row)
+    return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
 
 
 def sorted_by_partition(partitions: Partitions) -> tuple[list[int], list[int], Any]:

@@ -26,6 +26,7 @@ from folkmoot.protocol.errors import (
     ClosedError,
     FlushTimeout,
     FolkmootError,
+    InvalidName,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
@@ -349,22 +350,26 @@ class Producer:
 
 
 def _bytes(what: str, given: object) -> bytes | None:
-    if given is None or isinstance(given, bytes):
+    if given is None or given.__class__ is bytes:
         return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)  # of a subclass, too, which the sender's thread could not write
     raise TypeError(
         f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
     )
 
 
 def _headers(given: _HeadersArgument) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    rows = tuple((name, value) for name, value in pairs)
-    for name, value in rows:
+    """As the sender's thread can write them: a bad one would fail there with all of its batch."""
+    rows = []
+    for name, value in given.items() if isinstance(given, Mapping) else given:
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise TypeError(f"a header must be a str and bytes or None, not {name!r}: {value!r}")
-    return rows
+        try:
+            rows.append((name.encode().decode(), None if value is None else bytes(value)))
+        except UnicodeEncodeError as error:
+            raise InvalidName(f"a header's name must be Unicode text, not {name!r}") from error
+    return tuple(rows)
 
 
 def _warn_at_exit() -> None:

@@ -28,6 +28,7 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.murmur2 import partition_for
+from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
 from tests.waiting import eventually
 
@@ -60,6 +61,28 @@ def test_leaving_the_block_flushes(cluster: FakeCluster) -> None:
     assert sorted(cluster.values(), key=lambda value: int(value or b"")) == [
         b"%d" % number for number in range(1000)
     ]
+
+
+class Text(str):
+    """Such as the members of an enum are."""
+
+
+class Octets(bytes):
+    """Such as numpy's are."""
+
+
+def test_what_cannot_be_written_is_refused_by_send_and_subclasses_can(cluster: FakeCluster) -> None:
+    with make(cluster, max_record_bytes=100) as producer:
+        with pytest.raises(InvalidName, match="Unicode"):
+            producer.send("t", b"v", headers={"\ud800": b""})
+        with pytest.raises(InvalidName, match="Unicode"):
+            producer.send_batch("t", [b"v"], headers=[{"\ud800": b""}])
+        with pytest.raises(RecordTooLarge, match="a record of 121 bytes"):
+            producer.send("t", b"v", headers={"€" * 40: b""})
+        headers = [(Text("é"), Octets(b"h"))]
+        producer.send("t", Octets(b"v"), Octets(b"k"), partition=0, headers=headers)
+    (record,) = cluster.logs[TopicPartition("t", 0)]
+    assert (record.value, record.key, record.headers) == (b"v", b"k", (("é", b"h"),))
 
 
 def test_everything_a_record_can_have_arrives(cluster: FakeCluster) -> None:
