@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -61,15 +62,14 @@ class Checkpoints:
         """Hand to the background those logs whose topics ask for a flush by now."""
         if self._busy:
             return _MORE
-        due = []
         timed = self._logs.flushed_by_time()
-        for log in timed:
-            interval = log.config.flush_interval
-            if interval is not None and log.flush_due <= now.monotonic and log.dirty:
-                log.flush_due = now.monotonic + interval
-                due.append(log)
+        due = [log for log in timed if log.flush_due <= now.monotonic and log.dirty]
+        # Those that have waited longest first: the others are still due the next time.
+        due = sorted(due, key=attrgetter("flush_due"))[:LOGS_AT_ONCE]
+        for log in due:
+            log.flush_due = now.monotonic + (log.config.flush_interval or 0.0)
         if due:
-            self._flush(due[:LOGS_AT_ONCE])
+            self._flush(due)
         return FLUSH_TICK if timed else 1.0
 
     def _flush(self, some: list[Log]) -> None:

@@ -155,3 +155,24 @@ def test_a_topic_that_asks_for_it_is_flushed_by_time_in_the_background(
     assert counts == [1, 1, 2, 2, 3, 3, 4, 4]
     assert log.durable is not None
     assert log.durable.end_offset == 7
+
+
+def test_of_more_due_logs_than_are_flushed_at_once_each_has_its_turn(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr("folkmoot.brokers.checkpoints.LOGS_AT_ONCE", 2)
+    background = Background(fail)
+    checkpoints = Checkpoints(context.logs, background)
+    show(context, flush_interval="1")
+    logs = [context.logs.create("t", "id-1", number) for number in range(5)]
+    for log in logs:
+        append(log, a_batch(b"a"))
+    for second, dirty in ((10.0, 3), (11.5, 1), (13.0, 0)):
+        for log in logs[:2]:
+            append(log, a_batch(b"more"))
+        checkpoints.flush_chore(Now(second, NOW))
+        background.run_all()
+        assert sum(log.dirty for log in logs[2:]) == dirty
