@@ -2,13 +2,18 @@
 
 import difflib
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from folkmoot.coordination.store import Connect
 from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
+from folkmoot.protocol.batch import MAX_BODY_BYTES
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
+
+# What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
+_ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
+LARGEST: Final = {"batch_bytes": _ROOM_BYTES // 2, "max_record_bytes": _ROOM_BYTES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +35,9 @@ class ProducerConfig:
     linger: float = 0.005
     """How long a record may wait for others to share its batch."""
     batch_bytes: int = 512 * 1024
-    """A batch of this size, before compression, is sent without lingering."""
+    """A batch of this size, before compression, is sent without lingering; at most 15 MiB."""
     max_record_bytes: int = 1024 * 1024
-    """Key, value and headers of one record may be this large."""
+    """Key, value and headers of one record may be this large; at most 30 MiB."""
     buffer_bytes: int = 64 * 1024 * 1024
     """Records not yet acknowledged; `send` blocks while there are more."""
     max_block: float = 60.0
@@ -68,6 +73,12 @@ class ProducerConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be greater than 0")
+        for name, largest in LARGEST.items():
+            if getattr(self, name) > largest:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is too much: at most {largest}, so that every "
+                    "batch can be written"
+                )
         for name in ("linger", "max_block", "retry_backoff"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must not be negative")

@@ -30,6 +30,8 @@ def test_without_zookeeper_there_is_no_producer() -> None:
         {"compression": "rar"},
         {"linger": -0.1},
         {"batch_bytes": 0},
+        {"batch_bytes": 15 * 2**20 + 1},
+        {"max_record_bytes": 30 * 2**20 + 1},
         {"buffer_bytes": -1},
         {"delivery_timeout": 0},
         {"max_in_flight": 0},
