@@ -18,6 +18,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     PartitionerFailed,
     RetriableError,
+    SerializationError,
     from_wire,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -205,7 +206,9 @@ class Sender:
         shipments = []
         for address, queues in ready.items():
             while queues and self._in_flight.get(address, 0) < self._config.max_in_flight:
-                shipments.append(self._load(address, queues))
+                shipment = self._load(address, queues)
+                if shipment.batches:
+                    shipments.append(shipment)
         return shipments
 
     def next_event(self, now: float, *, hurry: bool = False) -> float:
@@ -281,31 +284,45 @@ class Sender:
         size = 0
         while queues and size < REQUEST_BYTES and len(entries) < REQUEST_ENTRIES:
             partition, queue = queues.pop(0)
-            batch = queue.batches[0]
-            queue.under_way = batch
+            payload = self._sealed_head(partition, queue)
+            if payload is None:
+                continue
+            batch = queue.under_way = queue.batches[0]
             self._queues[partition] = self._queues.pop(partition)
-            payload = self._sealed(batch)
             size += len(payload)
             batches.append(batch)
             payloads.append(payload)
             topic_id = self._view.topic_id(partition.topic) or ""
             epoch = self._view.leader_epoch(partition)
             entries.append(ProduceEntry(partition.topic, topic_id, partition.partition, epoch))
-        self._in_flight[address] = self._in_flight.get(address, 0) + 1
-        self.counters.requests_sent += 1
-        self.counters.batches_sent += len(batches)
-        self.counters.bytes_sent += size
+        if batches:
+            self._in_flight[address] = self._in_flight.get(address, 0) + 1
+            self.counters.requests_sent += 1
+            self.counters.batches_sent += len(batches)
+            self.counters.bytes_sent += size
         acks, timeout = self._config.wire_acks, self._config.request_timeout
         return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
 
-    def _sealed(self, batch: Batch) -> bytes:
-        """The batch's bytes, made if this is its first attempt."""
-        if batch.payload is not None:
-            return batch.payload
-        payload = batch.seal(self._codec)
-        self.counters.bytes_packed += batch.size
-        self.counters.bytes_compressed += len(payload)
-        return payload
+    def _sealed_head(self, partition: TopicPartition, queue: _Queue) -> bytes | None:
+        """The bytes of the queue's first batch, made if this is its first attempt.
+
+        One that cannot be written fails, and the one behind it takes its place; None if none is left.
+        """
+        while queue.batches:
+            batch = queue.batches[0]
+            if batch.payload is not None:
+                return batch.payload
+            try:
+                payload = batch.seal(self._codec)
+            except (FolkmootError, UnicodeError) as error:
+                queue.batches.popleft()
+                self._finish(batch, _unwritable(batch, error))
+                continue
+            self.counters.bytes_packed += batch.size
+            self.counters.bytes_compressed += len(payload)
+            return payload
+        self._drop_if_empty(partition, queue)
+        return None
 
     def _landed(self, shipment: Shipment) -> None:
         self._in_flight[shipment.address] -= 1
@@ -362,6 +379,16 @@ class Sender:
             counters.batches_failed += 1
             counters.records_failed += batch.count
         self.finished.append(batch)
+
+
+def _unwritable(batch: Batch, error: FolkmootError | UnicodeError) -> FolkmootError:
+    if isinstance(error, FolkmootError):
+        return error
+    failure = SerializationError(
+        f"{batch.count} records for {batch.topic_partition} cannot be written: {error}"
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def describe(batches: Iterable[Batch]) -> str:

@@ -2,6 +2,7 @@
 
 import random
 from itertools import pairwise
+from math import inf
 
 import pytest
 
@@ -11,6 +12,7 @@ from folkmoot.protocol.errors import (
     DeliveryTimeout,
     NotLeader,
     RequestTimeout,
+    SerializationError,
     StorageError,
 )
 from folkmoot.protocol.murmur2 import partition_for
@@ -163,6 +165,44 @@ def test_an_error_that_stays_fails_the_batch_and_the_next_one_goes() -> None:
         failed.result(0)
     ((_, last),) = bench.ship()
     assert values(last) == [b"two"]
+
+
+def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(partitions=3, linger=0.0, batch_bytes=100)
+    monkeypatch.setattr("folkmoot.protocol.batch.MAX_BODY_BYTES", 1000)
+    large = bench.stage(bytes(2000))
+    large._chunk.callbacks[0] = lambda: None
+    behind = bench.stage(b"behind")
+    unwritable = bench.stage(b"unwritable", partition=1)
+    unwritable._chunk.headers[2] = (("\ud800", None),)
+    beside = bench.stage(b"beside", partition=2)
+    # As text is counted before it is written, this one would not come so far.
+    monkeypatch.setattr("folkmoot.producers.chunks.headers_size", lambda headers: 0)
+    bench.take()
+    ((number, shipment),) = bench.ship()
+    assert values(shipment) == [b"behind", b"beside"]
+    bench.answer(number, shipment)
+    assert isinstance(large.exception(0), BatchTooLarge)
+    assert isinstance(unwritable.exception(0), SerializationError)
+    assert behind.result(0).offset == beside.result(0).offset == 0
+    assert bench.accumulator.unacknowledged() == 0
+    assert [batch.callbacks == [] for batch in bench.done].count(False) == 1
+    assert bench.sender.next_event(bench.now) == inf
+
+
+def test_a_shipment_of_nothing_but_unwritable_batches_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(linger=0.0, max_in_flight=1)
+    monkeypatch.setattr("folkmoot.protocol.batch.MAX_BODY_BYTES", 1000)
+    bench.stage(bytes(2000))
+    bench.take()
+    assert bench.ship() == []
+    assert bench.sender.counters.requests_sent == 0
+    monkeypatch.undo()
+    bench.stage(b"next")
+    bench.take()
+    assert len(bench.ship()) == 1
 
 
 def test_one_partition_s_error_is_not_its_neighbour_s() -> None:
