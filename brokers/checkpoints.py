@@ -29,16 +29,17 @@ _MORE = 0.05
 class Checkpoints:
     """Bounds what an unclean stop leaves to be checked, and what a power cut can take.
 
-    Every CHECKPOINT_INTERVAL the logs that were appended to are flushed in the background, then the
-    ends that they had before the flush are written to `durable` in the data directory. A start
-    without an orderly stop before it checks only what lies behind. The file may be old, which costs
-    time, and is never ahead of the disk. The reactor's thread.
+    Every CHECKPOINT_INTERVAL, from one beginning to the next, the logs that were appended to are
+    flushed in the background, then the ends that they had before the flush are written to `durable`
+    in the data directory. A start without an orderly stop before it checks only what lies behind. The
+    file may be old, which costs time, and is never ahead of the disk. The reactor's thread.
     """
 
     def __init__(self, logs: Logs, background: Background) -> None:
         self._logs = logs
         self._background = background
         self._round: list[Log] = []
+        self._next_round = 0.0
         self._busy = False
         self._news = False
         self._lent: list[tuple[Log, Flushing]] = []
@@ -52,7 +53,10 @@ class Checkpoints:
             self._flush(some)
         elif self._news:
             self._note()
+        elif now.monotonic < self._next_round:
+            return self._next_round - now.monotonic
         else:
+            self._next_round = now.monotonic + CHECKPOINT_INTERVAL
             self._round = [log for log in self._logs if log.dirty]
             if not self._round:
                 return CHECKPOINT_INTERVAL

@@ -49,6 +49,19 @@ def dirty_end(segments: Sequence[Segment]) -> list[Segment]:
     return list(segments[first:end])
 
 
+def duplicates(segments: Sequence[Segment]) -> list[int]:
+    """A descriptor of each for another thread, or of none. Raises StorageError."""
+    descriptors: list[int] = []
+    try:
+        for segment in segments:
+            descriptors.append(segment.duplicate())
+    except BaseException:
+        for fd in descriptors:
+            os.close(fd)
+        raise
+    return descriptors
+
+
 def flush_all(flushings: Sequence[Flushing]) -> list[OSError | None]:
     """Flush what was lent and close the descriptors; → for each what went wrong. Any thread."""
     return [_flush(each) for each in flushings]

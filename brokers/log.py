@@ -12,7 +12,7 @@ from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.durable import sync_directory
-from folkmoot.brokers.flushing import CleanEnd, Flushing, dirty_end
+from folkmoot.brokers.flushing import CleanEnd, Flushing, dirty_end, duplicates
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.produced import check_produced
@@ -292,9 +292,9 @@ class Log:
 
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
-        dirty = [(segment, segment.size) for segment in self._dirty()]
-        descriptors = [segment.duplicate() for segment, _ in dirty]
-        return Flushing(descriptors, dirty, self.directory, self._new_names, self.end())
+        dirty = self._dirty()
+        sizes = [(segment, segment.size) for segment in dirty]
+        return Flushing(duplicates(dirty), sizes, self.directory, self._new_names, self.end())
 
     def flushed(self, flushing: Flushing, error: OSError | None) -> None:
         """The flush of what was lent has ended so."""

@@ -1,5 +1,6 @@
 """What an unclean stop leaves to be read, and what the scrub finds that nobody reads."""
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -167,6 +168,58 @@ def test_nothing_is_written_that_a_failed_flush_of_an_older_segment_will_refuse(
     assert log.end_offset == 2
     assert log.durable is None
     logs.abandon()
+
+
+def test_under_traffic_a_round_begins_once_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("folkmoot.brokers.flushing.os.fdatasync", flushed.append)
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        log = logs.create("flights", "first", 0)
+        checkpoints = Checkpoints(logs, background)
+        now = 1000.0
+        while now < 1100.0:
+            append(log, a_batch(b"a"))
+            now += checkpoints.chore(Now(now, 0))
+            background.run_all()
+        assert 3 <= len(flushed) <= 12  # with up to three segments each time
+
+
+def test_a_log_that_cannot_be_lent_is_tried_once_an_interval_and_keeps_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    closed: list[int] = []
+    real, real_close = os.dup, os.close
+
+    def close(fd: int) -> None:
+        closed.append(fd)
+        real_close(fd)
+
+    def refuse_second(fd: int) -> int:
+        if len(given) % 2:
+            given.append(-1)
+            raise OSError(24, "Too many open files")
+        given.append(real(fd))
+        return given[-1]
+
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        log = logs.create("flights", "first", 0)
+        for _ in range(2):
+            append(log, a_batch(b"a" * 1500))
+        checkpoints = Checkpoints(logs, background)
+        now = 1000.0
+        with monkeypatch.context() as broken:
+            broken.setattr("folkmoot.brokers.logfile.os.dup", refuse_second)
+            broken.setattr("folkmoot.brokers.flushing.os.close", close)
+            while now < 1080.0:
+                now += checkpoints.chore(Now(now, 0))
+                background.run_all()
+        assert len(given) == 2 * 3
+        assert closed == given[::2]
 
 
 def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
