@@ -298,6 +298,8 @@ class Segment:
                 for header, _ in self._log.walk(start, _WINDOW_BYTES):
                     self._ended = header.append_time
             except CorruptBatch:
+                self._ended = None
+            if self._ended is None:  # what could tell has rotted
                 self._ended = self._log.modified()
         return self._ended
 

@@ -1,5 +1,6 @@
 """Which records go, when, and that those who still read them, and the offsets, are not disturbed."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,23 @@ def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
         log = reopen(log, clean=clean)
         assert (log.start_offset, log.end_offset) == (20, 20)
     assert log.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    log.close()
+
+
+def test_a_segment_whose_last_batch_has_rotted_goes_by_the_time_of_its_file(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    oldest = log.directory / f"{0:020}.log"
+    content = bytearray(oldest.read_bytes())
+    content[-9] ^= 1
+    oldest.write_bytes(content)
+    os.utime(oldest, (0, NOW // 1000 + 4 * 3600))
+    log = reopen(log, clean=False)
+    assert [each.next_offset for each in log.all_sealed()[0].damage] == [5]
+    log.expire(NOW + WEEK + 4 * HOUR - 1)
+    assert log.start_offset == 0
+    log.expire(NOW + WEEK + 4 * HOUR)
+    assert log.start_offset == 5
     log.close()
 
 
