@@ -361,7 +361,10 @@ class Segment:
             logger.error("%s: has %d bytes, %d were on disk", log.path, found, position)
             position, offset = 0, self.base_offset
         log.size, self.end_offset = position, offset
-        log.damage = tuple(each for each in log.damage if each.end <= position)
+        kept = tuple(each for each in log.damage if each.end <= position)
+        if kept != log.damage:
+            log.damage = kept
+            save(log.path.with_suffix(DAMAGE_SUFFIX), kept)
         self._next = (self.base_offset, 0)
         if position < found:
             # Without room for more, which is made when the segment is opened for appends.

@@ -174,6 +174,24 @@ def test_marked_damage_is_known_to_the_next_start_and_goes_with_its_segment(
     assert not crashed.file.parent.exists()
 
 
+def test_damage_that_was_cut_off_is_not_taken_for_what_is_written_there_later(
+    crashed: Crashed,
+) -> None:
+    content = bytearray(crashed.bytes)
+    content[crashed.ends[8] + 90] ^= 1
+    log = crashed.opened(bytes(content))
+    assert readable(log)[1]
+    log.abandon()
+    log = crashed.opened(crashed.bytes[: crashed.ends[4]])
+    for each in crashed.batches[4:]:
+        append(log, each)
+    end = log.close()
+    log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+    log.start(end)
+    assert readable(log) == (expected(crashed.batches), [])
+    log.abandon()
+
+
 def test_only_what_lies_behind_the_durable_end_is_checked(crashed: Crashed) -> None:
     position, offset = crashed.ends[6], len(expected(crashed.batches[:6]))
     durable = CleanEnd(end_offset=offset, segment=0, size=position)
