@@ -1,17 +1,20 @@
 """Reading in columns: what `Consumer` offers besides records one by one."""
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.consumers.positions import Positions
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_Chunk = TypeVar("_Chunk", bound=Sized)
 
 ALL: Final = 2**31
 TABLE_RECORDS: Final = 100_000
@@ -74,22 +77,39 @@ class ColumnReading:
 
     def _views(self, timeout: float, limit: int, *, one: bool) -> list[RecordBatchView]:
         """Batches of up to `limit` records in all, or one."""
+        return self._chunks(timeout, limit, self._fetcher.take_view, _end_of, one=one)
+
+    def _chunks(
+        self,
+        timeout: float,
+        limit: int,
+        take: Callable[[int], _Chunk | None],
+        end_of: Callable[[_Chunk], tuple[TopicPartition, int]],
+        *,
+        one: bool = False,
+    ) -> list[_Chunk]:
+        """What `take` takes, up to `limit` records in all, or one chunk; waits for the first.
+
+        Nothing counts as handed out before all that could raise is behind us.
+        """
         self._ask_for_more()
         deadline = time.monotonic() + timeout
         while True:
             self._serve()
             self._fetcher.check()
-            views: list[RecordBatchView] = []
-            left = limit
-            while left > 0 and (view := self._fetcher.take_view(left)) is not None:
-                self._positions.of(view.topic_partition).handed_out = view.next_offset
-                views.append(view)
-                left = 0 if one else left - len(view)
-            remaining = deadline - time.monotonic()
-            if views or remaining <= 0 or self._stopped:
-                self._fetch(0.0)
-                return views
-            self._fetch(min(remaining, TURN))
+            with self._fetcher.handing_out():
+                chunks: list[_Chunk] = []
+                left = limit
+                while left > 0 and (chunk := take(left)):
+                    chunks.append(chunk)
+                    left = 0 if one else left - len(chunk)
+                remaining = deadline - time.monotonic()
+                is_over = bool(chunks) or remaining <= 0 or self._stopped
+                self._fetch(0.0 if is_over else min(remaining, TURN))
+                for partition, end in map(end_of, chunks):
+                    self._positions.of(partition).handed_out = end
+            if is_over:
+                return chunks
 
     # What the consumer itself does:
 
@@ -107,3 +127,7 @@ def _limit(max_records: int | None, otherwise: int) -> int:
     if max_records is not None and max_records < 1:
         raise ConfigError(f"max_records must be at least 1, not {max_records}")
     return max_records or otherwise
+
+
+def _end_of(view: RecordBatchView) -> tuple[TopicPartition, int]:
+    return view.topic_partition, view.next_offset

@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -168,21 +169,8 @@ class Consumer(ColumnReading):
         if max_records is not None and max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {max_records}")
         limit = max_records or self.config.max_poll_records
-        self._ask_for_more()
-        deadline = time.monotonic() + timeout
-        while True:
-            self._serve()
-            self._fetcher.check()
-            records: list[Record] = []
-            while len(records) < limit and (some := self._fetcher.take(limit - len(records))):
-                last = some[-1]
-                self._positions.of(last.topic_partition).handed_out = last.offset + 1
-                records += some
-            remaining = deadline - time.monotonic()
-            if records or remaining <= 0 or self._stopped:
-                self._fetch(0.0)
-                return records
-            self._fetch(min(remaining, TURN))
+        chunks = self._chunks(timeout, limit, self._fetcher.take, _end_of)
+        return list(chain.from_iterable(chunks))
 
     def __iter__(self) -> Iterator[Record]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
@@ -190,8 +178,10 @@ class Consumer(ColumnReading):
             self._ask_for_more()
             self._serve()
             self._fetcher.check()
-            records = self._fetcher.take(self.config.max_poll_records)
-            self._fetch(0.0 if records else TURN)
+            with self._fetcher.handing_out():
+                records = self._fetcher.take(self.config.max_poll_records)
+                self._fetch(0.0 if records else TURN)
+                self._lent = records or None
             if records:
                 yield from self._one_by_one(records)
 
@@ -204,7 +194,6 @@ class Consumer(ColumnReading):
         progress = self._positions.of(records[0].topic_partition)
         due = self._subscription.commit_at if self._subscription is not None else math.inf
         looked, unlooked = time.monotonic(), 0
-        self._lent = records
         for record in records:
             progress.handed_out = record.offset + 1
             yield record
@@ -226,10 +215,9 @@ class Consumer(ColumnReading):
         records, self._lent = self._lent, None
         if records is not None:
             partition = records[0].topic_partition
-            handed_out = self._positions.of(partition).handed_out
-            if handed_out is not None:
-                place = bisect_left(records, handed_out, key=lambda record: record.offset)
-                self._fetcher.put_back(partition, records[place:])
+            handed_out = self._positions.of(partition).handed_out or 0
+            place = bisect_left(records, handed_out, key=lambda record: record.offset)
+            self._fetcher.put_back(partition, records[place:])
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
@@ -397,3 +385,8 @@ class Consumer(ColumnReading):
     def _check_not_called_back(self) -> None:
         if self._calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
+
+
+def _end_of(records: list[Record]) -> tuple[TopicPartition, int]:
+    last = records[-1]
+    return last.topic_partition, last.offset + 1

@@ -23,7 +23,8 @@ Owned by the thread that polls the consumer.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final, TypeVar
 
@@ -90,6 +91,7 @@ class Fetcher:
         self._in_flight: dict[str, int] = {}
         self._retry_at = math.inf
         self._turns = 0
+        self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
 
     # -- what to read -----------------------------------------------------------------------------
 
@@ -175,21 +177,37 @@ class Fetcher:
         """What `take` takes from the first partition that has something; it goes to the end."""
         while self._ready:
             partition = next(iter(self._ready))
-            del self._ready[partition]
             reading = self._readings.get(partition)
             if reading is None or reading.paused:
+                del self._ready[partition]
                 continue
+            if reading.has_more:
+                self._taken.setdefault(partition, (reading.hand_out, reading.since))
             try:
                 taken = take(reading)
             except FolkmootError as error:
                 self._start_at(reading, reading.hand_out)
                 self._stick(reading, error)
                 continue
-            if reading.has_more:
-                self._ready[partition] = None
+            finally:
+                del self._ready[partition]
+                if reading.has_more:
+                    self._ready[partition] = None
             if taken:
                 return taken
         return None
+
+    @contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """What is taken in the block is read again if the block raises: nobody has seen it."""
+        self._taken.clear()
+        try:
+            yield
+        except BaseException:
+            for partition, (offset, since) in self._taken.items():
+                if (reading := self._readings.get(partition)) is not None:
+                    self._start_at(reading, offset, since)
+            raise
 
     def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
         """Take back the last of the records just taken, which were not handed out after all."""
@@ -249,24 +267,17 @@ class Fetcher:
         if reading.gone_since is None:
             reading.gone_since = now
         if now - reading.gone_since >= GONE_PATIENCE and not reading.pinned:
-            if missing:
-                self._stick(
-                    reading, UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
-                )
-            else:
-                what = f"topic {topic} was deleted and created again"
-                self._stick(reading, StaleTopicId(f"{what}: seek() to read the new one"))
+            what = f"topic {topic} was deleted and created again: seek() to read the new one"
+            gone = UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
+            self._stick(reading, gone if missing else StaleTopicId(what))
         return False
 
     def _fetch(self, address: str, some: Sequence[Reading]) -> None:
         config = self._config
-        entries = []
-        for each in some:
-            assert each.offset is not None
-            epoch = self._cluster.leader_epoch(each.partition)
-            entries.append(
-                FetchEntry(*_key(each), epoch, each.offset, config.partition_fetch_bytes)
-            )
+        most, epoch = config.partition_fetch_bytes, self._cluster.leader_epoch
+        entries = [
+            FetchEntry(*each.key, epoch(each.partition), each.offset or 0, most) for each in some
+        ]
         request = FetchRequest(
             config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes, entries
         )
@@ -274,7 +285,7 @@ class Fetcher:
         self._send(address, Api.FETCH, request, some)
 
     def _look_up(self, address: str, some: Sequence[Reading]) -> None:
-        entries = [ListOffsetsEntry(*_key(each), each.look_up) for each in some]
+        entries = [ListOffsetsEntry(*each.key, each.look_up) for each in some]
         self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), some)
 
     def _send(self, address: str, api: Api, request: object, some: Sequence[Reading]) -> None:
@@ -312,9 +323,7 @@ class Fetcher:
                 if found.error:
                     self._refused(reading, from_wire(found.error, found.message), found.leader)
                 else:
-                    since = reading.since
-                    self._start_at(reading, found.offset)
-                    reading.since = since
+                    self._start_at(reading, found.offset, reading.since)
 
     def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
         if result.high_watermark >= 0:
@@ -330,7 +339,7 @@ class Fetcher:
         except CorruptBatch as error:
             # What came before it is handed out first; then the next fetch begins with it.
             if not fetched:
-                self._stick(reading, CorruptBatch(_about(reading, error)))
+                self._stick(reading, CorruptBatch(reading.about(error)))
         if fetched:
             self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
@@ -347,19 +356,19 @@ class Fetcher:
             case OffsetOutOfRange() if reading.has_more:
                 pass  # what came before is handed out first
             case OffsetOutOfRange():
-                self._reset(reading, OffsetOutOfRange(_about(reading, error)))
+                self._reset(reading, OffsetOutOfRange(reading.about(error)))
             case NotLeader() if leader is not None and reading.failures == 1:
                 reading.retry_at = 0.0  # the cluster knows the leader from this very answer
             case RetriableError():
                 log.debug("%s: %s", reading.partition, error)
             case _:
-                self._stick(reading, type(error)(_about(reading, error)))
+                self._stick(reading, type(error)(reading.about(error)))
 
     # -- details ----------------------------------------------------------------------------------
 
-    def _start_at(self, reading: Reading, place: int) -> None:
+    def _start_at(self, reading: Reading, place: int, since: int | None = None) -> None:
         self._turns += 1
-        reading.start_at(place, self._turns)
+        reading.start_at(place, self._turns, since)
         self._errors.pop(reading.partition, None)
 
     def _reset(self, reading: Reading, reason: FolkmootError) -> None:
@@ -384,14 +393,3 @@ class Fetcher:
             return self._readings[partition]
         except KeyError:
             raise NotAssigned(f"{partition} is not assigned to this consumer") from None
-
-
-def _key(reading: Reading) -> tuple[str, str, int]:
-    """The first three fields of an entry: topic, its id, partition."""
-    return reading.partition.topic, reading.topic_id, reading.partition.partition
-
-
-def _about(reading: Reading, error: FolkmootError) -> str:
-    """The error's sentence with the partition's name in it."""
-    name, said = str(reading.partition), str(error)
-    return said if name in said else f"{name}: {said}"

@@ -56,11 +56,21 @@ class Reading:
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
 
-    def start_at(self, place: int, turn: int) -> None:
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The first three fields of a request's entry: topic, its id, partition."""
+        return self.partition.topic, self.topic_id, self.partition.partition
+
+    def about(self, error: FolkmootError) -> str:
+        """The error's sentence with the partition's name in it."""
+        name, said = str(self.partition), str(error)
+        return said if name in said else f"{name}: {said}"
+
+    def start_at(self, place: int, turn: int, since: int | None = None) -> None:
         """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
         self.turn = turn
         self.in_flight = self.stuck = False
-        self.since = None
+        self.since = since
         self.batches.clear()
         self.records = []
         self.opened = self.view = None
@@ -72,8 +82,7 @@ class Reading:
 
     def start_at_time(self, timestamp: int, turn: int) -> None:
         """Forget what is buffered or in flight; go on at the first record of a time (ms) or later."""
-        self.start_at(EARLIEST, turn)
-        self.since = timestamp
+        self.start_at(EARLIEST, turn, timestamp)
         # Two times before 1970 mean something else to a broker; an earlier one does no harm.
         self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
 
@@ -110,9 +119,10 @@ class Reading:
         while self.view is None:
             if not self.batches:
                 return None
-            header, data = self._next_batch()
+            header, data = self.batches[0]
             with self._about(header):
                 view = RecordBatchView.of(self.partition, header, data)
+            self._pop()
             self.view = view.from_offset(self.hand_out)
             self.opened, self.resume = (header, data), header.next_offset
             if self.view is None:
@@ -131,9 +141,10 @@ class Reading:
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
-        header, data = self._next_batch()
+        header, data = self.batches[0]
         with self._about(header):
             records = batch.records_of(*self.partition, header, data)
+        self._pop()
         self.opened = header, data
         if header.base_offset < self.hand_out:
             records = [record for record in records if record.offset >= self.hand_out]
@@ -146,10 +157,9 @@ class Reading:
         if not records:
             self.hand_out = max(self.hand_out, header.next_offset)
 
-    def _next_batch(self) -> Fetched:
-        header, data = self.batches.popleft()
-        self.buffered_bytes -= header.length
-        return header, data
+    def _pop(self) -> None:
+        """The first batch is open: interrupted before, it is still there."""
+        self.buffered_bytes -= self.batches.popleft()[0].length
 
     @contextmanager
     def _about(self, header: BatchHeader) -> Iterator[None]:

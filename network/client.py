@@ -231,9 +231,13 @@ class Connections:
             self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
 
     def _connect(self, peer: _Peer, now: float) -> None:
-        if self._context is None:
-            self._context = zmq.Context()
-        peer.connection = connection = Connection(self._context, peer.address)
+        try:
+            if self._context is None:
+                self._context = zmq.Context()
+            peer.connection = connection = Connection(self._context, peer.address)
+        except zmq.ZMQError as error:
+            self._break(peer, str(error))  # too many open files, it may be
+            return
         self._poller.register(connection.socket, zmq.POLLIN)
         self._poller.register(connection.monitor, zmq.POLLIN)
         peer.connect_by = now + self._connect_timeout
@@ -250,12 +254,11 @@ class Connections:
 
     def _break(self, peer: _Peer, reason: str, error: FolkmootError | None = None) -> None:
         """End the connection: everything in flight there fails now, with the reason."""
-        connection = peer.connection
-        assert connection is not None
-        self._poller.unregister(connection.socket)
-        self._poller.unregister(connection.monitor)
-        connection.close()
-        peer.connection = None
+        connection, peer.connection = peer.connection, None
+        if connection is not None:
+            self._poller.unregister(connection.socket)
+            self._poller.unregister(connection.monitor)
+            connection.close()
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(peer.failures, 10))
         peer.retry_at = self._clock() + pause * random.uniform(0.8, 1.2)
         peer.failures += 1

@@ -32,6 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def iterating(due: float) -> Any:
     consumer: Any = Consumer(zookeeper="localhost:1")
     consumer._subscription = SimpleNamespace(commit_at=due)
+    consumer._lent = RECORDS
     return consumer._one_by_one(RECORDS)
 
 
