@@ -123,7 +123,11 @@ class Reading:
             with self._about(header):
                 view = RecordBatchView.of(self.partition, header, data)
             self._pop()
-            self.view = view.from_offset(self.hand_out)
+            rest = view.from_offset(self.hand_out)
+            if self.since is not None and rest is not None:
+                rest = rest.from_time(self.since)
+                self.since = self.since if rest is None else None
+            self.view = rest
             self.opened, self.resume = (header, data), header.next_offset
             if self.view is None:
                 self.hand_out = max(self.hand_out, header.next_offset)

@@ -136,6 +136,12 @@ class RecordBatchView:
         start = bisect_left(self.offsets, offset)
         return self.part(start, len(self)) if start < len(self) else None
 
+    def from_time(self, timestamp: int) -> "RecordBatchView | None":
+        """The rows from the first one of that time (ms) or later on, if there is one."""
+        stamps = self.timestamps
+        start = next((row for row, stamp in enumerate(stamps) if stamp >= timestamp), None)
+        return None if start is None else self.part(start, len(self))
+
     def __len__(self) -> int:
         return self._columns.count
 

@@ -115,9 +115,9 @@ class FakeCluster:
         self._replies.append(reply)
 
 
-def a_batch(base: int, *values: bytes) -> bytes:
+def a_batch(base: int, *values: bytes, times: int | list[int] = 1_000) -> bytes:
     """A batch as a broker stores it, its first record at offset `base`."""
-    data = batch.encode(Columns(len(values), None, values, 1_000), codec=0)
+    data = batch.encode(Columns(len(values), None, values, times), codec=0)
     return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]
 
 

@@ -85,6 +85,23 @@ def test_an_offset_out_of_range_is_an_error_where_the_policy_is_so() -> None:
     assert bench.fetcher.position(ZERO) == 500
 
 
+def test_columns_begin_at_the_time_that_was_sought(bench: Bench) -> None:
+    bench.fetcher.add(ZERO, 0)
+    bench.fetcher.seek_time(ZERO, 50)
+    bench.poll()
+    bench.cluster.found(bench.cluster.next(), 0)
+    bench.poll()
+    bench.poll()
+    early = a_batch(0, b"a", times=10)
+    here = a_batch(1, b"b", b"c", b"d", times=[20, 60, 30])
+    bench.fetched(early + here + a_batch(4, b"e", times=40))
+    view = bench.fetcher.take_view(1)
+    assert view is not None
+    assert list(view.offsets) == [2]
+    assert bench.fetcher.position(ZERO) == 3
+    assert [record.offset for record in bench.everything()] == [3, 4]
+
+
 # -- pausing --------------------------------------------------------------------------------------
 
 
