@@ -95,8 +95,8 @@ class Consumer(ColumnReading):
         self._cluster = Cluster(
             Connections(config.client_id), self._directory.brokers, listener=config.listener
         )
-        self._fetcher = Fetcher(config, self._cluster, time.monotonic)
         self._positions = Positions()
+        self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._positions.begin)
         self._subscription: Subscription | None = None
 
     # -- life -------------------------------------------------------------------------------------

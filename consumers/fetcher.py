@@ -78,12 +78,17 @@ class Fetcher:
     """Reads partitions ahead of their consumer; see the module's drawing."""
 
     def __init__(
-        self, config: ConsumerConfig, cluster: Cluster, clock: Callable[[], float]
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        found: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
     ) -> None:
         self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
+        self._found = found  # is told each offset that was looked up, but no batch of a time
         self._readings: dict[TopicPartition, Reading] = {}
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._errors: dict[TopicPartition, FolkmootError] = {}
@@ -323,6 +328,8 @@ class Fetcher:
                 if found.error:
                     self._refused(reading, from_wire(found.error, found.message), found.leader)
                 else:
+                    if reading.since is None:
+                        self._found(partition, found.offset)
                     self._start_at(reading, found.offset, reading.since)
 
     def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
@@ -353,13 +360,11 @@ class Fetcher:
         reading.failures += 1
         reading.retry_at = self._clock() + RETRY_PAUSE
         match error:
-            case OffsetOutOfRange() if reading.has_more:
-                pass  # what came before is handed out first
-            case OffsetOutOfRange():
+            case OffsetOutOfRange() if not reading.has_more:  # what came before goes out first
                 self._reset(reading, OffsetOutOfRange(reading.about(error)))
             case NotLeader() if leader is not None and reading.failures == 1:
                 reading.retry_at = 0.0  # the cluster knows the leader from this very answer
-            case RetriableError():
+            case RetriableError() | OffsetOutOfRange():
                 log.debug("%s: %s", reading.partition, error)
             case _:
                 self._stick(reading, type(error)(reading.about(error)))

@@ -34,6 +34,15 @@ class Positions:
         """The progress of a partition, to be read and written."""
         return self._progress.setdefault(partition, Progress())
 
+    def begin(self, partition: TopicPartition, offset: int) -> None:
+        """Where reading begins was looked up: all before counts as processed, and is committed.
+
+        Else the next owner would look it up anew and skip what came meanwhile ("latest").
+        """
+        progress = self.of(partition)
+        if progress.handed_out is None:  # else records may be in hand
+            progress.handed_out = progress.processed = offset
+
     def process_all(self) -> None:
         """The application is done with everything that it was handed."""
         for progress in self._progress.values():

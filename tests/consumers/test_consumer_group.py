@@ -39,6 +39,17 @@ def test_closing_commits_what_was_handed_out_and_the_next_member_goes_on_there(
         assert take(consumer, 6) == [4, 5, 6, 7, 8, 9]
 
 
+def test_a_start_that_was_looked_up_is_committed_though_no_record_came(bench: Bench) -> None:
+    bench.send(range(10))
+    with bench.member(auto_offset_reset="latest") as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+        until(consumer, lambda: consumer.position(bench.partition(0)) == 10)
+    assert bench.committed() == 10
+    bench.send(range(10, 15))
+    with bench.member(auto_offset_reset="latest") as consumer:
+        assert take(consumer, 5) == [10, 11, 12, 13, 14]
+
+
 def test_leaving_an_iteration_commits_no_more_than_was_handed_out(bench: Bench) -> None:
     bench.send(range(100))
     with bench.member() as consumer:
