@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.metrics import ConsumerCounters, state_of
-from folkmoot.consumers.reading import Reading
+from folkmoot.consumers.reading import Reading, longest_waiting
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
@@ -253,10 +253,12 @@ class Fetcher:
                 wanted = look_ups if reading.offset is None else fetches
                 wanted.setdefault(address, []).append(reading)
         for address, some in look_ups.items():
-            self._look_up(address, some[:ENTRIES])
+            first = longest_waiting(some, ENTRIES)
+            entries = [ListOffsetsEntry(*each.key, each.look_up) for each in first]
+            self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), first)
         for address, some in fetches.items():
             if self._in_flight.get(address, 0) < FETCHES_IN_FLIGHT:
-                self._fetch(address, some[:ENTRIES])
+                self._fetch(address, longest_waiting(some, ENTRIES))
 
     def _is_there(self, reading: Reading, now: float) -> bool:
         """Whether the topic being read is the one that brokers know of now; asks them if it is not."""
@@ -289,10 +291,6 @@ class Fetcher:
         self.counters.fetches_sent += 1
         self._send(address, Api.FETCH, request, some)
 
-    def _look_up(self, address: str, some: Sequence[Reading]) -> None:
-        entries = [ListOffsetsEntry(*each.key, each.look_up) for each in some]
-        self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), some)
-
     def _send(self, address: str, api: Api, request: object, some: Sequence[Reading]) -> None:
         timeout = self._config.request_timeout
         try:
@@ -304,7 +302,7 @@ class Fetcher:
         self._requests[correlation_id] = [(each.partition, each.turn) for each in some]
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
         for each in some:
-            each.in_flight = True
+            each.in_flight, each.asked = True, correlation_id
 
     # -- replies ----------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Reading:
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
     in_flight: bool = False
+    asked: int = 0
+    """The number of the last request for it; they grow."""
     failures: int = 0
     retry_at: float = 0.0
     gone_since: float | None = None
@@ -173,3 +175,10 @@ class Reading:
         except FolkmootError as error:
             where = f"{self.partition}, batch at {header.base_offset}"
             raise type(error)(f"{where}: {error}") from None
+
+
+def longest_waiting(some: list[Reading], most: int) -> list[Reading]:
+    """All, or the `most` that were asked for longest ago, so that each has its turn."""
+    if len(some) <= most:
+        return some
+    return sorted(some, key=lambda reading: reading.asked)[:most]

@@ -238,3 +238,19 @@ def test_an_offset_looked_up_before_a_seek_does_not_count(bench: Bench) -> None:
     bench.cluster.found(bench.cluster.next(), 3)
     bench.poll()
     assert bench.fetcher.position(ZERO) == 9
+
+
+def test_of_more_idle_partitions_than_fit_into_requests_each_has_its_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENTRIES", 2)
+    several = [TopicPartition("t", number) for number in range(11)]
+    for partition in several:
+        bench.fetcher.add(partition, 0)
+    seen = set()
+    for _ in range(12):
+        bench.poll()
+        asked = bench.cluster.next()
+        seen |= {*asked.partitions}
+        bench.cluster.answer(asked)
+    assert seen == {*several}
