@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
+from folkmoot.brokers.damage import Damage
 from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.flushing import CleanEnd, Flushing, dirty_end, duplicates
@@ -35,9 +36,9 @@ _Bytes = bytes | bytearray | memoryview
 class Log:
     """`<data>/<topic>-<partition>/` with its segments.
 
-    Invariants. Offsets are dense from `start_offset` up to `end_offset` (exclusive) and never given
-    twice. Every batch in the log was compared with its checksum when it came in. Only the last
-    segment is appended to; it is never left while its end is in doubt.
+    Invariants. Offsets are dense from `start_offset` up to `end_offset` (exclusive) and, up to
+    `durable`, never given twice. Every batch was compared with its checksum when it came in. Only the
+    last segment is appended to; it is never left while its end is in doubt.
 
     Append. All batches of a call are checked first, then stamped with offset, leader epoch and the
     append time `now` (ms; there is no clock here), then written by one call into one segment: all of
@@ -84,13 +85,10 @@ class Log:
         self.config = config
         self._files = OpenFiles() if files is None else files
         self._remove = remove
-        self._begin = 0
-        self._unflushed = 0
-        self.configured = False
+        self._begin = self._unflushed = self._new_names = 0
+        self._open = self.configured = False
         self.flush_due = 0.0
         self._segments: list[Segment] = []
-        self._new_names = 0
-        self._open = False
         self.durable: CleanEnd | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
@@ -122,8 +120,7 @@ class Log:
             else:
                 self._recover(durable)
         self._open = True
-        if self._begin > self.end_offset:
-            self._roll(self._begin)  # the end was lost, and its offsets are not given again
+        self._skip_lost(max(self._begin, 0 if durable is None else durable.end_offset))
         self._drop(self._below(self._begin))
 
     def _recover(self, durable: CleanEnd | None) -> None:
@@ -144,6 +141,15 @@ class Log:
                 else:
                     segment.verify(position, offset)
                 segment.release()
+
+    def _skip_lost(self, offset: int) -> None:
+        """The end was lost, if it was once at `offset`: its offsets are not given again."""
+        if offset > self.end_offset:
+            logger.error("%s: lost offsets %d to %d", self.directory, self.end_offset, offset - 1)
+            for last in self._segments[-1:]:
+                last.mark(Damage(last.end_offset, offset, last.size, last.size))
+                last.end_offset = offset
+            self._roll(offset)
 
     def _segment(self, base_offset: int, **found: Any) -> Segment:
         return Segment(self.directory, base_offset, self.config, self._files, **found)

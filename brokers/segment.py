@@ -291,7 +291,7 @@ class Segment:
 
     def ended(self) -> int | None:
         """When the last batch was appended (ms); None if there is none. Raises StorageError."""
-        if self._ended is None and self.size:
+        if self._ended is None and (self.size or self._log.sealed):
             self._files.use(self)
             try:
                 start = self._indexes.offsets().last()[1]
@@ -366,7 +366,7 @@ class Segment:
             log.damage = kept
             save(log.path.with_suffix(DAMAGE_SUFFIX), kept)
         self._next = (self.base_offset, 0)
-        if position < found:
+        if position < found or not found:
             # Without room for more, which is made when the segment is opened for appends.
             reserve, indexes.reserve = indexes.reserve, 0
             indexes.offsets()

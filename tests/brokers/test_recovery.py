@@ -208,16 +208,33 @@ def test_only_what_lies_behind_the_durable_end_is_checked(crashed: Crashed) -> N
     log.abandon()
 
 
-def test_a_durable_end_that_the_files_contradict_is_not_believed(crashed: Crashed) -> None:
-    for durable in (
-        CleanEnd(end_offset=10**6, segment=0, size=10**9),
-        CleanEnd(end_offset=10**6, segment=10**6, size=84),
-    ):
-        crashed.file.write_bytes(crashed.bytes)
-        log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
-        log.start(durable=durable)
-        assert read_all(log) == expected(crashed.batches)
+@pytest.mark.parametrize("left", [0, 5, 12])
+@pytest.mark.parametrize(("segment", "size"), [(0, 10**9), (10**6, 84)])
+def test_a_durable_end_that_was_lost_is_passed_over_and_its_offsets_are_not_given_again(
+    crashed: Crashed, left: int, segment: int, size: int
+) -> None:
+    crashed.file.write_bytes(crashed.bytes[: crashed.ends[left]])
+    durable = CleanEnd(end_offset=10**6 + 3, segment=segment, size=size)
+    log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+    log.start(durable=durable)
+    whole = expected(crashed.batches[:left])
+    assert append(log, a_batch(b"more")) == [10**6 + 3]
+    for clean in (True, False):
+        if left:
+            assert values_of(log.read(0, 10**6)) == whole
+        for offset in (len(whole), 10**6 + 2):
+            with pytest.raises(CorruptBatch, match=f"go on at {10**6 + 3}"):
+                log.read(offset, 1000)
+        assert values_of(log.read(10**6 + 3, 1000)) == [(10**6 + 3, b"more")]
+        assert log.offset_for_time(0) == (0 if left else 10**6 + 3)
+        end = log.close() if clean else None
         log.abandon()
+        log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
+        log.start(end, durable)
+        assert log.end_offset == 10**6 + 4
+    log.expire(2**45)
+    assert log.start_offset == 10**6 + 4
+    log.abandon()
 
 
 def test_a_batch_within_a_record_is_never_taken_for_one_of_the_log(
@@ -375,16 +392,3 @@ def test_an_index_that_rots_while_it_is_mapped_is_rebuilt(crashed: Crashed) -> N
     assert read_all(log) == expected(crashed.batches)
     log.close()
     assert crashed.index.read_bytes() == crashed.trimmed_index
-
-
-def test_a_sealed_segment_whose_index_was_not_trimmed_is_read(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "one")
-    batches = [a_batch(bytes([n]) * 100) for n in range(60)]
-    for each in batches:
-        append(log, each)
-    log.close()
-    for index in log.directory.glob("*.index"):
-        index.write_bytes(index.read_bytes() + bytes(4096))
-    again = reopened(tmp_path / "one")
-    assert read_all(again) == expected(batches)
-    again.close()

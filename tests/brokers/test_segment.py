@@ -13,6 +13,8 @@ from tests.brokers.batches import (
     expected,
     make_log,
     random_batch,
+    read_all,
+    reopened,
     values_of,
 )
 
@@ -114,3 +116,16 @@ def test_an_append_is_one_system_call_for_all_batches(
     assert calls == [200, 1024, 976]
     assert len(values_of(log.read(0, 10**6))) == 1100
     log.close()
+
+
+def test_a_sealed_segment_whose_index_was_not_trimmed_is_read(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "one")
+    batches = [a_batch(bytes([n]) * 100) for n in range(60)]
+    for each in batches:
+        append(log, each)
+    log.close()
+    for index in log.directory.glob("*.index"):
+        index.write_bytes(index.read_bytes() + bytes(4096))
+    again = reopened(tmp_path / "one")
+    assert read_all(again) == expected(batches)
+    again.close()
