@@ -235,7 +235,7 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
     with Peer(served.address) as peer:
         peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
         eventually(lambda: len(served.context.parked) == 1)
-        served.reactor.post(lambda: _ask_and_wait_until_it_is_there(peer))
+        served.reactor.post(lambda: _ask_and_wait_until_it_is_there(peer, served))
         served.reactor.stop()
         answers = [peer.receive()[0] for _ in range(2)]
     assert {(each.correlation_id, each.error) for each in answers} == {
@@ -244,9 +244,9 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
     }
 
 
-def _ask_and_wait_until_it_is_there(peer: Peer) -> None:
+def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:
     peer.ask(Api.HELLO, HelloRequest("too late"))
-    time.sleep(0.2)
+    assert served.socket._socket.poll(10_000), "the request did not arrive"
 
 
 def test_a_failure_of_the_loop_itself_is_reported_and_ends_it(tmp_path: Path) -> None:
