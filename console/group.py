@@ -10,7 +10,7 @@ from folkmoot.protocol.errors import UnknownGroup
 from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.groups import GroupState
+    from folkmoot.coordination.groups import GroupState, PartitionState
     from folkmoot.coordination.store import Store
     from folkmoot.protocol.records import TopicPartition
 
@@ -77,12 +77,18 @@ def _rows(
         lag = None if committed is None or end is None else max(0, end - committed)
         owner = None if each.owner is None else each.owner.member
         epoch = None if each.offset is None else each.offset.epoch
-        if each.planned is None:
-            state = "unplanned"
-        else:
-            state = "owned" if owner == each.planned else "moving"
-        rows.append((*each.partition, owner, epoch, committed, end, lag, state))
+        rows.append((*each.partition, owner, epoch, committed, end, lag, _state(group, each)))
     return rows
+
+
+def _state(group: "GroupState", each: "PartitionState") -> str:
+    """How ownership stands against the plan, whose members may be gone by now."""
+    owner = None if each.owner is None else each.owner.member
+    if each.planned is None:
+        return "unplanned"
+    if owner == each.planned:
+        return "owned"
+    return "unowned" if owner is None and each.planned not in group.members else "moving"
 
 
 def _ends(store: "Store", partitions: Sequence["TopicPartition"]) -> dict["TopicPartition", int]:

@@ -50,7 +50,7 @@ def test_a_group_without_members_keeps_its_offsets(shell: Shell) -> None:
     shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
     shell.done("consume", shell.topic, "--group", shell.group, "-n", "2")
     rows = described(shell)
-    assert [row["owner"] for row in rows] == [None, None]
+    assert [(row["owner"], row["state"]) for row in rows] == [(None, "unowned")] * 2
     assert (rows[1]["committed"], rows[1]["end"], rows[1]["lag"]) == (2, 3, 1)
     assert (listed(shell)["state"], listed(shell)["members"]) == ("empty", 0)
 
