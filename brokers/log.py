@@ -1,24 +1,20 @@
 """The log of one partition: segments in order, and the offsets that the broker gives."""
 
 import logging
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from operator import attrgetter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.damage import Damage
 from folkmoot.brokers.directories import load_start, partition_files, save_start
-from folkmoot.brokers.durable import sync_directory
-from folkmoot.brokers.flushing import CleanEnd, Flushing, dirty_end, duplicates
+from folkmoot.brokers.flushing import CleanEnd, Flushing, duplicates
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.produced import check_produced
 from folkmoot.brokers.retention import expired
 from folkmoot.brokers.segment import Segment, Stamped
+from folkmoot.brokers.segments import Remove, Segments
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import LEADER_BYTES
 from folkmoot.protocol.errors import BatchTooLarge, ClosedError, OffsetOutOfRange, StorageError
@@ -26,10 +22,8 @@ from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _NOTHING = memoryview(b"")
 
-Remove = Callable[[Sequence[Path]], None]
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -55,13 +49,10 @@ class Log:
 
     __slots__ = (
         "_begin",
-        "_files",
-        "_new_names",
         "_open",
         "_remove",
         "_segments",
         "_unflushed",
-        "config",
         "configured",
         "directory",
         "durable",
@@ -82,14 +73,23 @@ class Log:
         self.directory = data / str(name)
         self.name = name
         self.topic_id = topic_id
-        self.config = config
-        self._files = OpenFiles() if files is None else files
         self._remove = remove
-        self._begin = self._unflushed = self._new_names = 0
+        self._begin = self._unflushed = 0
         self._open = self.configured = False
         self.flush_due = 0.0
-        self._segments: list[Segment] = []
+        self._segments = Segments(
+            self.directory, config, OpenFiles() if files is None else files, remove
+        )
         self.durable: CleanEnd | None = None
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's options over the broker's; they may change at any time."""
+        return self._segments.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._segments.config = config
 
     # -- opening and closing ------------------------------------------------------------------------
 
@@ -105,15 +105,8 @@ class Log:
             self._remove(doomed)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
-        self._segments = [
-            self._segment(base, size=size, end_offset=end, active=False)
-            for (base, size), (end, _) in pairwise(found)
-        ]
+        self._segments.find(found, damaged)
         if found:
-            self._segments.append(self._segment(found[-1][0], size=found[-1][1]))
-            for segment in self._segments:
-                if segment.base_offset in damaged:
-                    segment.load_damage()
             if clean is not None and (clean.segment, clean.size) == found[-1]:
                 self._segments[-1].end_offset = clean.end_offset
                 self.durable = clean
@@ -121,7 +114,7 @@ class Log:
                 self._recover(durable)
         self._open = True
         self._skip_lost(max(self._begin, 0 if durable is None else durable.end_offset))
-        self._drop(self._below(self._begin))
+        self._segments.drop(self._segments.below(self._begin))
 
     def _recover(self, durable: CleanEnd | None) -> None:
         """Check what may not have been on disk: all behind `durable`."""
@@ -149,10 +142,7 @@ class Log:
             for last in self._segments[-1:]:
                 last.mark(Damage(last.end_offset, offset, last.size, last.size))
                 last.end_offset = offset
-            self._roll(offset)
-
-    def _segment(self, base_offset: int, **found: Any) -> Segment:
-        return Segment(self.directory, base_offset, self.config, self._files, **found)
+            self._segments.roll(offset)
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -198,7 +188,7 @@ class Log:
     @property
     def end_offset(self) -> int:
         """The offset that the next record gets; as long as nothing is replicated, the high watermark."""
-        return self._segments[-1].end_offset if self._segments else 0
+        return self._segments.end_offset
 
     @property
     def size(self) -> int:
@@ -222,8 +212,7 @@ class Log:
             raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
         if offset == end:
             return _NOTHING
-        number = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
-        return self._segments[number].read(offset, max_bytes)
+        return self._segments.containing(offset).read(offset, max_bytes)
 
     def offset_for_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
@@ -244,10 +233,7 @@ class Log:
 
     def sealed(self, base_offset: int) -> Segment | None:
         """The sealed segment that begins there, if it still exists."""
-        number = bisect_left(self._segments, base_offset, key=attrgetter("base_offset"))
-        sealed = self._open and number < len(self._segments) - 1
-        found = self._segments[number] if sealed else None
-        return found if found is not None and found.base_offset == base_offset else None
+        return self._segments.sealed(base_offset) if self._open else None
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -273,7 +259,7 @@ class Log:
             offset += header.record_count
         if stamped:
             self._unflushed += offset - self.end_offset
-            self._segment_for(total, now).append(stamped, offset, now)
+            self._segments.for_append(total, now).append(stamped, offset, now)
             if self.config.flush_records is not None:
                 if self._unflushed >= self.config.flush_records:
                     self.flush()
@@ -281,65 +267,33 @@ class Log:
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
-        if self._new_names:
-            try:
-                sync_directory(self.directory)
-            except OSError as error:
-                raise StorageError(f"{self.directory} cannot be flushed: {error}") from error
-            self._new_names = 0
-        for segment in self._dirty():
-            segment.flush()
+        self._segments.flush()
         self.durable, self._unflushed = self.end(), 0
 
     @property
     def dirty(self) -> bool:
         """Whether anything is not on disk yet and a flush could change that."""
-        return self._open and (self._new_names > 0 or bool(self._dirty())) and self._sound()
+        segments = self._segments
+        return (
+            self._open and (segments.new_names > 0 or bool(segments.dirty())) and segments.sound()
+        )
 
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
-        dirty = self._dirty()
+        dirty = self._segments.dirty()
         sizes = [(segment, segment.size) for segment in dirty]
-        return Flushing(duplicates(dirty), sizes, self.directory, self._new_names, self.end())
+        new_names = self._segments.new_names
+        return Flushing(duplicates(dirty), sizes, self.directory, new_names, self.end())
 
     def flushed(self, flushing: Flushing, error: OSError | None) -> None:
         """The flush of what was lent has ended so."""
-        sound = self._sound()
+        sound = self._segments.sound()
         if sound or error is not None:
             for segment, size in flushing.segments:
                 segment.flushed(size, error)
         if sound and error is None and self._open:
-            self._new_names = max(0, self._new_names - flushing.new_names)
+            self._segments.new_names -= min(self._segments.new_names, flushing.new_names)
             self.durable = flushing.end
-
-    def _dirty(self) -> list[Segment]:
-        return dirty_end(self._segments)
-
-    def _sound(self) -> bool:
-        """Whether no flush has failed of what is not on disk: the next would succeed, proving nothing."""
-        return all(segment.sound for segment in self._dirty())
-
-    def _segment_for(self, total: int, now: int) -> Segment:
-        """The segment for an append of so many bytes: the active one, or a new one after it."""
-        if not self._segments:
-            return self._roll()
-        active = self._segments[-1]
-        for segment in (active, *self._dirty()):
-            segment.require_sound()
-        too_long = active.size > 0 and active.size + total > self.config.segment_bytes
-        too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
-        began = active.began()
-        too_old = began is not None and now - began >= self.config.segment_age * 1000
-        return self._roll() if too_long or too_far or too_old else active
-
-    def _roll(self, base_offset: int | None = None) -> Segment:
-        base = self.end_offset if base_offset is None else base_offset
-        segment = Segment.create(self.directory, base, self.config, self._files)
-        self._new_names += 1
-        if self._segments:
-            self._segments[-1].seal()
-        self._segments.append(segment)
-        return segment
 
     # -- deleting -----------------------------------------------------------------------------------
 
@@ -353,8 +307,8 @@ class Log:
         count = expired(self._segments, self.config, now)
         if count:
             if count == len(self._segments):
-                self._roll()
-            self._drop(count)
+                self._segments.roll()
+            self._segments.drop(count)
 
     def delete_before(self, offset: int) -> None:
         """Give up all records before `offset`. Raises OffsetOutOfRange, StorageError.
@@ -374,26 +328,5 @@ class Log:
             raise disk_error(f"{self.directory}: nothing was deleted", error) from error
         self._begin = offset
         if offset == self.end_offset and self._segments[-1].size:
-            self._roll()
-        self._drop(self._below(offset))
-
-    def _below(self, offset: int) -> int:
-        """How many segments lie wholly before `offset`; the active one never does."""
-        return sum(segment.base_offset <= offset for segment in self._segments[1:])
-
-    def _drop(self, count: int) -> None:
-        """Take the first segments out of the log; their files go, the oldest first.
-
-        Their names are free when this returns: a later topic's files may soon have them.
-        """
-        dropped, self._segments = self._segments[:count], self._segments[count:]
-        if dropped:
-            logger.info(
-                "%s: deleting %d segments, up to offset %d",
-                *(self.name, count, self._segments[0].base_offset),
-            )
-            doomed = [path for segment in dropped for path in segment.remove()]
-            try:
-                self._remove(directories.put_aside(doomed))
-            except OSError as error:
-                logger.error("%s: files are left behind: %s", self.directory, error)
+            self._segments.roll()
+        self._segments.drop(self._segments.below(offset))

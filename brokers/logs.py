@@ -14,10 +14,11 @@ from folkmoot.brokers import directories
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
 from folkmoot.brokers.flushing import CleanEnd
-from folkmoot.brokers.log import Log, Remove
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.options import topic_config
+from folkmoot.brokers.segments import Remove
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,

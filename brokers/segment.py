@@ -11,9 +11,10 @@ from folkmoot.brokers.directories import LOG_SUFFIX
 from folkmoot.brokers.indexes import INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentIndexes
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.reading import BatchReader
 from folkmoot.brokers.times import highest_timestamp
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol.batch import HEADER_BYTES
 from folkmoot.protocol.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Segment:
         "_highest",
         "_indexes",
         "_log",
-        "_next",
+        "_reader",
         "base_offset",
         "end_offset",
     )
@@ -89,8 +90,7 @@ class Segment:
         self._ended: int | None = None
         # The highest timestamp, once it is known and no more batches come.
         self._highest: int | None = None
-        # Offset and position where the last read ended: the next one most often begins there.
-        self._next = (base_offset, 0)
+        self._reader = BatchReader(self._log, self._indexes, base_offset)
 
     @classmethod
     def create(
@@ -193,13 +193,13 @@ class Segment:
         self._files.use(self)
         self._refuse_damaged(offset)
         try:
-            return self._read(offset, max_bytes)
+            return self._reader.read(offset, max_bytes, self.end_offset)
         except CorruptBatch as error:
             logger.warning("%s: at offset %d: %s", self._log.path, offset, error)
-        self._next = (self.base_offset, 0)
+        self._reader.forget()
         self._indexes.rebuild()
         try:
-            return self._read(offset, max_bytes)
+            return self._reader.read(offset, max_bytes, self.end_offset)
         except CorruptBatch as error:
             self._find_damage(offset)
             self._refuse_damaged(offset)
@@ -223,51 +223,6 @@ class Segment:
                     break
             elif found[0].base_offset > offset:
                 break
-
-    def _read(self, offset: int, max_bytes: int) -> memoryview:
-        log = self._log
-        start = self._next[1] if self._next[0] == offset else self._indexes.locate(offset)
-        # One header more than asked for: with it the batch behind the last one can be recognised.
-        wanted = max(max_bytes, HEADER_BYTES) + HEADER_BYTES
-        view = log.read(wanted, start)
-        first = batch.read_header(view)
-        if not first.base_offset <= offset < first.next_offset:
-            raise CorruptBatch(f"position {start} holds offset {first.base_offset}, not {offset}")
-        if first.length > len(view):
-            view = log.read(first.length, start)
-            if first.length > len(view):
-                raise CorruptBatch(f"a batch of {first.length} bytes is cut off at {len(view)}")
-        if first.length >= max_bytes:
-            self._next = (first.next_offset, start + first.length)
-            return view[: first.length]
-        stop = log.stop(start)
-        if start + max_bytes >= stop:
-            if stop == log.size:
-                self._next = (self.end_offset, stop)
-            return view[: stop - start]
-        return view[: self._last_boundary(view, start, first, max_bytes)]
-
-    def _last_boundary(
-        self, view: memoryview, start: int, first: BatchHeader, max_bytes: int
-    ) -> int:
-        """Where the last whole batch within `max_bytes` of `view` ends, by index and a few headers.
-
-        More of the segment follows, so there is a batch behind; its header proves the boundary.
-        """
-        offset, position = self._indexes.offsets().at_position(start + max_bytes)
-        end = position - start
-        if end < first.length:
-            offset, end = first.next_offset, first.length
-        while True:
-            header = batch.read_header(view, end)
-            if header.base_offset != offset:
-                raise CorruptBatch(
-                    f"position {start + end} holds offset {header.base_offset}, not {offset}"
-                )
-            if end + header.length > max_bytes:
-                self._next = (offset, start + end)
-                return end
-            offset, end = header.next_offset, end + header.length
 
     def highest_timestamp(self) -> int:
         """The highest timestamp of all records. Raises StorageError."""
@@ -365,7 +320,7 @@ class Segment:
         if kept != log.damage:
             log.damage = kept
             save(log.path.with_suffix(DAMAGE_SUFFIX), kept)
-        self._next = (self.base_offset, 0)
+        self._reader.forget()
         if position < found or not found:
             # Without room for more, which is made when the segment is opened for appends.
             reserve, indexes.reserve = indexes.reserve, 0

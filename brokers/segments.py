@@ -1,0 +1,156 @@
+"""The segments of one log, in order: finding the right one, beginning a new one, giving up old ones."""
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Final, overload
+
+from folkmoot.brokers import directories
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.durable import sync_directory
+from folkmoot.brokers.flushing import dirty_end
+from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.segment import Segment
+from folkmoot.protocol.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+_MAX_RELATIVE_OFFSET: Final = 2**32 - 1
+
+Remove = Callable[[Sequence[Path]], None]
+
+
+class Segments(Sequence[Segment]):
+    """What a log is made of. Every segment ends where the next one begins; the last one is active.
+
+    `new_names` counts the files that were made since the directory was last flushed. Files given up
+    are renamed at once, so that a later segment may have their names, and removed by `remove`.
+
+    Owner: the log, on the broker's reactor thread.
+    """
+
+    __slots__ = ("_directory", "_files", "_list", "_remove", "config", "new_names")
+
+    def __init__(
+        self, directory: Path, config: LogConfig, files: OpenFiles, remove: Remove
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._remove = remove
+        self._list: list[Segment] = []
+        self.config = config
+        self.new_names = 0
+
+    @overload
+    def __getitem__(self, number: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Segment]: ...
+
+    def __getitem__(self, number: int | slice) -> Segment | list[Segment]:
+        return self._list[number]
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def find(self, found: Sequence[tuple[int, int]], damaged: Collection[int]) -> None:
+        """Take over what lies in the directory: base offset and size of each, in order."""
+        self._list = [
+            Segment(
+                *(self._directory, base, self.config, self._files),
+                size=size,
+                end_offset=end,
+                active=False,
+            )
+            for (base, size), (end, _) in pairwise(found)
+        ]
+        for base, size in found[-1:]:
+            self._list.append(Segment(self._directory, base, self.config, self._files, size=size))
+        for segment in self._list:
+            if segment.base_offset in damaged:
+                segment.load_damage()
+
+    # -- finding ------------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._list[-1].end_offset if self._list else 0
+
+    def containing(self, offset: int) -> Segment:
+        """The segment that an offset of the log belongs to."""
+        return self._list[bisect_right(self._list, offset, key=attrgetter("base_offset")) - 1]
+
+    def sealed(self, base_offset: int) -> Segment | None:
+        """The sealed segment that begins there, if there is one."""
+        number = bisect_left(self._list, base_offset, key=attrgetter("base_offset"))
+        found = self._list[number] if number < len(self._list) - 1 else None
+        return found if found is not None and found.base_offset == base_offset else None
+
+    def dirty(self) -> list[Segment]:
+        """Those that are not flushed yet."""
+        return dirty_end(self._list)
+
+    def sound(self) -> bool:
+        """Whether no flush has failed of what is not on disk: the next would succeed, proving nothing."""
+        return all(segment.sound for segment in self.dirty())
+
+    def below(self, offset: int) -> int:
+        """How many segments lie wholly before `offset`; the active one never does."""
+        return sum(segment.base_offset <= offset for segment in self._list[1:])
+
+    # -- changing -----------------------------------------------------------------------------------
+
+    def for_append(self, total: int, now: int) -> Segment:
+        """The segment for an append of so many bytes: the active one, or a new one after it."""
+        if not self._list:
+            return self.roll()
+        active = self._list[-1]
+        for segment in (active, *self.dirty()):
+            segment.require_sound()
+        too_long = active.size > 0 and active.size + total > self.config.segment_bytes
+        too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
+        began = active.began()
+        too_old = began is not None and now - began >= self.config.segment_age * 1000
+        return self.roll() if too_long or too_far or too_old else active
+
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Begin a new segment, at the log's end unless told otherwise. Raises StorageError."""
+        base = self.end_offset if base_offset is None else base_offset
+        segment = Segment.create(self._directory, base, self.config, self._files)
+        self.new_names += 1
+        if self._list:
+            self._list[-1].seal()
+        self._list.append(segment)
+        return segment
+
+    def flush(self) -> None:
+        """Return when all of them, and their names, are on disk. Raises StorageError."""
+        if self.new_names:
+            try:
+                sync_directory(self._directory)
+            except OSError as error:
+                raise StorageError(f"{self._directory} cannot be flushed: {error}") from error
+            self.new_names = 0
+        for segment in self.dirty():
+            segment.flush()
+
+    def drop(self, count: int) -> None:
+        """Take the first segments out of the log; their files go, the oldest first.
+
+        Their names are free when this returns: a later topic's files may soon have them.
+        """
+        dropped, self._list = self._list[:count], self._list[count:]
+        if dropped:
+            logger.info(
+                "%s: deleting %d segments, up to offset %d",
+                *(self._directory.name, count, self._list[0].base_offset),
+            )
+            doomed = [path for segment in dropped for path in segment.remove()]
+            try:
+                self._remove(directories.put_aside(doomed))
+            except OSError as error:
+                logger.error("%s: files are left behind: %s", self._directory, error)
