@@ -1,6 +1,5 @@
 """What the sender decides: which batch goes where, and when, and what an answer means. No I/O, no clock."""
 
-from collections import deque
 from collections.abc import Iterable
 from math import inf
 from random import Random
@@ -12,6 +11,7 @@ from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.partitioners import Partitioner
+from folkmoot.producers.queues import Queue
 from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
@@ -48,17 +48,6 @@ class Shipment(NamedTuple):
     request: ProduceRequest
     payloads: list[bytes]
     batches: list[Batch]
-
-
-class _Queue:
-    """A partition's batches in order; the last one grows until it is large enough or sealed."""
-
-    __slots__ = ("batches", "retry_at", "under_way")
-
-    def __init__(self) -> None:
-        self.batches: deque[Batch] = deque()
-        self.under_way: Batch | None = None
-        self.retry_at = -inf
 
 
 class Sender:
@@ -98,7 +87,7 @@ class Sender:
         self._view = view
         self._random = random
         self._codec = config.codec
-        self._queues: dict[TopicPartition, _Queue] = {}
+        self._queues: dict[TopicPartition, Queue] = {}
         self._partitioners: dict[str, Partitioner] = {}
         self._counts: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
@@ -195,7 +184,7 @@ class Sender:
 
     def shipments(self, now: float, *, hurry: bool = False) -> list[Shipment]:
         """What is to be sent now. Each must be followed by `sent` or `undeliverable`."""
-        ready: dict[str, list[tuple[TopicPartition, _Queue]]] = {}
+        ready: dict[str, list[tuple[TopicPartition, Queue]]] = {}
         for partition, queue in self._queues.items():
             if not queue.batches or queue.under_way is not None:
                 continue
@@ -237,7 +226,7 @@ class Sender:
         partition = TopicPartition(chunk.topic, number)
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = _Queue()
+            queue = self._queues[partition] = Queue()
         rank = 0
         full = self._config.batch_bytes
         # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
@@ -264,19 +253,10 @@ class Sender:
             place[0].callbacks.append(call)
             place[0].observed = True
 
-    def _ready_at(self, queue: _Queue, hurry: bool) -> float:
-        """When the first batch of the queue may be sent, as far as time decides it."""
-        head = queue.batches[0]
-        if (
-            hurry
-            or len(queue.batches) > 1
-            or head.is_sealed
-            or head.size >= self._config.batch_bytes
-        ):
-            return queue.retry_at
-        return max(queue.retry_at, head.opened_at + self._config.linger)
+    def _ready_at(self, queue: Queue, hurry: bool) -> float:
+        return queue.ready_at(self._config.linger, self._config.batch_bytes, hurry=hurry)
 
-    def _load(self, address: str, queues: list[tuple[TopicPartition, _Queue]]) -> Shipment:
+    def _load(self, address: str, queues: list[tuple[TopicPartition, Queue]]) -> Shipment:
         """One shipment from the front of `queues`; who is served goes to the end of the line."""
         batches: list[Batch] = []
         payloads: list[bytes] = []
@@ -303,7 +283,7 @@ class Sender:
         acks, timeout = self._config.wire_acks, self._config.request_timeout
         return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
 
-    def _sealed_head(self, partition: TopicPartition, queue: _Queue) -> bytes | None:
+    def _sealed_head(self, partition: TopicPartition, queue: Queue) -> bytes | None:
         """The bytes of the queue's first batch, made if this is its first attempt.
 
         One that cannot be written fails, and the one behind it takes its place; None if none is left.
@@ -351,7 +331,7 @@ class Sender:
         self._finish(batch, error)
         self._drop_if_empty(batch.topic_partition, queue)
 
-    def _drop_if_empty(self, partition: TopicPartition, queue: _Queue) -> None:
+    def _drop_if_empty(self, partition: TopicPartition, queue: Queue) -> None:
         if not queue.batches and queue.under_way is None:
             del self._queues[partition]
 
