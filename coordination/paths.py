@@ -8,6 +8,7 @@
 | /groups/<group>/plan                    | persistent | {"generation": 7, "members": […], "topics": {…}, "assignment": {…}} | any member, compare-and-set | members  |
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…"} | the owner, fenced by version | – |
+| /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
 | /schemas/counter                        | persistent | {"last": 3}                                                 | the same transaction | –                  |
@@ -22,6 +23,8 @@ from urllib.parse import quote
 BROKERS = "/brokers/ids"
 TOPICS = "/topics"
 GROUPS = "/groups"
+PRODUCERS = "/producers"
+PRODUCER_IDS = "/producers/ids"
 SCHEMA_IDS = "/schemas/ids"
 SCHEMA_TEXTS = "/schemas/texts"
 SCHEMA_COUNTER = "/schemas/counter"

@@ -50,6 +50,8 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_TIMESTAMP: Final = 2**61
 MAX_OFFSET: Final = 2**63 - 2
 NO_PRODUCER_ID: Final = -1
+MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+MAX_SEQUENCE: Final = 2**31 - 1
 
 _LEADER = struct.Struct(">qIiqI")
 _PRODUCER = struct.Struct(">BBHIIqqqhHiI")
@@ -59,6 +61,8 @@ _LENGTH = struct.Struct(">8xI")
 LEADER_BYTES: Final = _LEADER.size + _CRC.size
 HEADER_BYTES: Final = LEADER_BYTES + _CRC.size + _PRODUCER.size
 _CRC_START = LEADER_BYTES + _CRC.size
+_IDENTITY = struct.Struct(">qhHi")
+_IDENTITY_START = 64
 
 _CODEC_BITS = 0b111
 _TRANSACTIONAL = 1 << 3
@@ -94,6 +98,11 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def next_offset(self) -> int:
         return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last record that there was before compaction."""
+        return following_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def codec(self) -> int:
@@ -146,6 +155,22 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
         numbers = np.frombuffer(stamps, np.int64)
         return int(numbers.min()), int(numbers.max())
     return min(stamps), max(stamps)
+
+
+def following_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records behind; 0 follows MAX_SEQUENCE."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+def signed(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """A batch with the same records from another producer, or another place in what it sends.
+
+    For its producer, before anybody has accepted the batch.
+    """
+    data = bytearray(batch)
+    _IDENTITY.pack_into(data, _IDENTITY_START, producer_id, producer_epoch, 0, base_sequence)
+    _CRC.pack_into(data, LEADER_BYTES, crc32c(memoryview(data)[_CRC_START:]))
+    return bytes(data)
 
 
 def leader_part(

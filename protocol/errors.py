@@ -116,6 +116,24 @@ class DiskFull(StorageError):
     code = 15
 
 
+class OutOfOrderSequence(FolkmootError):
+    """A producer's batch does not follow the last one that the log has of it; it was not appended."""
+
+    code = 16
+
+
+class ProducerFenced(FolkmootError):
+    """A newer epoch of this producer has written to the partition; the batch was not appended."""
+
+    code = 17
+
+
+class UnknownProducer(FolkmootError):
+    """The log knows nothing (any more) of a producer that goes on in the middle; nothing was appended."""
+
+    code = 18
+
+
 # -- errors that arise in a client or a tool -------------------------------------------------------
 
 

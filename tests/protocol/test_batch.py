@@ -16,8 +16,10 @@ from folkmoot.protocol.batch import (
     check,
     columns_of,
     encode,
+    following_sequence,
     leader_part,
     records_of,
+    signed,
     split,
 )
 from folkmoot.protocol.codecs import Codec
@@ -189,3 +191,33 @@ def test_offsets_rise_within_random_sparse_batches() -> None:
         back = read(encode(columns)).offsets
         assert back == offsets
         assert all(earlier < later for earlier, later in pairwise(back))
+
+
+# -- producers ----------------------------------------------------------------------------------------
+
+
+def test_sequences_go_on_at_0_behind_the_highest() -> None:
+    highest = 2**31 - 1
+    assert following_sequence(0, 1) == 1
+    assert following_sequence(highest, 1) == 0
+    assert following_sequence(highest - 2, 5) == 2
+    batch = encode(
+        Columns(3, None, [b"a", b"b", b"c"], 0),
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=highest - 1,
+    )
+    assert check(batch).last_sequence == 0
+
+
+@golden_files
+def test_a_batch_signed_anew_has_the_same_records(golden: Golden) -> None:
+    batch = golden.path.read_bytes()
+    again = signed(batch, 2**40, 7, 2**31 - 1)
+    header = check(again)
+    identity = (header.producer_id, header.producer_epoch, header.base_sequence)
+    assert identity == (2**40, 7, 2**31 - 1)
+    assert read(again) == read(batch)
+    before = check(batch)
+    identity = (before.producer_id, before.producer_epoch, before.base_sequence)
+    assert signed(again, *identity) == batch

@@ -26,6 +26,9 @@ CODES = {
     13: "Overloaded",
     14: "StaleTopicId",
     15: "DiskFull",
+    16: "OutOfOrderSequence",
+    17: "ProducerFenced",
+    18: "UnknownProducer",
 }
 RETRIABLE = {3, 5, 11, 12, 13, 14, 15}
 

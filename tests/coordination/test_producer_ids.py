@@ -1,0 +1,123 @@
+"""Producer ids on a real ZooKeeper and on its twin: whatever dies or is lost, none is given twice."""
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain
+
+import pytest
+
+from folkmoot.coordination import paths, producer_ids
+from folkmoot.coordination.memory import MemoryZooKeeper
+from folkmoot.coordination.operations import Create, Operation, SessionLost, Set
+from folkmoot.coordination.questions import Malformed
+from folkmoot.coordination.store import Store, ensure, perform, run
+from folkmoot.coordination.zookeeper import connect
+from tests.coordination.steps import Steps
+from tests.schemas.stores import CountingStore, Loss
+
+Opener = Callable[[], Store]
+MOST_STEPS = 12
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
+    """Opens sessions with one ensemble, which are closed after the test."""
+    with ExitStack() as stack:
+        if request.param == "memory":
+            ensemble = MemoryZooKeeper()
+            make: Opener = ensemble.connect
+        else:
+            address = request.getfixturevalue("chroot")
+
+            def make() -> Store:
+                return connect(address, 10.0)
+
+        def opened() -> Store:
+            store = make()
+            stack.callback(store.close)
+            return store
+
+        yield opened
+
+
+def disjoint(blocks: list[range]) -> bool:
+    ids = list(chain.from_iterable(blocks))
+    return len(set(ids)) == len(ids)
+
+
+def test_blocks_follow_each_other(open_session: Opener) -> None:
+    store, other = open_session(), open_session()
+    assert run(store, producer_ids.take(10)) == range(10)
+    assert run(other, producer_ids.take(1)) == range(10, 11)
+    assert run(store, producer_ids.take(5)) == range(11, 16)
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
+def test_a_lost_reply_at_any_step_wastes_ids_at_most(open_session: Opener, executed: bool) -> None:
+    given = []
+    for lost in range(MOST_STEPS):
+        given.append(Steps(open_session()).run(producer_ids.take(3), lost, executed=executed))
+    assert all(len(block) == 3 for block in given)
+    assert disjoint(given)
+
+
+@pytest.mark.parametrize("laid_out", [True, False])
+def test_a_taker_that_dies_at_any_step_wastes_ids_at_most(laid_out: bool) -> None:
+    for step in range(MOST_STEPS):
+        ensemble = MemoryZooKeeper()
+        given = [run(ensemble.connect(), producer_ids.take(3))] if laid_out else []
+        dying = ensemble.connect()
+        ended = not Steps(dying).run_until(producer_ids.take(3), step)
+        ensemble.expire(dying)
+        given += [run(ensemble.connect(), producer_ids.take(3)) for _ in range(2)]
+        assert disjoint(given)
+        assert given[-1].stop <= 3 * (len(given) + 1)
+        if ended:
+            break
+    else:
+        pytest.fail("the verb takes more steps than this test looks at")
+
+
+def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+
+    def take(number: int) -> list[range]:
+        chance = random.Random(seed + number)
+
+        def lose(operation: Operation) -> Loss:
+            return chance.choice(("request", "reply")) if chance.random() < 0.05 else None
+
+        store = CountingStore(open_session(), lose)
+        return [run(store, producer_ids.take(chance.randrange(1, 5))) for _ in range(5)]
+
+    with ThreadPoolExecutor(20) as pool:
+        given = list(chain.from_iterable(pool.map(take, range(20))))
+    assert len(given) == 100
+    assert disjoint(given)
+
+
+def test_a_session_that_ends_midway_is_said() -> None:
+    ensemble = MemoryZooKeeper()
+    run(ensemble.connect(), producer_ids.take(1))
+    store = ensemble.connect()
+
+    def expire(operation: Operation) -> Loss:
+        if isinstance(operation, Set):
+            ensemble.expire(store)
+        return None
+
+    with pytest.raises(SessionLost):
+        run(CountingStore(store, expire), producer_ids.take(1))
+    assert run(ensemble.connect(), producer_ids.take(1)).start in (1, 2)
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"{}", b'{"next":-1}', b'{"next":9223372036854775807}'])
+def test_a_counter_that_others_have_scribbled_on_is_an_error(data: bytes) -> None:
+    store = MemoryZooKeeper().connect()
+    run(store, ensure(paths.PRODUCERS))
+    perform(store, Create(paths.PRODUCER_IDS, data))
+    with pytest.raises(Malformed, match=paths.PRODUCER_IDS):
+        run(store, producer_ids.take(1))
