@@ -294,7 +294,7 @@ class Sender:
                 return batch.payload
             try:
                 payload = batch.seal(self._codec)
-            except (FolkmootError, UnicodeError) as error:
+            except Exception as error:  # of any kind, want of memory too: the others are to be sent
                 queue.batches.popleft()
                 self._finish(batch, _unwritable(batch, error))
                 continue
@@ -361,11 +361,11 @@ class Sender:
         self.finished.append(batch)
 
 
-def _unwritable(batch: Batch, error: FolkmootError | UnicodeError) -> FolkmootError:
+def _unwritable(batch: Batch, error: Exception) -> FolkmootError:
     if isinstance(error, FolkmootError):
         return error
     failure = SerializationError(
-        f"{batch.count} records for {batch.topic_partition} cannot be written: {error}"
+        f"{batch.count} records for {batch.topic_partition} cannot be written: {error!r}"
     )
     failure.__cause__ = error
     return failure
