@@ -104,12 +104,20 @@ class ColumnReading:
                     chunks.append(chunk)
                     left = 0 if one else left - len(chunk)
                 remaining = deadline - time.monotonic()
-                is_over = bool(chunks) or remaining <= 0 or self._stopped
+                is_over = bool(chunks) or remaining <= 0 or self._stopped or self._is_wanted()
                 self._fetch(0.0 if is_over else min(remaining, TURN))
                 for partition, end in map(end_of, chunks):
-                    self._positions.of(partition).handed_out = end
+                    self._hand_out(partition, end)
             if is_over:
                 return chunks
+
+    def _hand_out(self, partition: TopicPartition, end: int) -> None:
+        """What was taken of a partition, up to `end`, is the application's now."""
+        self._positions.of(partition).handed_out = end
+
+    def _is_wanted(self) -> bool:
+        """Whether this thread has other things to do than to wait for records."""
+        return False
 
     # What the consumer itself does:
 

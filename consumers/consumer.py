@@ -175,15 +175,19 @@ class Consumer(ColumnReading):
     def __iter__(self) -> Iterator[Record]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
         while not self._stopped:
-            self._ask_for_more()
-            self._serve()
-            self._fetcher.check()
-            with self._fetcher.handing_out():
-                records = self._fetcher.take(self.config.max_poll_records)
-                self._fetch(0.0 if records else TURN)
-                self._lent = records or None
-            if records:
+            if records := self._lend():
                 yield from self._one_by_one(records)
+
+    def _lend(self) -> list[Record]:
+        """Records of one partition to be iterated over; none if none came within a turn."""
+        self._ask_for_more()
+        self._serve()
+        self._fetcher.check()
+        with self._fetcher.handing_out():
+            records = self._fetcher.take(self.config.max_poll_records)
+            self._fetch(0.0 if records else TURN)
+            self._lent = records or None
+        return records
 
     def _one_by_one(self, records: list[Record]) -> Iterator[Record]:
         """Records of one partition; what the group wants is served between any two of them.
@@ -212,12 +216,16 @@ class Consumer(ColumnReading):
 
     def _take_back(self) -> None:
         """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
+        if rest := self._recall():
+            self._fetcher.put_back(rest[0].topic_partition, rest)
+
+    def _recall(self) -> list[Record]:
+        """End the iteration over a batch. Returns what was not handed out of it."""
         records, self._lent = self._lent, None
-        if records is not None:
-            partition = records[0].topic_partition
-            handed_out = self._positions.of(partition).handed_out or 0
-            place = bisect_left(records, handed_out, key=lambda record: record.offset)
-            self._fetcher.put_back(partition, records[place:])
+        if records is None:
+            return []
+        handed_out = self._positions.of(records[0].topic_partition).handed_out or 0
+        return records[bisect_left(records, handed_out, key=lambda record: record.offset) :]
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
@@ -352,7 +360,7 @@ class Consumer(ColumnReading):
                 self._calling_back = False
 
     def _fetch(self, timeout: float) -> None:
-        self._fetcher.poll(0.0 if self._attention else timeout, self._bell)
+        self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._bell)
 
     def _wake(self) -> None:
         self._attention = True

@@ -63,7 +63,6 @@ from folkmoot.protocol.requests import (
 )
 
 log = logging.getLogger(__name__)
-
 _Taken = TypeVar("_Taken")
 
 FETCHES_IN_FLIGHT: Final = 4
@@ -118,12 +117,14 @@ class Fetcher:
         """Stop reading; what is buffered or in flight is thrown away."""
         self._readings.pop(partition, None)
         self._errors.pop(partition, None)
+        self._taken.pop(partition, None)
 
     def seek(self, partition: TopicPartition, place: int) -> None:
         """Go on at an offset, or at EARLIEST or LATEST. Raises NotAssigned."""
         reading = self._reading(partition)
         if not reading.pinned:
             reading.topic_id = ""
+        self._taken.pop(partition, None)
         self._start_at(reading, place)
 
     def seek_time(self, partition: TopicPartition, timestamp: int) -> None:
@@ -148,9 +149,8 @@ class Fetcher:
         return self._reading(partition).end
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start, and how things stand: what is buffered, and how far behind the
-        ends of the logs we are, as the last fetches saw them."""
-        return {**asdict(self.counters), **state_of(self._readings.values())}
+        """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""
+        return {**asdict(self.counters), **state_of(list(self._readings.values()))}
 
     def partitions(self) -> Iterable[TopicPartition]:
         return self._readings.keys()
@@ -209,10 +209,14 @@ class Fetcher:
         try:
             yield
         except BaseException:
-            for partition, (offset, since) in self._taken.items():
-                if (reading := self._readings.get(partition)) is not None:
-                    self._start_at(reading, offset, since)
+            self.read_again()
             raise
+
+    def read_again(self) -> None:
+        """Go back to before what was taken since the last block began."""
+        for partition, (offset, since) in self._taken.items():
+            self._start_at(self._readings[partition], offset, since)
+        self._taken.clear()
 
     def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
         """Take back the last of the records just taken, which were not handed out after all."""
@@ -366,8 +370,6 @@ class Fetcher:
                 log.debug("%s: %s", reading.partition, error)
             case _:
                 self._stick(reading, type(error)(reading.about(error)))
-
-    # -- details ----------------------------------------------------------------------------------
 
     def _start_at(self, reading: Reading, place: int, since: int | None = None) -> None:
         self._turns += 1

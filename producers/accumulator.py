@@ -59,11 +59,16 @@ class Accumulator:
         self._limit = buffer_bytes
         self._batch_bytes = batch_bytes
         self._ring = ring
+        self._told: Ring = lambda: None
         self._clock = clock or time.monotonic
         self._gated: dict[str, Chunk] = {}
         self._handed_in: list[Chunk] = []
         self._closed: FolkmootError | None = None
         self._number = 0
+
+    def listen(self, told: Ring) -> None:
+        """Have `told` called whenever the conditions are notified, under the lock, in any thread."""
+        self._told = told
 
     # -- callers' threads ---------------------------------------------------------------------------
 
@@ -110,24 +115,32 @@ class Accumulator:
     def admit(self, topic: str, max_block: float) -> Chunk:
         """The topic's open chunk, waiting for the topic to be known and for room. The lock is held."""
         begun = self._clock()
-        while True:
-            if self._closed is not None:
-                raise self._closed
-            if topic in self.chunks:
-                return self.chunks[topic]
-            refused_at, reason = self.refused.get(topic, (-inf, None))
-            if reason is not None and refused_at >= begun:
-                raise reason
-            if topic not in self.counts and topic not in self.wanted:
-                self.wanted.add(topic)
-                self._ring()
+        while not self.admits(topic, begun):
             left = begun + max_block - self._clock()
             if left <= 0:
-                raise self._too_late(topic, max_block)
+                raise self.too_late(topic, max_block)
             self.changed.wait(left)
+        return self.chunks[topic]
 
-    def _too_late(self, topic: str, max_block: float) -> FolkmootError:
-        """Why waiting ended without a chunk."""
+    def admits(self, topic: str, begun: float) -> bool:
+        """Whether the topic has an open chunk; if not, `changed` tells when to look again.
+
+        Raises why it will have none, as far as that became known since `begun`. The lock is held.
+        """
+        if self._closed is not None:
+            raise self._closed
+        if topic in self.chunks:
+            return True
+        refused_at, reason = self.refused.get(topic, (-inf, None))
+        if reason is not None and refused_at >= begun:
+            raise reason
+        if topic not in self.counts and topic not in self.wanted:
+            self.wanted.add(topic)
+            self._ring()
+        return False
+
+    def too_late(self, topic: str, max_block: float) -> FolkmootError:
+        """Why waiting ended without a chunk. The lock is held."""
         if topic in self.counts:
             return BufferFull(
                 f"{self.buffered} bytes are not acknowledged yet, and no room came within "
@@ -162,7 +175,7 @@ class Accumulator:
             self._closed = self._closed or reason
             self._gated.update(self.chunks)
             self.chunks.clear()
-            self.changed.notify_all()
+            self._notify()
 
     # -- the sender's thread ------------------------------------------------------------------------
 
@@ -177,14 +190,14 @@ class Accumulator:
                 self._renew(topic)
             self.counts[topic] = partitions
             self.wanted.discard(topic)
-            self.changed.notify_all()
+            self._notify()
 
     def refuse(self, topic: str, error: FolkmootError) -> None:
         """Tell who waits for this topic that it will not be known."""
         with self.lock:
             self.wanted.discard(topic)
             self.refused[topic] = (self._clock(), error)
-            self.changed.notify_all()
+            self._notify()
 
     def take(self, now: float, linger: float, *, everything: bool = False) -> list[Chunk]:
         """The chunks that are large enough, or have waited long enough; all if room is needed."""
@@ -228,6 +241,11 @@ class Accumulator:
                 self._gated.clear()
                 self.changed.notify_all()
             self.completed.notify_all()
+            self._told()
+
+    def _notify(self) -> None:
+        self.changed.notify_all()
+        self._told()
 
     @property
     def is_full(self) -> bool:

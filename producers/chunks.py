@@ -40,6 +40,7 @@ class Chunk:
             "headers",
             "keyless",
             "keys",
+            "placed",
         ),
         *(
             "number",
@@ -72,6 +73,7 @@ class Chunk:
         self.partitions: Partitions | None = None
         self.ranks: Partitions | None = None
         self.parts: dict[int, list[tuple[int, Batch, int]]] = {}
+        self.placed = False  # every record has its batch, which stays the same from then on
 
     def count(self) -> int:
         """Bring `size` up to date; returns what was added to it."""
@@ -116,6 +118,7 @@ class Chunk:
         self.partitions = np.zeros(count, dtype=np.int64)
         self.ranks = None
         self.parts = {0: [(0, batch, 0)]}
+        self.placed = True
         batch.fail(error)
         return batch
 
@@ -125,7 +128,7 @@ class Chunk:
 
     def whereabouts(self, index: int) -> tuple[Batch, int] | None:
         """The batch of the record at `index` and its position there; None as long as it has none."""
-        if self.partitions is None:
+        if self.partitions is None or not self.placed:
             return None
         if self.ranks is None:
             order = _stable_order(self.partitions)

@@ -78,16 +78,13 @@ class ColumnChunk(Chunk):
 
     def batches(self) -> "list[tuple[Batch, int, int]] | None":
         """Where its records went: batch, position of the first, how many; None while undecided."""
-        if self.partitions is None:
+        if not self.placed:
             return None
         found = []
-        for number, growing in list(self.parts.items()):
-            parts = list(growing)
+        for number, parts in self.parts.items():
             ranks = [rank for rank, _, _ in parts] + [self.counts[number]]
             for (_, batch, position), (first, after) in zip(parts, pairwise(ranks), strict=True):
                 found.append((batch, position, after - first))
-        if sum(count for _, _, count in found) < self.counted:
-            return None  # it is being divided at this moment
         return found
 
 

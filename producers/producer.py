@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from types import TracebackType
@@ -271,17 +271,20 @@ class Producer:
             raise ClosedError("the producer is not open: use it in a with block, or call start()")
         columns = Staging(values, keys, timestamps, headers, partition, _headers)
         chunks: list[ColumnChunk] = []
+        for chunk in self._parts(columns, topic, partition):
+            with self._lock:
+                self._accumulator.hand_in(chunk, self.config.max_block)
+            chunks.append(chunk)
+        return BatchDelivery(chunks, self._accumulator.completed)
+
+    def _parts(self, columns: Staging, topic: str, partition: int | None) -> Iterator[ColumnChunk]:
+        """What is handed in one by one, each when there is room."""
         count = self._partition_count(topic)
         if partition is not None:
             self._check_partition(topic, partition, count)
         config = self.config
         most = min(count * config.batch_bytes, config.buffer_bytes // 8)
-        completed = self._accumulator.completed
-        for chunk in columns.chunks(topic, completed, most, config.max_record_bytes):
-            with self._lock:
-                self._accumulator.hand_in(chunk, config.max_block)
-            chunks.append(chunk)
-        return BatchDelivery(chunks, completed)
+        return columns.chunks(topic, self._accumulator.completed, most, config.max_record_bytes)
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:
@@ -314,11 +317,14 @@ class Producer:
         target = accumulator.request_flush()
         with self._lock:
             done = accumulator.completed.wait_for(lambda: accumulator.settled >= target, timeout)
+        self._check_flushed(done, timeout)
+
+    def _check_flushed(self, done: bool, timeout: float | None) -> None:
+        """Raise what `flush` has to raise."""
         if not done:
-            raise FlushTimeout(
-                f"{accumulator.unacknowledged()} records are not acknowledged after {timeout:g} s"
-            )
-        failed = accumulator.take_failed()
+            left = self.unacknowledged()
+            raise FlushTimeout(f"{left} records are not acknowledged after {timeout:g} s")
+        failed = self._accumulator.take_failed()
         if failed and failed[0].error is not None:
             raise failed[0].error
 

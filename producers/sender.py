@@ -127,6 +127,7 @@ class Sender:
             return
         for partition, piece in chunk.divide(chosen):
             self._append(chunk, partition, piece)
+        chunk.placed = True
         self._hand_callbacks_on(chunk)
 
     def refuse(self, chunk: Chunk, error: FolkmootError) -> None:
