@@ -56,7 +56,7 @@ bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Run by hand after a change of the dependencies; what is installed changes only when somebody means it.
@@ -64,3 +64,6 @@ requirements:
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --quiet \
 	    --custom-compile-command 'make requirements' --output-file requirements-dev.txt
+	$(BIN)/uv pip compile benchmarks/requirements.in --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --quiet \
+	    --custom-compile-command 'make requirements' --output-file benchmarks/requirements.txt

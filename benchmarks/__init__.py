@@ -1,1 +1,1 @@
-"""Measurements. `make bench` runs them all; `make bench BENCH_ARGS=codec` those whose name fits."""
+"""Measurements against the systems that people use. `make bench` runs them all; see docs/performance.md."""

@@ -1,24 +1,122 @@
-"""Runs every `bench_*.py` beside this file, or those whose names contain an argument.
+"""`python -m benchmarks`: runs scenarios against the peers, prints tables, writes JSON and charts."""
 
-Each runs in its own process, so that none measures what another left behind.
-"""
-
-import subprocess
+import argparse
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import Final
+
+from benchmarks import machine, report
+from benchmarks.environment import BENCH
+from benchmarks.harness import FULL, QUICK, SMOKE, Context, Scale
+from benchmarks.peers import ALL, Peer, Unavailable
+from benchmarks.results import Report, Results
+
+FOLDER: Final = Path(__file__).parent
+LATEST: Final = FOLDER / "results" / "latest.json"
+SEED: Final = 4
 
 
-def main(wanted: list[str]) -> int:
-    names = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
-    chosen = [name for name in names if not wanted or any(part in name for part in wanted)]
-    if not chosen:
-        print(f"no benchmark fits; there are: {', '.join(names) or 'none'}", file=sys.stderr)
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(scenarios())} (default: all)"
+    )
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument("--quick", action="store_true", help="one short round of each, in minutes")
+    scale.add_argument(
+        "--smoke", action="store_true", help="Folkmoot alone, in seconds: does it still run?"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="counted rounds of each contender")
+    parser.add_argument(
+        "--seed", type=int, default=SEED, help="of the records (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--peers",
+        metavar="NAMES",
+        help=f"only these beside Folkmoot, of {', '.join(peer.name for peer in ALL[1:])}; or none",
+    )
+    parser.add_argument(
+        "--require-peers", action="store_true", help="fail if a peer cannot be run here"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where the JSON goes (default: results/)"
+    )
+    return parser.parse_args(arguments)
+
+
+def scenarios() -> list[str]:
+    """The names of the modules `bench_<name>.py`."""
+    return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["report"]:
+        return report.into_docs(LATEST)
+    args = parsed(arguments)
+    unknown = sorted(set(args.scenarios) - set(scenarios()))
+    if unknown:
+        print(f"no scenario {unknown[0]}; there are: {', '.join(scenarios())}", file=sys.stderr)
         return 2
-    failed = False
-    for name in chosen:
-        print(f"== {name}", flush=True)
-        failed |= subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode != 0
-    return int(failed)
+    scale = SMOKE if args.smoke else QUICK if args.quick else FULL
+    if args.rounds:
+        scale = replace(scale, rounds=args.rounds)
+    present, missing = prepared("none" if args.smoke else args.peers)
+    for reason in missing.values():
+        print(f"skipped {reason}", flush=True)
+    if missing and args.require_peers:
+        return 1
+    found = Report(
+        when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        command=" ".join(["python -m benchmarks", *arguments]),
+        seed=args.seed,
+        machine=machine.facts(),
+        versions=machine.versions(present.values()),
+        missing=missing,
+    )
+    for name in args.scenarios or scenarios():
+        found.scenarios.append(measured(name, present, scale, args.seed))
+    print(report.terminal(found))
+    output = args.output or (LATEST if scale is FULL else None)
+    if output is not None:
+        report.save(found, output)
+    return 0
+
+
+def prepared(wanted: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
+    """The peers that can be run here, Folkmoot first, and why the others cannot."""
+    names = None if wanted is None else {"folkmoot", *wanted.replace(",", " ").split()}
+    present: dict[str, Peer] = {}
+    missing: dict[str, str] = {}
+    for kind in ALL:
+        if names is not None and kind.name not in names:
+            continue
+        peer = kind()
+        try:
+            peer.prepare()
+            present[peer.name] = peer
+        except Unavailable as reason:
+            missing[peer.name] = f"{peer.title}: {reason}"
+    return present, missing
+
+
+def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Results:
+    """One scenario, in this process: its servers and clients are others."""
+    module = import_module(f"benchmarks.bench_{name}")
+    print(f"== {module.TITLE}", flush=True)
+    begun = time.monotonic()
+    # Beside the code, and not in /tmp, which may be memory and no disk.
+    BENCH.mkdir(exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
+    with Context(peers, scale, seed, work) as context:
+        results: Results = module.run(context)
+    results.seconds = time.monotonic() - begun
+    return results
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""Folkmoot's clients: record at a time, in columns, and as Arrow."""
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from benchmarks.clients.program import Parameters, Stopwatch, main, read_blobs, read_columns
+from folkmoot import Consumer, Producer
+
+WAIT: Final = 60.0
+ROWS: Final = 10_000
+
+
+def _producer(given: Parameters) -> Producer:
+    return Producer(
+        zookeeper=given["address"],
+        acks=1,
+        compression=given["compression"],
+        **given.get("options", {}),
+    )
+
+
+def produce(given: Parameters) -> None:
+    """`how`: "send", "columns" (lists), "arrow"."""
+    {"send": _send, "columns": _send_columns, "arrow": _send_arrow}[given["how"]](given)
+
+
+def _send(given: Parameters) -> None:
+    keys, values = read_columns(Path(given["records"]), given["count"])
+    topic, warm = given["topic"], given["warm"]
+    clock = Stopwatch()
+    with _producer(given) as producer:
+        send = producer.send
+        for key, value in zip(keys[:warm], values[:warm], strict=True):
+            send(topic, value, key)
+        producer.flush(WAIT)
+        rest = zip(keys[warm:], values[warm:], strict=True)
+        clock.start()
+        for key, value in rest:
+            send(topic, value, key)
+        producer.flush(WAIT)
+        clock.stop(len(values) - warm)
+
+
+def _send_columns(given: Parameters) -> None:
+    keys, values = read_columns(Path(given["records"]), given["count"])
+    topic, warm = given["topic"], given["warm"]
+    clock = Stopwatch()
+    with _producer(given) as producer:
+        producer.send_batch(topic, values[:warm], keys[:warm])
+        producer.flush(WAIT)
+        clock.start()
+        for start in range(warm, len(values), ROWS):
+            rows = slice(start, start + ROWS)
+            producer.send_batch(topic, values[rows], keys[rows])
+        producer.flush(WAIT)
+        clock.stop(len(values) - warm)
+
+
+def _send_arrow(given: Parameters) -> None:
+    keys, values = (
+        _array(lengths.tolist(), blob)
+        for lengths, blob in read_blobs(Path(given["records"]), given["count"])
+    )
+    topic, warm = given["topic"], given["warm"]
+    clock = Stopwatch()
+    with _producer(given) as producer:
+        producer.send_batch(topic, values.slice(0, warm), keys.slice(0, warm))
+        producer.flush(WAIT)
+        clock.start()
+        for start in range(warm, len(values), ROWS):
+            producer.send_batch(topic, values.slice(start, ROWS), keys.slice(start, ROWS))
+        producer.flush(WAIT)
+        clock.stop(len(values) - warm)
+
+
+def _array(lengths: list[int], blob: bytes) -> pa.Array:
+    """Binary, with 64-bit offsets: a column may be larger than 2 GB."""
+    import numpy as np
+
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(blob)]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
+def consume(given: Parameters) -> None:
+    """`how`: "records" (one object at a time), "poll" (lists of them), "columns", "arrow"."""
+    ways = {
+        "records": _iterate,
+        "poll": _poll,
+        "columns": _read_columns,
+        "arrow": _read_arrow,
+    }
+    topic, count = given["topic"], given["count"]
+    take = ways[given["how"]]
+    clock = Stopwatch()
+    with _consumer(given) as warm:
+        warm.assign(warm.partitions_of(topic))
+        take(warm, min(given["warm"], count))
+    with _consumer(given) as consumer:
+        partitions = consumer.partitions_of(topic)
+        clock.start()
+        consumer.assign(partitions)
+        taken, size = take(consumer, count)
+        clock.stop(taken, bytes=size)
+
+
+def _consumer(given: Parameters) -> Consumer:
+    return Consumer(zookeeper=given["address"], **given.get("options", {}))
+
+
+def _iterate(consumer: Consumer, count: int) -> tuple[int, int]:
+    taken = size = 0
+    for record in consumer:
+        size += len(record.value or b"")
+        taken += 1
+        if taken == count:
+            break
+    return taken, size
+
+
+def _poll(consumer: Consumer, count: int) -> tuple[int, int]:
+    taken = size = 0
+    while taken < count:
+        records = consumer.poll(WAIT, max_records=ROWS)
+        if not records:
+            break
+        for record in records:
+            size += len(record.value or b"")
+        taken += len(records)
+    return taken, size
+
+
+def _read_columns(consumer: Consumer, count: int) -> tuple[int, int]:
+    """Every value is there as an object, and looked at."""
+    taken = size = 0
+    for view in consumer.batches():
+        values = view.values
+        size += sum(map(len, values))  # type: ignore[arg-type]
+        taken += len(values)
+        if taken >= count:
+            break
+    return taken, size
+
+
+def _read_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
+    taken = size = 0
+    for batch in consumer.arrow():
+        size += batch.column("value").nbytes
+        taken += batch.num_rows
+        if taken >= count:
+            break
+    return taken, size
+
+
+if __name__ == "__main__":
+    main({"produce": produce, "consume": consume})

@@ -1,0 +1,156 @@
+"""Kafka's clients: confluent-kafka, which is librdkafka, in C.
+
+Settings, and why they are its best here: `delivery.report.only.error` spares it a callback for each
+record; the queue holds all that is sent at once, so that `produce` never waits; batches of up to 1 MB
+and 100,000 records, and a linger of 20 ms, fill them (5 ms, its default, and 100 ms were not faster).
+The consumer takes 10,000 records a call, fetches up to 50 MB a request and queues 1 GB.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, tell
+
+WAIT: Final = 60.0
+TAKE: Final = 10_000
+SERVE_EVERY: Final = 10_000
+
+
+def create(given: Parameters) -> None:
+    admin = AdminClient({"bootstrap.servers": given["address"]})
+    wanted = NewTopic(given["topic"], given["partitions"], 1)
+    admin.create_topics([wanted])[given["topic"]].result(WAIT)
+    # The controller answers before the broker leads.
+    deadline = time.monotonic() + WAIT
+    while len(_partitions(admin, given["topic"])) < given["partitions"]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topic {given['topic']} does not appear")
+        time.sleep(0.05)
+    tell("done")
+
+
+def delete(given: Parameters) -> None:
+    admin = AdminClient({"bootstrap.servers": given["address"]})
+    admin.delete_topics([given["topic"]])[given["topic"]].result(WAIT)
+    deadline = time.monotonic() + WAIT
+    while any(Path(given["data"]).glob(f"{given['topic']}-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    tell("done")
+
+
+def produce(given: Parameters) -> None:
+    """`produce()` for each record, with its key."""
+    keys, values = read_columns(Path(given["records"]), given["count"])
+    topic = given["topic"]
+    clock = Stopwatch()
+    failed: list[Any] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": given["address"],
+            "acks": 1,
+            "compression.type": given["compression"],
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "batch.num.messages": 100_000,
+            "queue.buffering.max.messages": 10_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+            "delivery.report.only.error": True,
+            "error_cb": failed.append,
+            # Kafka's murmur2, as Folkmoot's: librdkafka's own default is CRC32.
+            "partitioner": "murmur2_random",
+        }
+    )
+    warm = given["warm"]
+    for key, value in zip(keys[:warm], values[:warm], strict=True):
+        producer.produce(topic, value, key)
+    if producer.flush(WAIT):
+        raise TimeoutError("the warm-up was not acknowledged")
+    clock.start()
+    send, serve = producer.produce, producer.poll
+    for start in range(warm, len(values), SERVE_EVERY):
+        rows = slice(start, start + SERVE_EVERY)
+        for key, value in zip(keys[rows], values[rows], strict=True):
+            send(topic, value, key)
+        serve(0)
+    left = producer.flush(WAIT)
+    clock.stop(len(values) - warm)
+    if left or failed:
+        raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
+
+
+def _consumer(given: Parameters) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": given["address"],
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+            "fetch.message.max.bytes": 8_388_608,
+            "fetch.max.bytes": 52_428_800,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1_000_000,
+        }
+    )
+
+
+def consume(given: Parameters) -> None:
+    """`how`: "consume" takes many a call, "poll" one. Each record's value is looked at."""
+    topic, count = given["topic"], given["count"]
+    take = _by_batch if given["how"] == "consume" else _one_by_one
+    clock = Stopwatch()
+    warm = _consumer(given)
+    _assign_all(warm, topic)
+    take(warm, min(given["warm"], count))
+    warm.close()
+    consumer = _consumer(given)
+    _partitions(consumer, topic)
+    clock.start()
+    _assign_all(consumer, topic)
+    taken, size = take(consumer, count)
+    clock.stop(taken, bytes=size)
+    consumer.close()
+
+
+def _by_batch(consumer: Consumer, count: int) -> tuple[int, int]:
+    taken = size = 0
+    while taken < count:
+        messages = consumer.consume(TAKE, timeout=WAIT)
+        if not messages:
+            break
+        for message in messages:
+            if message.error():
+                raise KafkaException(message.error())
+            size += len(message.value())
+        taken += len(messages)
+    return taken, size
+
+
+def _one_by_one(consumer: Consumer, count: int) -> tuple[int, int]:
+    taken = size = 0
+    while taken < count:
+        message = consumer.poll(WAIT)
+        if message is None:
+            break
+        if message.error():
+            raise KafkaException(message.error())
+        size += len(message.value())
+        taken += 1
+    return taken, size
+
+
+def _assign_all(consumer: Consumer, topic: str) -> None:
+    partitions = _partitions(consumer, topic)
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+
+
+def _partitions(client: Any, topic: str) -> list[int]:
+    found = client.list_topics(topic, WAIT).topics[topic]
+    return [number for number, each in found.partitions.items() if each.leader >= 0]
+
+
+if __name__ == "__main__":
+    main({"create": create, "delete": delete, "produce": produce, "consume": consume})

@@ -1,0 +1,87 @@
+"""The near end of a client program: it says when it is ready, waits for the word, and tells its figures.
+
+One JSON object a line: the program writes `{"event": "ready"}`, reads a line, works, and writes
+`{"event": "done", ...}`. Nothing but the standard library is imported here.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+Parameters = Mapping[str, Any]
+Work = Callable[[Parameters], None]
+
+_WIDTH: Final = "I"
+
+
+def main(verbs: Mapping[str, Work]) -> None:
+    """Runs the verb that the first argument names, with the JSON of the second as its parameters."""
+    verb, parameters = sys.argv[1], json.loads(sys.argv[2])
+    verbs[verb](parameters)
+
+
+def tell(event: str, **facts: Any) -> None:
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+class Stopwatch:
+    """Time and own CPU time (all threads) since `start`, which waits for the word to begin."""
+
+    def start(self) -> None:
+        gc.collect()
+        tell("ready")
+        if not sys.stdin.readline():
+            os._exit(1)  # whoever measures is gone
+        self._cpu = time.process_time()
+        self._begun = time.perf_counter()
+
+    def stop(self, records: int, **facts: Any) -> None:
+        seconds = time.perf_counter() - self._begun
+        cpu = time.process_time() - self._cpu
+        tell("done", records=records, seconds=seconds, cpu=cpu, **facts)
+
+
+def write_columns(path: Path, keys: list[bytes], values: list[bytes]) -> None:
+    """Two columns as a file: a line of JSON, then lengths and bytes of each."""
+    blobs = []
+    sizes = []
+    for column in (keys, values):
+        lengths = array(_WIDTH, map(len, column)).tobytes()
+        blob = b"".join(column)
+        sizes.append([len(lengths), len(blob)])
+        blobs += [lengths, blob]
+    with path.open("wb") as file:
+        file.write(json.dumps(sizes).encode() + b"\n")
+        file.writelines(blobs)
+
+
+def read_columns(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
+    """The first `count` keys and values, each an object of its own, as an application has them."""
+    keys, values = (_cut(lengths, blob) for lengths, blob in read_blobs(path, count))
+    return keys, values
+
+
+def read_blobs(path: Path, count: int) -> Iterator[tuple["array[int]", bytes]]:
+    """Lengths and joined bytes of the first `count` keys, then of the values."""
+    with path.open("rb") as file:
+        sizes = json.loads(file.readline())
+        for lengths_size, blob_size in sizes:
+            lengths = array(_WIDTH)
+            lengths.frombytes(file.read(lengths_size))
+            if len(lengths) < count:
+                raise ValueError(f"{path} has {len(lengths)} records, not {count}")
+            rest = file.tell() + blob_size
+            del lengths[count:]
+            yield lengths, file.read(sum(lengths))
+            file.seek(rest)
+
+
+def _cut(lengths: "array[int]", blob: bytes) -> list[bytes]:
+    return [blob[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]

@@ -1,0 +1,144 @@
+"""What scenarios stand on: peers and servers, records, and rounds in alternation.
+
+A scenario is a module `bench_<name>.py` with `NAME`, `TITLE` and `run(context) -> Results`. It lists
+contenders, each a function that measures once; `alternate` lets them take turns, so that what the
+machine does meanwhile hits all of them alike: one round that is not counted (warm-up: JIT, caches,
+imports), then the counted ones, each in another order.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final, Self
+
+from benchmarks.peers import Peer, Server
+from benchmarks.programs import Outcome
+from benchmarks.records import RecordSets
+from benchmarks.results import Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is measured. One measurement aims at `seconds` at the speed that is expected."""
+
+    name: str
+    rounds: int
+    seconds: float
+    warm_up: bool = True
+
+
+FULL: Final = Scale(name="full", rounds=3, seconds=2.5)
+QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0)
+SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One measurement: the figure, and what is noted beside it."""
+
+    value: float
+    facts: Mapping[str, float]
+
+
+Measure = Callable[[], Sample]
+
+
+def rate_of(outcome: Outcome, **more: float) -> Sample:
+    """Records a second, with the client's and the servers' use beside it."""
+    return Sample(value=outcome.rate, facts={**outcome.facts(), **more})
+
+
+class Context:
+    """What a scenario is given. Used as `with`: at its end all servers are stopped, all data removed.
+
+    Servers are started when they are first asked for and live until the end of the scenario, so that
+    a JVM is warm and starting costs no round; between two measurements the idle ones wait for
+    requests. The main thread uses it.
+    """
+
+    def __init__(self, peers: Mapping[str, Peer], scale: Scale, seed: int, work: Path) -> None:
+        self.peers = peers
+        self.scale = scale
+        self.seed = seed
+        self.work = work
+        self.records = RecordSets(work / "records", seed)
+        self._servers: dict[str, Server] = {}
+        self._topics = 0
+
+    def has(self, peer: str) -> bool:
+        return peer in self.peers
+
+    def server(self, peer: str) -> Server:
+        """The scenario's server of a peer that is there."""
+        if peer not in self._servers:
+            server = self.peers[peer].server(self.work / peer)
+            server.start()
+            self._servers[peer] = server
+        return self._servers[peer]
+
+    def fresh_server(self, peer: str, name: str) -> Server:
+        """Another one with data of its own, for the caller to start and stop."""
+        return self.peers[peer].server(self.work / f"{peer}-{name}")
+
+    def new_topic(self, peer: str, partitions: int) -> str:
+        """An empty topic of a name not used before."""
+        self._topics += 1
+        topic = f"bench-{self._topics}"
+        self.server(peer).create_topic(topic, partitions)
+        return topic
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def alternate(
+        self, case: str, unit: str, contenders: Mapping[str, Measure], rounds: int | None = None
+    ) -> list[Cell]:
+        """All contenders in turn, round after round; one cell each. See the module's docstring."""
+        samples: dict[str, list[Sample]] = {name: [] for name in contenders}
+        counted = rounds or self.scale.rounds
+        names = list(contenders)
+        self.say(f"-- {case}")
+        for number in range(-1 if self.scale.warm_up else 0, counted):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                settle()
+                sample = contenders[name]()
+                if number >= 0:
+                    samples[name].append(sample)
+                mark = f"round {number + 1}" if number >= 0 else "warm-up"
+                self.say(f"   {mark}: {name}: {sample.value:,.0f} {unit}")
+        return [cell(case, name, unit, taken) for name, taken in samples.items()]
+
+    def __enter__(self) -> Self:
+        self.work.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in reversed(self._servers.values()):
+            try:
+                server.stop()
+            except Exception as error:
+                # The figures are taken, and all children die with this process.
+                print(f"stopping {type(server).__name__}: {error}", file=sys.stderr)
+        self._servers.clear()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def cell(case: str, contender: str, unit: str, samples: Sequence[Sample]) -> Cell:
+    """What several rounds of one contender come to."""
+    names: Iterable[str] = dict.fromkeys(name for sample in samples for name in sample.facts)
+    facts = {
+        name: median(sample.facts[name] for sample in samples if name in sample.facts)
+        for name in names
+    }
+    values = [sample.value for sample in samples]
+    return Cell(case=case, contender=contender, unit=unit, values=values, facts=facts)
+
+
+def settle() -> None:
+    """Have the disk take what earlier measurements left, so that it is not written during the next."""
+    os.sync()

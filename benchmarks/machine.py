@@ -1,0 +1,47 @@
+"""Facts about the machine and the software that a figure is worth nothing without."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from benchmarks.peers import Peer
+from benchmarks.programs import ROOT
+
+
+def facts() -> dict[str, str]:
+    """What the machine is, and how busy it was with other things before the run."""
+    return {
+        "processor": _line_of("/proc/cpuinfo", "model name"),
+        "cores": str(os.cpu_count()),
+        "memory": f"{_memory_gib():.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "commit": _commit(),
+        "load before": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def versions(peers: Iterable[Peer]) -> dict[str, Mapping[str, str]]:
+    return {peer.title: peer.versions() for peer in peers}
+
+
+def _line_of(path: str, name: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()

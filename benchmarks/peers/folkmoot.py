@@ -1,0 +1,92 @@
+"""Folkmoot itself: one broker as `folkmoot broker` runs it, and the ZooKeeper of `folkmoot dev`.
+
+Everything is at its defaults (zstd, acks=1, page cache), but what a scenario says.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import ClassVar, Final
+
+import folkmoot
+from benchmarks.peers.base import Peer, Server, disk_usage
+from folkmoot.console.java import find_java
+from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper import connect
+
+DELETE_TIMEOUT: Final = 30.0
+
+
+class FolkmootServer(Server):
+    python = sys.executable
+    module = "benchmarks.clients.folkmoot"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.cluster = EmbeddedCluster(directory, brokers=1)
+
+    @property
+    def address(self) -> str:
+        return self.cluster.zookeeper
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "broker-1"
+
+    def processes(self) -> Mapping[str, int]:
+        assert self.cluster.server is not None
+        return {"broker": self.cluster.brokers[0].pid, "ZooKeeper": self.cluster.server.pid}
+
+    def start(self) -> None:
+        if self.cluster.brokers and not self.cluster.brokers[0].is_running:
+            self.cluster.brokers[0].start()
+        else:
+            self.cluster.start()
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+    def kill(self) -> None:
+        self.cluster.brokers[0].kill()
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        store = connect(self.address, session_timeout=10.0)
+        try:
+            run(store, topics.create(topic, partitions, list(run(store, brokers.live())), {}))
+        finally:
+            store.close()
+
+    def delete_topic(self, topic: str) -> None:
+        store = connect(self.address, session_timeout=10.0)
+        try:
+            run(store, topics.delete(topic))
+        finally:
+            store.close()
+        deadline = time.monotonic() + DELETE_TIMEOUT
+        while self.stored_bytes(topic) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def stored_bytes(self, topic: str) -> int:
+        return sum(disk_usage(each, ".log") for each in self.data.glob(f"{topic}-*"))
+
+
+class FolkmootPeer(Peer):
+    name: ClassVar[str] = "folkmoot"
+    title: ClassVar[str] = "Folkmoot"
+
+    def prepare(self) -> None:
+        """It is what runs this."""
+
+    def versions(self) -> Mapping[str, str]:
+        return {
+            "Folkmoot": folkmoot.__version__,
+            "pyzmq": version("pyzmq"),
+            "ZooKeeper's Java": str(find_java().version),
+        }
+
+    def server(self, directory: Path) -> FolkmootServer:
+        return FolkmootServer(directory)

@@ -1,0 +1,199 @@
+"""Client programs as the harness sees them: started, told to go, watched, and listened to."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from benchmarks.measuring import Memory, Usage
+from folkmoot.console.children import TIED_TO_PARENT
+
+ROOT: Final = Path(__file__).parent.parent
+READY_TIMEOUT: Final = 120.0
+DONE_TIMEOUT: Final = 600.0
+STOP_TIMEOUT: Final = 5.0
+LAST_CHARACTERS: Final = 2000
+
+
+class ProgramFailed(Exception):
+    """A program ended early, or did not say in time what was waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a program told when it was done, and what it and the servers used meanwhile."""
+
+    records: int
+    seconds: float
+    client_cpu: float
+    client_memory: Memory
+    client_first: Memory
+    server_cpu: Mapping[str, float] = field(default_factory=dict)
+    server_memory: Mapping[str, Memory] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        return self.records / self.seconds
+
+    def facts(self) -> dict[str, float]:
+        """The side measures of a cell; CPU in seconds per million records, memory in bytes."""
+        millions = self.records / 1e6
+        return {
+            "client CPU": self.client_cpu / millions,
+            "server CPU": sum(self.server_cpu.values()) / millions,
+            "client memory": self.client_memory.resident,
+            # What it had when it was ready is mostly the records themselves.
+            "client growth": max(0, self.client_memory.resident - self.client_first.resident),
+            **{f"{name} RssAnon": peak.anonymous for name, peak in self.server_memory.items()},
+            **{f"{name} RSS": peak.resident for name, peak in self.server_memory.items()},
+        }
+
+
+class Program:
+    """One client process: `start`, `wait_ready`, `go`, `wait_done`; or `run`, which is all of it.
+
+    It speaks the lines of `clients/program.py` on its standard output and dies with this process.
+    What it writes to standard error goes to `log`. Only the thread that made it uses it, and that
+    must be the main one: Linux kills the child when the thread that made it ends.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.command = tuple(command)
+        self.log = log
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def start(self) -> None:
+        tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *self.command]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                tied,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+                start_new_session=True,
+            )
+
+    def hear(self, event: str, timeout: float) -> dict[str, Any]:
+        """The facts of the next line that tells of `event`; other lines are passed over."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line = self._line(deadline, event)
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(told, dict) and told.get("event") == event:
+                return told
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        self.hear("ready", timeout)
+
+    def go(self) -> None:
+        stdin = self._running().stdin
+        assert stdin is not None
+        try:
+            stdin.write(b"go\n")
+            stdin.flush()
+        except BrokenPipeError as error:
+            raise self._failure("ended before its start") from error
+
+    def wait_done(self, timeout: float = DONE_TIMEOUT) -> dict[str, Any]:
+        return self.hear("done", timeout)
+
+    def stop(self) -> None:
+        """Waits a little for it to end by itself, which it does when nobody speaks to it."""
+        process = self._process
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def run(self, servers: Mapping[str, int]) -> Outcome:
+        """From the start to the end; `servers` are the processes whose use is counted, too."""
+        with self:
+            self.wait_ready()
+            with Usage({**servers, "client": self.pid}) as usage:
+                self.go()
+                told = self.wait_done()
+            return outcome(told, usage)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and self._process is not None:
+            self._process.kill()
+        self.stop()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ProgramFailed(f"{self.command} was not started")
+        return self._process
+
+    def _line(self, deadline: float, wanted: str) -> bytes:
+        stdout: IO[bytes] | None = self._running().stdout
+        assert stdout is not None
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+                raise self._failure(f"did not say {wanted!r} in time")
+            more = os.read(stdout.fileno(), 65536)
+            if not more:
+                raise self._failure(f"ended before {wanted!r}")
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _failure(self, what: str) -> ProgramFailed:
+        said = self.log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
+        name = " ".join(self.command)[-300:]
+        return ProgramFailed(f"{name} {what}; its log {self.log} ends:\n{said}")
+
+
+def outcome(told: Mapping[str, Any], usage: Usage) -> Outcome:
+    """What a program told, with what was used; `usage` has its process as "client"."""
+    servers = [name for name in usage.cpu if name != "client"]
+    return Outcome(
+        records=told["records"],
+        seconds=told["seconds"],
+        # Its own clock leaves out what it does before and after; a tool that has none is counted whole.
+        client_cpu=told.get("cpu", usage.cpu["client"]),
+        client_memory=usage.peaks["client"],
+        client_first=usage.first["client"],
+        server_cpu={name: usage.cpu[name] for name in servers},
+        server_memory={name: usage.peaks[name] for name in servers},
+        told=told,
+    )
