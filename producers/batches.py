@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers, TopicPartition
+
+PACK_FROM: Final = 64
+"""So many records are worth packing: for fewer, lists are quicker to write and to read."""
 
 Stamps = npt.NDArray[np.int64]
 
@@ -137,7 +140,7 @@ class Batch:
 
 
 def _columns(pieces: list[Piece], count: int) -> Columns:
-    """All records of the pieces, packed as soon as one of them came as a column."""
+    """All records of the pieces, packed if they are many or one of them came as a column."""
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
     if all(isinstance(piece.values, Sequence) for piece in pieces):
@@ -145,6 +148,9 @@ def _columns(pieces: list[Piece], count: int) -> Columns:
         values = _listed([piece.values for piece in pieces])
         if keys.count(None) == count:
             keys = None
+        if count >= PACK_FROM:
+            keys = None if keys is None else Packed.of(keys)
+            values = Packed.of(values)
     else:
         values = Packed.joined([_packed(piece.values, 0) for piece in pieces])
         keys = Packed.joined([_packed(piece.keys, len(piece.values)) for piece in pieces])

@@ -140,7 +140,7 @@ def check_columns(columns: Columns) -> None:
 
 def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
     if isinstance(cells, Packed):
-        return (PACKED, cells.encode())
+        return (CONSTANT, cells[0]) if cells.is_constant() else (PACKED, cells.encode())
     return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
 
 

@@ -1,14 +1,17 @@
 """Columns as one run of bytes: keys and values with the lengths of their cells, timestamps as numbers.
 
 ```
-keys, values = width (1 byte: 1, 2 or 4) | length of each cell (width bytes, little-endian) … | all cells
-timestamps   = width (1 byte: 1, 2, 4 or 8) | delta of each row (width bytes, little-endian) …
+keys, values = form (1 byte) | lengths | all cells, back to back
+   form 0          all cells have one length: 4 bytes
+   form 1, 2, 4    the length of each cell, that many bytes wide
+   form + 128      the same, and the length whose bits are all ones is a nil
+timestamps   = width (1 byte: 1, 2, 4 or 8) | delta of each row (width bytes) …
 ```
 
-The length whose bits are all ones is a nil. Cells can be told apart without looking at each one, so
-Arrow and numpy take such a column as it lies; making a list of it costs about 1.7 times of what
-MessagePack's own list costs. Hence `send` writes lists and `send_batch` writes this. Timestamps are
-cheaper this way in every case, since numpy adds and subtracts the base of all of them at once.
+Little-endian, as Arrow and numpy have it, which take such a column as it lies: cells are told apart
+without looking at each one. As Python objects they are made in C, one at a time when they are asked
+for, or all at once where they have one length. Timestamps are cheaper this way in every case, since
+numpy adds and subtracts the base of all of them at once.
 """
 
 from array import array
@@ -23,6 +26,9 @@ from folkmoot.protocol.errors import CorruptBatch
 
 MAX_DELTA: Final = 2**62
 
+_SAME: Final = 0
+_NILS: Final = 0x80
+_SAME_START: Final = 5
 _TYPES: Final[dict[int, np.dtype[Any]]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<u2"),
@@ -32,23 +38,30 @@ _DELTAS: Final[dict[int, np.dtype[Any]]] = {**_TYPES, 8: np.dtype("<i8")}
 
 _Bytes = bytes | bytearray | memoryview
 Int64s = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 class Packed(Sequence[bytes | None]):
     """A sequence of cells; cell i is `data[offsets[i]:offsets[i + 1]]`, or None where `nulls` is true.
 
-    A slice of it shares all bytes. Immutable, as are the arrays given to it.
+    `size` is the one length of all cells where that is known and nothing is nil, else None. A slice
+    shares all bytes. Immutable, as are the arrays given to it.
     """
 
-    __slots__ = ("data", "nulls", "offsets")
+    __slots__ = ("data", "nulls", "offsets", "size")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, offsets: Int64s, data: _Bytes, nulls: npt.NDArray[np.bool_] | None = None
+        self,
+        offsets: Offsets,
+        data: _Bytes,
+        nulls: npt.NDArray[np.bool_] | None = None,
+        size: int | None = None,
     ) -> None:
         self.offsets = offsets
         self.data = data
         self.nulls = nulls
+        self.size = size
 
     @classmethod
     def of(cls, cells: Sequence[bytes | None]) -> Self:
@@ -60,8 +73,7 @@ class Packed(Sequence[bytes | None]):
             nulls = np.fromiter((cell is None for cell in cells), np.bool_, len(cells))
             cells = [cell or b"" for cell in cells]
             data = b"".join(cell or b"" for cell in cells)
-        lengths = np.fromiter(map(len, cells), np.int64, len(cells))  # type: ignore[arg-type]
-        return cls(ends(lengths), data, nulls)
+        return cls(ends(_lengths(cells)), data, nulls)  # type: ignore[arg-type]
 
     @classmethod
     def joined(cls, parts: Sequence["Packed"]) -> "Packed":
@@ -82,50 +94,76 @@ class Packed(Sequence[bytes | None]):
 
         Raises CorruptBatch.
         """
-        width = packed[0] if len(packed) else 0
+        form = packed[0] if len(packed) else -1
+        if form == _SAME and len(packed) >= _SAME_START:
+            size = int.from_bytes(packed[1:_SAME_START], "little")
+            _check_run(len(packed) - _SAME_START, count * size)
+            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+            return cls(offsets, packed[_SAME_START:], None, size)
+        width = form & ~_NILS
         start = 1 + count * width
-        if width not in _TYPES or len(packed) < start:
+        if form < 0 or width not in _TYPES or len(packed) < start:
             raise CorruptBatch(f"a packed column does not have the lengths of {count} cells")
-        lengths = np.frombuffer(packed[1:start], _TYPES[width]).astype(np.int64)
-        absent = lengths == (1 << 8 * width) - 1
+        lengths = np.frombuffer(packed, _TYPES[width], count, 1)
         nulls = None
-        if absent.any():
-            nulls = absent
-            lengths[absent] = 0
-        offsets = ends(lengths)
-        if offsets[-1] != len(packed) - start:
-            raise CorruptBatch(
-                f"a packed column has {len(packed) - start} bytes for cells of {offsets[-1]}"
-            )
+        if form & _NILS:
+            nulls = lengths == (1 << 8 * width) - 1
+            lengths = np.where(nulls, _TYPES[width].type(0), lengths)
+        _check_run(len(packed) - start, int(lengths.sum(dtype=np.int64)))
+        offsets = np.zeros(count + 1, np.int32)  # Arrow's; no body is longer
+        np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
         return cls(offsets, packed[start:], nulls)
 
     def encode(self) -> bytes:
         """What `decode` reads."""
         lengths = np.diff(self.offsets)
         longest = int(lengths.max())
+        if self.nulls is None and longest == int(lengths.min()):
+            return b"".join((bytes((_SAME,)), longest.to_bytes(4, "little"), self.run()))
         width = 1 if longest < 0xFF else 2 if longest < 0xFFFF else 4
+        form = width
         if self.nulls is not None:
-            lengths[self.nulls] = (1 << 8 * width) - 1
-        return b"".join((bytes((width,)), lengths.astype(_TYPES[width]).tobytes(), self.run()))
+            form |= _NILS
+            lengths = np.where(self.nulls, (1 << 8 * width) - 1, lengths)
+        return b"".join((bytes((form,)), lengths.astype(_TYPES[width]).tobytes(), self.run()))
+
+    def is_constant(self) -> bool:
+        """Whether all rows have one value. Columns that vary mostly differ at the ends."""
+        first = self[0]
+        if first != self[-1]:
+            return False
+        if self.nulls is not None:
+            return first is None and bool(self.nulls.all())
+        assert first is not None
+        run = self.run()
+        return len(run) == len(first) * len(self) and run == first * len(self)
 
     def run(self) -> memoryview:
         """The bytes of all cells, back to back."""
         return memoryview(self.data)[self.offsets[0] : self.offsets[-1]]
 
     def tolist(self) -> list[bytes | None]:
-        # Reading cell after cell costs a third of slicing: no pair of ends, no slice object.
         cells: list[bytes | None]
-        cells = list(map(BytesIO(self.run()).read, np.diff(self.offsets).tolist()))
+        if self.size:
+            cells = np.frombuffer(self.run(), np.dtype((np.void, self.size))).tolist()
+            return cells
+        cells = list(self._read())
         if self.nulls is not None:
             for position in np.flatnonzero(self.nulls).tolist():
                 cells[position] = None
         return cells
 
+    def _read(self) -> Iterator[bytes]:
+        # Reading cell after cell costs a third of slicing: no pair of ends, no slice object.
+        return map(BytesIO(self.run()).read, np.diff(self.offsets).tolist())
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[bytes | None]:
-        return iter(self.tolist())
+        if self.size or self.nulls is not None:
+            return iter(self.tolist())
+        return self._read()  # each made when it is asked for: its memory is still in the cache
 
     @overload
     def __getitem__(self, place: int) -> bytes | None: ...
@@ -140,7 +178,7 @@ class Packed(Sequence[bytes | None]):
                 raise ValueError("a packed column is sliced without a step")
             end = max(start, end)
             nulls = None if self.nulls is None else self.nulls[start:end]
-            return Packed(self.offsets[start : end + 1], self.data, nulls)
+            return Packed(self.offsets[start : end + 1], self.data, nulls, self.size)
         position = range(len(self))[place]
         if self.nulls is not None and self.nulls[position]:
             return None
@@ -151,6 +189,18 @@ class Packed(Sequence[bytes | None]):
 
     def __repr__(self) -> str:
         return f"Packed({self.tolist()!r})"
+
+
+def _lengths(cells: Sequence[bytes]) -> Int64s:
+    try:  # a fourth quicker than numpy, and nearly all cells are short
+        return np.frombuffer(bytes(map(len, cells)), np.uint8).astype(np.int64)
+    except ValueError:
+        return np.fromiter(map(len, cells), np.int64, len(cells))
+
+
+def _check_run(found: int, expected: int) -> None:
+    if found != expected:
+        raise CorruptBatch(f"a packed column has {found} bytes for cells of {expected}")
 
 
 def ends(lengths: Int64s) -> Int64s:
@@ -176,6 +226,4 @@ def decode_deltas(packed: memoryview, count: int, base: int) -> "array[int]":
     deltas = np.frombuffer(packed[1:], _DELTAS[width]).astype(np.int64)
     if width == 8 and not 0 <= int(deltas.min()) <= int(deltas.max()) <= MAX_DELTA:
         raise CorruptBatch("packed timestamps are outside their range")
-    stamps = array("q")
-    stamps.frombytes((deltas + base).tobytes())
-    return stamps
+    return array("q", (deltas + base).tobytes())

@@ -50,6 +50,12 @@ PACKED = Columns(
     values=Packed.of([b"x" * 300, None, b"", b"schluss"]),
     timestamps=array("q", [T + 700, T, T + 1, T + 2]),
 )
+PACKED_ALIKE = Columns(
+    count=3,
+    keys=Packed.of([b"k1", b"k2", b"k3"]),
+    values=Packed.of([b"one", b"two", b"six"]),
+    timestamps=array("q", [T, T + 1, T + 256]),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +125,7 @@ GOLDEN = [
     Golden(name="none-one-for-all", columns=ONE_FOR_ALL, codec=Codec.NONE, base_offset=8),
     Golden(name="none-packed", columns=PACKED, codec=Codec.NONE),
     Golden(name="zstd-packed", columns=PACKED, codec=Codec.ZSTD, base_offset=5),
+    Golden(name="none-packed-alike", columns=PACKED_ALIKE, codec=Codec.NONE),
     Golden(name="lz4-keys-headers", columns=ALL, codec=Codec.LZ4, producer=PRODUCER),
     Golden(name="gzip-keys-headers", columns=ALL, codec=Codec.GZIP, producer=PRODUCER),
     Golden(name="snappy-keys-headers", columns=ALL, codec=Codec.SNAPPY, producer=PRODUCER),

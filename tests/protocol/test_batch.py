@@ -55,11 +55,15 @@ def test_batches_written_long_ago_are_read_to_what_they_were_made_of(golden: Gol
 
 def spread(column: tuple[int, Any], count: int) -> list[Any]:
     tag, cells = column
-    if tag == 2 and len(cells) > 1 + count * cells[0]:
-        form = {1: "B", 2: "H", 4: "I"}[cells[0]]
-        lengths = struct.unpack_from(f"<{count}{form}", cells, 1)
-        rest = io.BytesIO(cells[1 + count * cells[0] :])
-        nil = 256 ** cells[0] - 1
+    if tag == 2:
+        width, nils = cells[0] & 127, cells[0] & 128
+        if width:
+            form = {1: "B", 2: "H", 4: "I"}[width]
+            lengths = struct.unpack_from(f"<{count}{form}", cells, 1)
+        else:
+            lengths = struct.unpack_from("<I", cells, 1) * count
+        rest = io.BytesIO(cells[1 + (count * width or 4) :])
+        nil = 256**width - 1 if nils else -1
         return [None if length == nil else rest.read(length) for length in lengths]
     return list(cells) if tag else [cells] * count
 
@@ -75,10 +79,11 @@ def test_a_second_reader_finds_the_same_in_the_golden_files(golden: Golden) -> N
     times = [made.timestamps] * made.count if isinstance(made.timestamps, int) else made.timestamps
     assert spread(values, made.count) == made.values
     assert spread(keys, made.count) == (made.keys or [None] * made.count)
-    deltas = spread(stamps, made.count)
     if stamps[0] == 2:
         form = {1: "B", 2: "H", 4: "I", 8: "q"}[stamps[1][0]]
         deltas = list(struct.unpack(f"<{made.count}{form}", stamps[1][1:]))
+    else:
+        deltas = spread(stamps, made.count)
     assert [fields["base_timestamp"] + delta for delta in deltas] == list(times)
     assert fields["max_timestamp"] == max(times)
     assert offsets == ([0, None] if made.offsets is None else [1, made.offsets])

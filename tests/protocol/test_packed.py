@@ -38,14 +38,39 @@ def test_parts_are_joined_with_their_nils() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "width"), [(0, 1), (254, 1), (255, 2), (65_534, 2), (65_535, 4), (70_000, 4)]
+    ("length", "width"), [(1, 1), (254, 1), (255, 2), (65_534, 2), (65_535, 4), (70_000, 4)]
 )
-def test_lengths_are_as_wide_as_the_longest_cell_needs(length: int, width: int) -> None:
-    cells = [b"", b"x" * length, None]
+@pytest.mark.parametrize("nil", [False, True])
+def test_lengths_are_as_wide_as_the_longest_cell_needs(length: int, width: int, nil: bool) -> None:
+    cells = [b"", b"x" * length, None if nil else b"y"]
     packed = Packed.of(cells).encode()
-    assert packed[0] == width
-    assert len(packed) == 1 + 3 * width + length
+    assert packed[0] == width + (128 if nil else 0)
+    assert len(packed) == 1 + 3 * width + length + (0 if nil else 1)
     assert Packed.decode(memoryview(packed), 3) == cells
+
+
+@pytest.mark.parametrize("length", [0, 1, 97, 70_000])
+def test_one_length_for_all_cells_is_said_once(length: int) -> None:
+    cells = [bytes([65 + number]) * length for number in range(3)]
+    packed = Packed.of(cells).encode()
+    assert packed == b"\0" + length.to_bytes(4, "little") + b"".join(cells)
+    again = Packed.decode(memoryview(packed), 3)
+    assert again == cells
+    assert {type(cell) for cell in again.tolist()} == {bytes}
+    assert list(again[1:]) == cells[1:]
+
+
+def test_iterating_gives_what_the_list_has() -> None:
+    for cells in ([b"a", b"bcd", b""], [b"ab", b"cd"], [b"", b""], [None, b"x"], [None]):
+        packed = Packed.decode(memoryview(Packed.of(cells).encode()), len(cells))
+        assert list(iter(packed)) == packed.tolist() == cells
+
+
+def test_a_column_of_one_value_is_known() -> None:
+    for cells in ([b"ab"] * 3, [None] * 2, [b""] * 2, [b"x"]):
+        assert Packed.of(cells).is_constant()
+    for cells in ([b"ab", b"ba", b"ab"], [None, b""], [b"", None, b""], [b"a", b"aa", b"a"]):
+        assert not Packed.of(cells).is_constant()
 
 
 def test_cells_are_read_without_copying_them() -> None:
@@ -56,9 +81,18 @@ def test_cells_are_read_without_copying_them() -> None:
 
 
 def test_lengths_that_do_not_fit_the_bytes_are_corrupt() -> None:
-    wire = Packed.of([b"abc", b"def"]).encode()
-    for wrong in (wire[:-1], wire + b"x", wire[:2], b""):
+    for cells in ([b"abc", b"def"], [b"abc", b"de"], [b"abc", None]):
+        wire = Packed.of(cells).encode()
+        for wrong in (wire[:-1], wire + b"x", wire[:2], b"", b"\x03" + wire[1:]):
+            with pytest.raises(CorruptBatch):
+                Packed.decode(memoryview(wrong), 2)
         with pytest.raises(CorruptBatch):
-            Packed.decode(memoryview(wrong), 2)
+            Packed.decode(memoryview(wire), 3)
+
+
+def test_lengths_whose_sum_would_overflow_are_corrupt() -> None:
+    wire = b"\x04" + b"\xff\xff\xff\xff" + b"\x04\0\0\0" + b"abc"
     with pytest.raises(CorruptBatch):
-        Packed.decode(memoryview(wire), 3)
+        Packed.decode(memoryview(wire), 2)
+    with pytest.raises(CorruptBatch):
+        Packed.decode(memoryview(b"\0\xff\xff\xff\xffabc"), 2)
