@@ -61,16 +61,23 @@ def test_one_length_for_all_cells_is_said_once(length: int) -> None:
 
 
 def test_iterating_gives_what_the_list_has() -> None:
-    for cells in ([b"a", b"bcd", b""], [b"ab", b"cd"], [b"", b""], [None, b"x"], [None]):
+    columns: list[list[bytes | None]]
+    columns = [[b"a", b"bcd", b""], [b"ab", b"cd"], [b"", b""], [None, b"x"], [None]]
+    for cells in columns:
         packed = Packed.decode(memoryview(Packed.of(cells).encode()), len(cells))
         assert list(iter(packed)) == packed.tolist() == cells
 
 
-def test_a_column_of_one_value_is_known() -> None:
-    for cells in ([b"ab"] * 3, [None] * 2, [b""] * 2, [b"x"]):
-        assert Packed.of(cells).is_constant()
-    for cells in ([b"ab", b"ba", b"ab"], [None, b""], [b"", None, b""], [b"a", b"aa", b"a"]):
-        assert not Packed.of(cells).is_constant()
+@pytest.mark.parametrize("cells", [[b"ab"] * 3, [None] * 2, [b""] * 2, [b"x"]])
+def test_a_column_of_one_value_is_known(cells: list[bytes | None]) -> None:
+    assert Packed.of(cells).is_constant()
+
+
+@pytest.mark.parametrize(
+    "cells", [[b"ab", b"ba", b"ab"], [None, b""], [b"", None, b""], [b"a", b"aa", b"a"]]
+)
+def test_a_column_of_several_values_is_no_constant(cells: list[bytes | None]) -> None:
+    assert not Packed.of(cells).is_constant()
 
 
 def test_cells_are_read_without_copying_them() -> None:
