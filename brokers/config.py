@@ -63,6 +63,12 @@ class LogConfig:
     flush_interval: float | None = None
     """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
 
+    producer_id_expiry: float = DAY
+    """A producer is forgotten of which nothing came for so many seconds; more than it tries again for."""
+
+    max_producers: int = 10_000
+    """So many producers are remembered per partition, those that wrote last; 300 bytes and more each."""
+
     def __post_init__(self) -> None:
         _check_whole("segment_bytes", self.segment_bytes, 512, MAX_SEGMENT_BYTES)
         _check_seconds("segment_age", self.segment_age, 0.001, FOREVER)
@@ -74,6 +80,8 @@ class LogConfig:
             _check_seconds("retention", self.retention, 0.001, FOREVER)
         if self.retention_bytes is not None:
             _check_whole("retention_bytes", self.retention_bytes, 0, 2**62)
+        _check_seconds("producer_id_expiry", self.producer_id_expiry, 1.0, FOREVER)
+        _check_whole("max_producers", self.max_producers, 1, 1_000_000)
         _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
         _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
 

@@ -4,6 +4,7 @@
 <data>/<topic>-<partition>/topic-id                 served
                            start-offset             the first offset not given up, if any was
                            <20 digits>.log …        segments (see Segment)
+                           <20 digits>.snapshot     producers, as of that offset (see ProducerMemory)
                          <20 digits>.log.deleted …  given up: removed at start, if not before
 <data>/<topic>-<partition>.<topic id>.creating/     not finished: removed at start
 <data>/<topic>-<partition>.<topic id>.deleted/      given up: removed at start, if not before
@@ -30,6 +31,7 @@ from folkmoot.protocol.records import TopicPartition
 TOPIC_ID_FILE: Final = "topic-id"
 START_FILE: Final = "start-offset"
 LOG_SUFFIX: Final = ".log"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
 _CREATING = ".creating"
 _DELETED = ".deleted"
 _MAX_FILE_NAME = 255
@@ -37,7 +39,9 @@ _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SERVED = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,4})")
 _SEGMENT_FILE = re.compile(
-    r"(?P<base>[0-9]{20})" + f"(?P<kind>{re.escape(LOG_SUFFIX)}|{re.escape(DAMAGE_SUFFIX)})"
+    r"(?P<base>[0-9]{20})(?P<kind>"
+    + "|".join(map(re.escape, (LOG_SUFFIX, DAMAGE_SUFFIX, SNAPSHOT_SUFFIX)))
+    + ")"
 )
 
 
@@ -74,11 +78,14 @@ class Files(NamedTuple):
     """Whether records were given up, so that `load_start` tells more."""
     doomed: list[Path]
     """What `put_aside` left."""
+    snapshots: list[int]
+    """The offsets of the snapshots of producers, in order."""
 
 
 def partition_files(directory: Path) -> Files:
     """List a partition's directory. Raises OSError."""
     segments, damaged, has_start, doomed = [], set(), False, []
+    snapshots: list[int] = []
     with os.scandir(directory) as files:
         for file in files:
             match = _SEGMENT_FILE.fullmatch(file.name)
@@ -88,9 +95,11 @@ def partition_files(directory: Path) -> Files:
                     doomed.append(Path(file.path))
             elif match["kind"] == DAMAGE_SUFFIX:
                 damaged.add(int(match["base"]))
+            elif match["kind"] == SNAPSHOT_SUFFIX:
+                snapshots.append(int(match["base"]))
             else:
                 segments.append((int(match["base"]), file.stat().st_size))
-    return Files(sorted(segments), damaged, has_start, doomed)
+    return Files(sorted(segments), damaged, has_start, doomed, sorted(snapshots))
 
 
 def load_start(directory: Path) -> int:

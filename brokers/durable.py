@@ -28,6 +28,14 @@ def write_checked(path: Path, data: bytes) -> None:
     write_whole(path, b"%08x\n%b" % (crc32c(data), data))
 
 
+def replace_checked(path: Path, data: bytes) -> None:
+    """As `write_checked`, but not on disk on return: after a power cut it may be missing or torn,
+    which `read_checked` tells. Raises OSError."""
+    new = path.with_name(path.name + _NEW_SUFFIX)
+    new.write_bytes(b"%08x\n%b" % (crc32c(data), data))
+    new.replace(path)
+
+
 def read_checked(path: Path) -> bytes | None:
     """What `write_checked` wrote; None if the file is missing or is not that. Raises OSError."""
     try:

@@ -8,19 +8,16 @@ from typing import Any, Final, NamedTuple
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.parked import ParkedRequests
-from folkmoot.brokers.produced import check_produced
+from folkmoot.brokers.produced import Duplicate, Fresh
 from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
-    BatchTooLarge,
-    CorruptBatch,
     FolkmootError,
     InvalidRequest,
     NotLeader,
     StaleTopicId,
     StorageError,
     UnknownServerError,
-    UnsupportedCodec,
 )
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import (
@@ -180,46 +177,35 @@ def _append(
     """Append to one partition by one write; a batch that cannot be taken does not hold up others."""
     results: dict[int, ProduceResult] = {}
     target: Log | None = None
-    good: dict[int, memoryview] = {}
+    mine: list[int] = []
     for number, entry in entries.items():
         try:
             target = context.leading(entry)
-            good[number] = batches[number]
+            mine.append(number)
         except FolkmootError as error:
             results[number] = _not_produced(entry, error, context)
     if target is None:
         return results
+    fresh: dict[int, Fresh] = {}
     try:
-        offsets = _append_what_is_good(target, good, results, entries, now, context)
+        admitted = target.admit([batches[number] for number in mine])
+        for number, each in zip(mine, admitted, strict=True):
+            if isinstance(each, Fresh):
+                fresh[number] = each
+            elif isinstance(each, Duplicate):
+                results[number] = ProduceResult(*partition, 0, "", each.base_offset, now.wall)
+            else:
+                results[number] = _not_produced(entries[number], each, context)
+        offsets = target.write(list(fresh.values()), now=now.wall, leader_epoch=LEADER_EPOCH)
     except FolkmootError as error:
-        for number in good:
-            results[number] = _not_produced(entries[number], error, context)
-        return results
-    for number, offset in zip(good, offsets, strict=True):
-        results[number] = ProduceResult(*partition, 0, "", offset, now.wall)
-    context.parked.appended(partition, sum(map(len, good.values())))
-    return results
-
-
-def _append_what_is_good(
-    target: Log,
-    good: dict[int, memoryview],
-    results: dict[int, ProduceResult],
-    entries: Mapping[int, ProduceEntry],
-    now: Now,
-    context: Context,
-) -> list[int]:
-    """Append all, or, if some are not fit to be appended, the others; `good` is left with those."""
-    try:
-        return target.append(list(good.values()), now=now.wall, leader_epoch=LEADER_EPOCH)
-    except _UNFIT:
-        for number, data in list(good.items()):
-            try:
-                check_produced(data, target.config.max_batch_bytes)
-            except _UNFIT as error:
+        for number in mine:
+            if number not in results:
                 results[number] = _not_produced(entries[number], error, context)
-                del good[number]
-    return target.append(list(good.values()), now=now.wall, leader_epoch=LEADER_EPOCH)
+        return results
+    for number, offset in zip(fresh, offsets, strict=True):
+        results[number] = ProduceResult(*partition, 0, "", offset, now.wall)
+    context.parked.appended(partition, sum(each.header.length for each in fresh.values()))
+    return results
 
 
 def _not_produced(entry: ProduceEntry, error: FolkmootError, context: Context) -> ProduceResult:
@@ -323,8 +309,6 @@ def _code(error: FolkmootError) -> int:
 
 
 _Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Wait | None]
-
-_UNFIT: Final = (BatchTooLarge, CorruptBatch, InvalidRequest, UnsupportedCodec)
 
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     HelloRequest: _hello,

@@ -103,6 +103,13 @@ class SegmentIndexes:
                 return header.base_offset
         raise CorruptBatch(f"{self._log.path}: no batch is as late as its time index says")
 
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
+        index = self.offsets()
+        for header, _ in self._headers(index.stretch(offset)[1], index.entries):
+            if header.base_offset >= offset:
+                yield header
+
     # -- following the log --------------------------------------------------------------------------
 
     def offer(self, offset: int, position: int, highest: int) -> None:

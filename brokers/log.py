@@ -11,13 +11,18 @@ from folkmoot.brokers.directories import load_start, partition_files, save_start
 from folkmoot.brokers.flushing import CleanEnd, Flushing, duplicates
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
-from folkmoot.brokers.produced import check_produced
+from folkmoot.brokers.produced import Admitted, Duplicate, Fresh, admit, stamp
+from folkmoot.brokers.producer_memory import ProducerMemory
 from folkmoot.brokers.retention import expired
-from folkmoot.brokers.segment import Segment, Stamped
+from folkmoot.brokers.segment import Segment
 from folkmoot.brokers.segments import Remove, Segments
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import LEADER_BYTES
-from folkmoot.protocol.errors import BatchTooLarge, ClosedError, OffsetOutOfRange, StorageError
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    ClosedError,
+    FolkmootError,
+    OffsetOutOfRange,
+    StorageError,
+)
 from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -34,10 +39,12 @@ class Log:
     `durable`, never given twice. Every batch was compared with its checksum when it came in. Only the
     last segment is appended to; it is never left while its end is in doubt.
 
-    Append. All batches of a call are checked first, then stamped with offset, leader epoch and the
-    append time `now` (ms; there is no clock here), then written by one call into one segment: all of
+    Append. `admit` looks at each batch (checksum, size, and by its header whether its producer sent
+    it before, or too early). Those that are fresh are then stamped with offset, leader epoch and the
+    append time `now` (ms; there is no clock here), and written by one call into one segment: all of
     them are in the log or none is. A call is never divided, so a segment may exceed `segment_bytes`
-    by one call if that alone is larger.
+    by one call if that alone is larger. What is known of producers changes when a batch is in the
+    log, never before (see Producers, ProducerMemory).
 
     Open. `start` lists the directory and, unless a CleanEnd proves that the log was closed in order,
     checks what lies behind `durable`: everything before was on disk when it was last flushed. Files
@@ -49,6 +56,7 @@ class Log:
 
     __slots__ = (
         "_begin",
+        "_memory",
         "_open",
         "_remove",
         "_segments",
@@ -80,6 +88,7 @@ class Log:
         self._segments = Segments(
             self.directory, config, OpenFiles() if files is None else files, remove
         )
+        self._memory = ProducerMemory(self.directory, self._segments)
         self.durable: CleanEnd | None = None
 
     @property
@@ -100,7 +109,7 @@ class Log:
         was once known to be on disk, is checked. Raises StorageError.
         """
         try:
-            found, damaged, has_start, doomed = partition_files(self.directory)
+            found, damaged, has_start, doomed, snapshots = partition_files(self.directory)
             self._begin = load_start(self.directory) if has_start else 0
             self._remove(doomed)
         except OSError as error:
@@ -115,6 +124,7 @@ class Log:
         self._open = True
         self._skip_lost(max(self._begin, 0 if durable is None else durable.end_offset))
         self._segments.drop(self._segments.below(self._begin))
+        self._memory.start(snapshots)
 
     def _recover(self, durable: CleanEnd | None) -> None:
         """Check what may not have been on disk: all behind `durable`."""
@@ -148,6 +158,7 @@ class Log:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
         try:
             self.flush()
+            self._memory.save(self.end_offset)
         finally:
             self.abandon()
         return self.end()
@@ -238,32 +249,63 @@ class Log:
     # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
-        """Append a producer's batches; returns the base offset of each.
+        """Append a producer's batches, all or none; returns the base offset of each.
 
-        Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec and StorageError; then
-        nothing was appended.
+        Raises what `admit` refuses any of them with, and as `write` does.
+        """
+        fresh, offsets = [], []
+        for admitted in self.admit(batches):
+            if isinstance(admitted, FolkmootError):
+                raise admitted
+            offsets.append(admitted.base_offset if isinstance(admitted, Duplicate) else None)
+            if isinstance(admitted, Fresh):
+                fresh.append(admitted)
+        given = iter(self.write(fresh, now=now, leader_epoch=leader_epoch))
+        return [next(given) if offset is None else offset for offset in offsets]
+
+    def admit(self, batches: Sequence[_Bytes]) -> list[Admitted]:
+        """For each of a producer's batches: that it may be written, was before, or why it is refused.
+
+        Refused are: CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec,
+        OutOfOrderSequence, ProducerFenced, UnknownProducer, Overloaded. Raises StorageError.
         """
         self._require_open()
-        headers = [check_produced(data, self.config.max_batch_bytes) for data in batches]
-        total = sum(header.length for header in headers)
+        admitted = admit(batches, self.config.max_batch_bytes, self._memory.producers())
+        if any(isinstance(each, Duplicate) for each in admitted):
+            self._flush_by_count()  # if that is what failed after the original was written
+        return admitted
+
+    def write(self, batches: Sequence[Fresh], *, now: int, leader_epoch: int) -> list[int]:
+        """Append batches that were just admitted; returns the base offset of each.
+
+        Raises BatchTooLarge, StorageError; then nothing was appended, or it is not known to be on
+        disk where `flush_records` asks for that.
+        """
+        if not batches:
+            return []
+        total = sum(fresh.header.length for fresh in batches)
         if total > MAX_SEGMENT_BYTES:
             raise BatchTooLarge(
                 f"batches of {total} bytes exceed the {MAX_SEGMENT_BYTES} of a call"
             )
-        offset = self.end_offset
-        stamped = []
-        for data, header in zip(batches, headers, strict=True):
-            leader = batch.leader_part(offset, header.length, leader_epoch, now)
-            rest = memoryview(data)[LEADER_BYTES:]
-            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
-            offset += header.record_count
-        if stamped:
-            self._unflushed += offset - self.end_offset
-            self._segments.for_append(total, now).append(stamped, offset, now)
-            if self.config.flush_records is not None:
-                if self._unflushed >= self.config.flush_records:
-                    self.flush()
+        begin = self.end_offset
+        end = begin + sum(fresh.header.record_count for fresh in batches)
+        segment = self._segments.for_append(total, now)
+        if not segment.size:
+            self._memory.save(0 if self.durable is None else self.durable.end_offset)
+        stamped = stamp(batches, begin, leader_epoch, now)
+        segment.append(stamped, end, now)
+        producers = self._memory.producers()
+        for fresh, each in zip(batches, stamped, strict=True):
+            producers.note(fresh.header, each.base_offset)
+        self._memory.noted(len(batches))
+        self._unflushed += end - begin
+        self._flush_by_count()
         return [each.base_offset for each in stamped]
+
+    def _flush_by_count(self) -> None:
+        if self.config.flush_records is not None and self._unflushed >= self.config.flush_records:
+            self.flush()
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
@@ -280,6 +322,7 @@ class Log:
 
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
+        self._memory.save_if_due(0 if self.durable is None else self.durable.end_offset)
         dirty = self._segments.dirty()
         sizes = [(segment, segment.size) for segment in dirty]
         new_names = self._segments.new_names
@@ -296,6 +339,10 @@ class Log:
             self.durable = flushing.end
 
     # -- deleting -----------------------------------------------------------------------------------
+
+    def forget_producers(self, now: float) -> None:
+        """Forget producers that were idle for `producer_id_expiry`; `now` is monotonic."""
+        self._memory.expire(now)
 
     def expire(self, now: int) -> None:
         """Delete the oldest segments that retention no longer covers. Raises StorageError.

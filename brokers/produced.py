@@ -1,16 +1,69 @@
 """What a broker asks of a producer's batch before it is appended."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from folkmoot.brokers.producer_states import Producers
+from folkmoot.brokers.segment import Stamped
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
 from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, InvalidRequest, UnsupportedCodec
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    FolkmootError,
+    InvalidRequest,
+    UnsupportedCodec,
+)
+
+_Bytes = bytes | bytearray | memoryview
 
 _KNOWN_CODECS: Final = frozenset(Codec)
 
 
-def check_produced(data: bytes | bytearray | memoryview, max_batch_bytes: int) -> BatchHeader:
+class Fresh(NamedTuple):
+    """A batch that may be appended."""
+
+    header: BatchHeader
+    data: _Bytes
+
+
+class Duplicate(NamedTuple):
+    """A batch that is in the log already."""
+
+    base_offset: int
+
+
+Admitted = Fresh | Duplicate | FolkmootError
+
+
+def admit(batches: Sequence[_Bytes], max_batch_bytes: int, producers: Producers) -> list[Admitted]:
+    """What is to become of each batch, given that the fresh ones before it are appended."""
+    before: dict[int, BatchHeader] = {}
+    admitted: list[Admitted] = []
+    for data in batches:
+        try:
+            header = check_produced(data, max_batch_bytes)
+            original = producers.check(header, before)
+        except FolkmootError as error:
+            admitted.append(error)
+            continue
+        admitted.append(Fresh(header, data) if original is None else Duplicate(original))
+    return admitted
+
+
+def stamp(batches: Sequence[Fresh], offset: int, leader_epoch: int, now: int) -> list[Stamped]:
+    """The batches ready to be written, the first one at `offset`."""
+    stamped = []
+    for header, data in batches:
+        leader = batch.leader_part(offset, header.length, leader_epoch, now)
+        rest = memoryview(data)[LEADER_BYTES:]
+        stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
+        offset += header.record_count
+    return stamped
+
+
+def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
     """The header of a producer's batch that may be appended.
 
     Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec.

@@ -49,7 +49,8 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
 class Retention:
     """Goes through all logs every RETENTION_INTERVAL, some at a time. The reactor's thread.
 
-    Of each log only the oldest segment is looked at, unless that goes; the time of its last append is
+    Producers of which nothing came for long are forgotten by the way. Of each log only the oldest
+    segment is looked at, unless that goes; the time of its last append is
     read once and then known. A log whose topic's own options are not known yet keeps all. Files are
     removed in the background.
     """
@@ -66,6 +67,7 @@ class Retention:
         for log in some:
             try:
                 if log.configured:
+                    log.forget_producers(now.monotonic)
                     log.expire(now.wall)
             except StorageError as error:
                 logger.warning("%s: old segments are kept for now: %s", log.name, error)

@@ -1,7 +1,7 @@
 """One segment of a log: a file of batches back to back, and its indexes."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.reading import BatchReader
 from folkmoot.brokers.times import highest_timestamp
 from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES
+from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -223,6 +223,18 @@ class Segment:
                     break
             elif found[0].base_offset > offset:
                 break
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
+        self._files.use(self)
+        indexes = self._indexes
+        # Without room for more, which is made when the segment is opened for appends.
+        reserve, indexes.reserve = indexes.reserve, 0
+        try:
+            yield from indexes.headers(offset)
+        finally:
+            indexes.close(self.end_offset)
+            indexes.reserve = reserve
 
     def highest_timestamp(self) -> int:
         """The highest timestamp of all records. Raises StorageError."""

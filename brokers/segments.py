@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -14,6 +14,7 @@ from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.flushing import dirty_end
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.segment import Segment
+from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,12 @@ class Segments(Sequence[Segment]):
         number = bisect_left(self._list, base_offset, key=attrgetter("base_offset"))
         found = self._list[number] if number < len(self._list) - 1 else None
         return found if found is not None and found.base_offset == base_offset else None
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
+        for segment in self._list:
+            if segment.end_offset > offset:
+                yield from segment.headers(offset)
 
     def dirty(self) -> list[Segment]:
         """Those that are not flushed yet."""

@@ -20,8 +20,11 @@ from folkmoot.protocol.errors import (
     InvalidRequest,
     NotLeader,
     OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
     StaleTopicId,
     StorageError,
+    UnknownProducer,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -122,6 +125,32 @@ def test_batches_are_appended_in_the_order_given_and_read_back_as_stored(context
     assert (header.leader_epoch, header.append_time) == (0, NOW.wall)
 
 
+def test_a_producer_s_batches_are_judged_one_by_one(context: Context) -> None:
+    def sent(first: int, epoch: int = 1, producer: int = 7) -> bytes:
+        return batch.signed(make_batch(b"x"), producer, epoch, first)
+
+    appended: list[int] = []
+    context.parked.appended = lambda partition, length: appended.append(length)  # type: ignore[method-assign]
+    response = append(context, 0, sent(0), sent(2), sent(1), sent(5, producer=8), sent(2))
+    assert [(result.error, result.base_offset) for result in response.results] == [
+        (0, 0),
+        (OutOfOrderSequence.code, -1),
+        (0, 1),
+        (UnknownProducer.code, -1),
+        (0, 2),
+    ]
+    assert "sequence 2 came, 1 is next" in response.results[1].message
+    response = append(context, 0, sent(1), sent(3, epoch=0), sent(2), make_batch(b"no producer"))
+    assert [(result.error, result.base_offset) for result in response.results] == [
+        (0, 1),
+        (ProducerFenced.code, -1),
+        (0, 2),
+        (0, 3),
+    ]
+    assert appended == [3 * len(sent(0)), len(make_batch(b"no producer"))]
+    assert append(context, 1, sent(0)).results[0].base_offset == 0
+
+
 def test_acks_0_appends_and_wants_no_answer(context: Context) -> None:
     request = produce(into(0), acks=0)
     assert handle(request, [memoryview(make_batch(b"a"))], NOW, context) is None
@@ -208,14 +237,14 @@ def test_a_full_disk_fails_the_partition_and_no_other(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = context.logs.create("t", "id-1", 0)
-    original = type(full).append
+    original = type(full).write
 
     def no_space(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self is full:
             raise StorageError("no space left on device")
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(full), "append", no_space)
+    monkeypatch.setattr(type(full), "write", no_space)
     response = answer(produce(into(0), into(1)), context, make_batch(b"a"), make_batch(b"b"))
     assert [result.error for result in response.results] == [StorageError.code, 0]
 

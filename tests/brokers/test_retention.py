@@ -69,7 +69,9 @@ def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
         log.expire(NOW + later)
         assert (log.start_offset, log.end_offset) == (start, 20)
         assert [offset for offset, _ in read_all(log)] == list(range(start, 20))
-    assert {path.suffix for path in log.directory.iterdir()} <= {".log", ".index", ".timeindex"}
+    assert {path.suffix for path in log.directory.iterdir()} <= {
+        *(".log", ".index", ".timeindex", ".snapshot")
+    }
     assert len(list(log.directory.glob("*.log"))) == 1
     for clean in (True, False):
         log = reopen(log, clean=clean)
