@@ -232,7 +232,7 @@ class Consumer(ColumnReading):
         self._check_usable()
         self._check_not_called_back()
         self._take_back()
-        self._positions.process_all()
+        self._positions.end_turn()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""

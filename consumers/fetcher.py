@@ -8,8 +8,9 @@
 ```
 
 A partition asks for more as soon as less than its share is buffered, without waiting for its
-neighbours: all hungry partitions of a broker go into one request, and a broker has up to
-FETCHES_IN_FLIGHT of them, so that the next data is on its way while the last is handed out.
+neighbours: all hungry partitions of a broker go into one request (up to ENTRIES), and a broker has up
+to FETCHES_IN_FLIGHT of them and one per ENTRIES partitions, so that the next data is on its way while
+the last is handed out, and every partition is waited for.
 Batches stay as they came until they are handed out; partitions take turns, one batch each.
 
 Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it.
@@ -30,11 +31,11 @@ from typing import Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.metrics import ConsumerCounters, state_of
-from folkmoot.consumers.reading import Reading, longest_waiting
+from folkmoot.consumers.reading import Reading, Room, whole_batches
 from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.waiting import Waiting, portions
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol import batch
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
@@ -64,10 +65,10 @@ from folkmoot.protocol.requests import (
 
 log = logging.getLogger(__name__)
 _Taken = TypeVar("_Taken")
-
 FETCHES_IN_FLIGHT: Final = 4
 ENTRIES: Final = 1_000
 """Partitions in one request at most; the others go into the next."""
+MORE_FETCHES: Final = 28
 RETRY_PAUSE: Final = 0.1
 GONE_PATIENCE: Final = 2.0
 """A topic may be missing, or another one, for this long: brokers learn of topics one by one."""
@@ -89,6 +90,8 @@ class Fetcher:
         self._clock = clock
         self._found = found  # is told each offset that was looked up, but no batch of a time
         self._readings: dict[TopicPartition, Reading] = {}
+        self._waiting = Waiting(config.partition_fetch_bytes)
+        self._room = Room()
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._errors: dict[TopicPartition, FolkmootError] = {}
         self._requests: dict[int, list[tuple[TopicPartition, int]]] = {}  # with their turns
@@ -106,7 +109,7 @@ class Fetcher:
         what follows. Without, the topic is the one that is found, and its end is an error.
         """
         self.remove(partition)
-        reading = Reading(partition, topic_id, pinned=bool(topic_id))
+        reading = Reading(partition, topic_id, pinned=bool(topic_id), room=self._room)
         self._readings[partition] = reading
         if offset is None:
             self._reset(reading, NoOffset(f"{partition} has no committed offset"))
@@ -115,7 +118,9 @@ class Fetcher:
 
     def remove(self, partition: TopicPartition) -> None:
         """Stop reading; what is buffered or in flight is thrown away."""
-        self._readings.pop(partition, None)
+        if partition in self._readings:
+            self._readings.pop(partition).start_at(EARLIEST, -1)
+        self._waiting.discard(partition)
         self._errors.pop(partition, None)
         self._taken.pop(partition, None)
 
@@ -135,9 +140,11 @@ class Fetcher:
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
-        self._reading(partition).paused = paused
+        reading = self._reading(partition)
+        reading.paused = paused
         if not paused:
             self._ready[partition] = None
+            self._waiting.offer(reading)
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is being looked up. Raises NotAssigned."""
@@ -198,6 +205,7 @@ class Fetcher:
                 del self._ready[partition]
                 if reading.has_more:
                     self._ready[partition] = None
+                self._waiting.offer(reading)
             if taken:
                 return taken
         return None
@@ -235,34 +243,26 @@ class Fetcher:
     # -- requests ---------------------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
-        fetches: dict[str, list[Reading]] = {}
-        look_ups: dict[str, list[Reading]] = {}
         self._retry_at = math.inf
-        config = self._config
-        room = config.buffer_bytes > sum(each.buffered_bytes for each in self._readings.values())
-        for reading in self._readings.values():
-            if reading.in_flight or reading.stuck:
-                continue
-            if reading.offset is not None and (
-                reading.paused or not room or reading.buffered_bytes >= config.partition_fetch_bytes
-            ):
-                continue
+        for address, some in self._due(self._waiting.seeking(), now):
+            entries = [ListOffsetsEntry(*each.key, each.look_up) for each in some]
+            self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), some)
+        if self._room.used >= self._config.buffer_bytes:
+            return
+        most = FETCHES_IN_FLIGHT + min(len(self._readings) // ENTRIES, MORE_FETCHES)
+        for address, some in self._due(self._waiting.hungry(), now):
+            if self._in_flight.get(address, 0) < most:
+                self._fetch(address, some)
+
+    def _due(self, waiting: Iterator[Reading], now: float) -> Iterator[tuple[str, list[Reading]]]:
+        """Those that can be asked for now, in portions of one request."""
+        due = []
+        for reading in waiting:
             if reading.retry_at > now:
                 self._retry_at = min(self._retry_at, reading.retry_at)
-                continue
-            if not self._is_there(reading, now):
-                continue
-            address = self._cluster.leader_address(reading.partition)
-            if address is not None:
-                wanted = look_ups if reading.offset is None else fetches
-                wanted.setdefault(address, []).append(reading)
-        for address, some in look_ups.items():
-            first = longest_waiting(some, ENTRIES)
-            entries = [ListOffsetsEntry(*each.key, each.look_up) for each in first]
-            self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), first)
-        for address, some in fetches.items():
-            if self._in_flight.get(address, 0) < FETCHES_IN_FLIGHT:
-                self._fetch(address, longest_waiting(some, ENTRIES))
+            elif self._is_there(reading, now):
+                due.append(reading)
+        return portions(due, self._cluster.leader_address, ENTRIES)
 
     def _is_there(self, reading: Reading, now: float) -> bool:
         """Whether the topic being read is the one that brokers know of now; asks them if it is not."""
@@ -284,21 +284,20 @@ class Fetcher:
         return False
 
     def _fetch(self, address: str, some: Sequence[Reading]) -> None:
-        config = self._config
-        most, epoch = config.partition_fetch_bytes, self._cluster.leader_epoch
+        config, epoch = self._config, self._cluster.leader_epoch
+        most = config.partition_fetch_bytes
         entries = [
             FetchEntry(*each.key, epoch(each.partition), each.offset or 0, most) for each in some
         ]
-        request = FetchRequest(
-            config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes, entries
-        )
+        limits = config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes
+        request = FetchRequest(*limits, entries)
         self.counters.fetches_sent += 1
         self._send(address, Api.FETCH, request, some)
 
     def _send(self, address: str, api: Api, request: object, some: Sequence[Reading]) -> None:
-        timeout = self._config.request_timeout
+        wait = self._config.request_timeout
         try:
-            correlation_id = self._cluster.send(address, api, request, timeout=timeout)
+            correlation_id = self._cluster.send(address, api, request, timeout=wait)
         except RetriableError as error:
             for each in some:
                 self._refused(each, error)
@@ -306,7 +305,7 @@ class Fetcher:
         self._requests[correlation_id] = [(each.partition, each.turn) for each in some]
         self._in_flight[address] = self._in_flight.get(address, 0) + 1
         for each in some:
-            each.in_flight, each.asked = True, correlation_id
+            each.in_flight = True
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -321,6 +320,7 @@ class Fetcher:
             if reading is None or reading.turn != turn:
                 continue  # removed, or sent elsewhere by a seek, while this was under way
             reading.in_flight = False
+            self._waiting.offer(reading)
             if reply.error is not None:
                 self._refused(reading, reply.error)
             elif isinstance(reply.response, FetchResponse):
@@ -341,14 +341,10 @@ class Fetcher:
             self._refused(reading, from_wire(result.error, result.message), result.leader)
             return
         reading.failures = 0
-        fetched = []
-        try:
-            for header, view in batch.split(data):
-                fetched.append((header, view))
-        except CorruptBatch as error:
-            # What came before it is handed out first; then the next fetch begins with it.
-            if not fetched:
-                self._stick(reading, CorruptBatch(reading.about(error)))
+        fetched, error = whole_batches(data)
+        # What came before the damage is handed out first; then the next fetch begins with it.
+        if error is not None and not fetched:
+            self._stick(reading, CorruptBatch(reading.about(error)))
         if fetched:
             self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
@@ -374,6 +370,7 @@ class Fetcher:
     def _start_at(self, reading: Reading, place: int, since: int | None = None) -> None:
         self._turns += 1
         reading.start_at(place, self._turns, since)
+        self._waiting.offer(reading)
         self._errors.pop(reading.partition, None)
 
     def _reset(self, reading: Reading, reason: FolkmootError) -> None:

@@ -25,14 +25,22 @@ class Positions:
 
     A partition that is given up or read from elsewhere is forgotten, and begins with a new object:
     whoever still writes to the old one changes nothing that would be committed.
+
+    Only what was looked at since the last `end_turn` can have been handed out since: asking for more
+    costs nothing for the thousands of others.
     """
 
     def __init__(self) -> None:
         self._progress: dict[TopicPartition, Progress] = {}
+        self._in_hand: dict[TopicPartition, Progress] = {}
 
     def of(self, partition: TopicPartition) -> Progress:
         """The progress of a partition, to be read and written."""
-        return self._progress.setdefault(partition, Progress())
+        progress = self._progress.get(partition)
+        if progress is None:
+            progress = self._progress[partition] = Progress()
+        self._in_hand[partition] = progress
+        return progress
 
     def begin(self, partition: TopicPartition, offset: int) -> None:
         """Where reading begins was looked up: all before counts as processed, and is committed.
@@ -45,8 +53,13 @@ class Positions:
 
     def process_all(self) -> None:
         """The application is done with everything that it was handed."""
-        for progress in self._progress.values():
+        for progress in self._in_hand.values():
             progress.processed = progress.handed_out
+
+    def end_turn(self) -> None:
+        """The same, and nobody writes to what `of` has given so far any more."""
+        self.process_all()
+        self._in_hand.clear()
 
     def processed(self, partition: TopicPartition) -> int | None:
         progress = self._progress.get(partition)
@@ -69,3 +82,4 @@ class Positions:
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer read here, or is read from elsewhere."""
         self._progress.pop(partition, None)
+        self._in_hand.pop(partition, None)

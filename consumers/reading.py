@@ -9,11 +9,18 @@ from itertools import dropwhile
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
-from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.errors import CorruptBatch, FolkmootError
 from folkmoot.protocol.records import Record, TopicPartition
 from folkmoot.protocol.requests import EARLIEST
 
 Fetched = tuple[BatchHeader, memoryview]
+
+
+@dataclass(slots=True)
+class Room:
+    """How many bytes the readings that share it have buffered."""
+
+    used: int = 0
 
 
 @dataclass(slots=True)
@@ -38,8 +45,6 @@ class Reading:
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
     in_flight: bool = False
-    asked: int = 0
-    """The number of the last request for it; they grow."""
     failures: int = 0
     retry_at: float = 0.0
     gone_since: float | None = None
@@ -48,6 +53,7 @@ class Reading:
     stuck: bool = False
     end: int = -1
     buffered_bytes: int = 0
+    room: Room = field(default_factory=Room)
     batches: deque[Fetched] = field(default_factory=deque)
     opened: Fetched | None = None
     """The batch that `records` are of."""
@@ -76,7 +82,8 @@ class Reading:
         self.batches.clear()
         self.records = []
         self.opened = self.view = None
-        self.taken = self.buffered_bytes = 0
+        self.taken = 0
+        self._hold(-self.buffered_bytes)
         if place < 0:
             self.offset, self.look_up = None, place
         else:
@@ -91,7 +98,7 @@ class Reading:
     def buffer(self, fetched: Sequence[Fetched]) -> None:
         """These batches follow what is buffered."""
         self.batches.extend(fetched)
-        self.buffered_bytes += sum(header.length for header, _ in fetched)
+        self._hold(sum(header.length for header, _ in fetched))
         self.offset = fetched[-1][0].next_offset
 
     @property
@@ -165,7 +172,11 @@ class Reading:
 
     def _pop(self) -> None:
         """The first batch is open: interrupted before, it is still there."""
-        self.buffered_bytes -= self.batches.popleft()[0].length
+        self._hold(-self.batches.popleft()[0].length)
+
+    def _hold(self, more: int) -> None:
+        self.buffered_bytes += more
+        self.room.used += more
 
     @contextmanager
     def _about(self, header: BatchHeader) -> Iterator[None]:
@@ -177,8 +188,12 @@ class Reading:
             raise type(error)(f"{where}: {error}") from None
 
 
-def longest_waiting(some: list[Reading], most: int) -> list[Reading]:
-    """All, or the `most` that were asked for longest ago, so that each has its turn."""
-    if len(some) <= most:
-        return some
-    return sorted(some, key=lambda reading: reading.asked)[:most]
+def whole_batches(data: memoryview) -> tuple[list[Fetched], CorruptBatch | None]:
+    """The batches in front of the first damaged one, and what is wrong with that one."""
+    fetched: list[Fetched] = []
+    try:
+        for header, view in batch.split(data):
+            fetched.append((header, view))
+    except CorruptBatch as error:
+        return fetched, error
+    return fetched, None
