@@ -4,39 +4,181 @@ Each measurement has a new topic. What a producer wrote is read back at once by 
 compared, which also count it: every record must be there, once, and no byte may be missing.
 """
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.harness import Context, Sample, rate_of
+from benchmarks import throughput_summary
+from benchmarks.harness import Context, Sample, cell, rate_of
+from benchmarks.peers import kafka_tools
+from benchmarks.peers.kafka import KafkaServer
+from benchmarks.programs import Outcome
+from benchmarks.records import SetName, as_lines
 from benchmarks.results import Results
 
 NAME: Final = "throughput"
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
 
+# Records a second that are expected, to choose how many make a measurement of the wanted length.
+EXPECTED: Final = {"folkmoot": 1_600_000, "kafka": 800_000, "redis": 150_000, "nats": 25_000}
+BYTES: Final = {"small": 100, "unique": 100, "large": 1000, "flights": 330}
+LEAST: Final = 4_000
+WARM: Final = 20_000
+
+
+class WrongCount(Exception):
+    """Records are missing, or there are more than were sent: the figure would be worth nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is sent, and by whom; `main` is the case that all take part in."""
+
+    records: SetName = "small"
+    partitions: int = 12
+    compression: str = "zstd"
+    main: bool = False
+
+    @property
+    def text(self) -> str:
+        kinds = {
+            "small": "100 B, 4,000 keys",
+            "unique": "100 B, all keys different",
+            "large": "1 kB, 4,000 keys",
+            "flights": "flights (330 B), keyed by plane",
+        }
+        many = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"{kinds[self.records]}, {many}, {self.compression}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One way of producing, and the ways in which what it wrote is read back."""
+
+    name: str
+    peer: str
+    how: str = ""
+    reads: Sequence[tuple[str, str]] = ()  # name and `how` of each
+
+
+SEND: Final = Contender(
+    name="Folkmoot send()",
+    peer="folkmoot",
+    how="send",
+    reads=[("Folkmoot, record by record", "records"), ("Folkmoot poll()", "poll")],
+)
+COLUMNS: Final = Contender(
+    name="Folkmoot send_batch(), lists",
+    peer="folkmoot",
+    how="columns",
+    reads=[("Folkmoot batches(), columns", "columns")],
+)
+ARROW: Final = Contender(
+    name="Folkmoot send_batch(), Arrow",
+    peer="folkmoot",
+    how="arrow",
+    reads=[("Folkmoot arrow()", "arrow")],
+)
+CONFLUENT: Final = Contender(
+    name="confluent-kafka produce()",
+    peer="kafka",
+    how="produce",
+    reads=[("confluent-kafka consume(10000)", "consume"), ("confluent-kafka poll()", "poll")],
+)
+JVM: Final = Contender(
+    name="Kafka's ProducerPerformance (Java)",
+    peer="kafka",
+    how="java",
+    reads=[("Kafka's ConsumerPerformance (Java)", "java")],
+)
+REDIS: Final = Contender(
+    name="Redis XADD, pipelined", peer="redis", reads=[("Redis XREADGROUP, XACK", "")]
+)
+NATS: Final = Contender(
+    name="NATS publish_async()", peer="nats", reads=[("NATS fetch(1000), ack", "")]
+)
+
+CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
+    (Case(main=True), (SEND, COLUMNS, ARROW, CONFLUENT, JVM, REDIS, NATS)),
+    (Case(records="unique"), (SEND, COLUMNS, CONFLUENT)),
+    (Case(partitions=1), (SEND, COLUMNS, CONFLUENT)),
+    (Case(compression="none"), (SEND, COLUMNS, CONFLUENT, JVM)),
+    (Case(compression="lz4"), (SEND, COLUMNS, CONFLUENT, JVM)),
+    (Case(records="large"), (SEND, COLUMNS, CONFLUENT)),
+    (Case(records="flights"), (SEND, COLUMNS, CONFLUENT, REDIS, NATS)),
+)
+
 
 def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
-
-    def once(peer: str, how: str, back: str) -> Sample:
-        records = context.records.get("small", 300_000)
-        server = context.server(peer)
-        topic = context.new_topic(peer, 12)
-        told: dict[str, Any] = {"topic": topic, "count": records.count, "warm": 20_000}
-        produce = server.client(
-            "produce", how=how, compression="zstd", records=str(records.path), **told
-        )
-        made = produce.run(server.processes())
-        read = server.client("consume", how=back, **told).run(server.processes())
-        if read.records != records.count:
-            raise ValueError(f"{peer}: {read.records} records read, {records.count} sent")
-        server.delete_topic(topic)
-        return rate_of(made)
-
-    ways = {
-        "folkmoot send()": ("folkmoot", "send", "records"),
-        "folkmoot columns": ("folkmoot", "columns", "columns"),
-        "confluent-kafka": ("kafka", "", "consume"),
-    }
-    contenders = {name: partial(once, *way) for name, way in ways.items() if context.has(way[0])}
-    results.cells += context.alternate("produce", "records/s", contenders)
+    for case, contenders in CASES if context.scale.name != "smoke" else CASES[:1]:
+        there = [each for each in contenders if context.has(each.peer)]
+        results.cells += list(_measured(context, case, there))
+    throughput_summary.add(results, CASES[0][0].text)
     return results
+
+
+def _measured(context: Context, case: Case, contenders: Sequence[Contender]) -> Iterator[Any]:
+    """The cells of a case: what each produced, then what each read."""
+    context.say(f"-- {case.text}")
+    by_name = {each.name: each for each in contenders}
+    taken: dict[tuple[str, str], list[Sample]] = {}
+    # The servers are warm after the first case; each client process is new in any case.
+    rounds = context.scale.rounds if case.main else max(1, context.scale.rounds - 1)
+    for name, counts in context.turns(list(by_name), rounds, warm_up=case.main):
+        for key, sample in _once(context, case, by_name[name]).items():
+            context.say(f"   {key[1]}: {sample.value:,.0f}/s{'' if counts else ' (warm-up)'}")
+            if counts:
+                taken.setdefault(key, []).append(sample)
+    for verb in ("produce", "consume"):
+        for (did, who), samples in taken.items():
+            if did == verb:
+                yield cell(f"{verb}: {case.text}", who, "records/s", samples)
+
+
+def _once(context: Context, case: Case, contender: Contender) -> dict[tuple[str, str], Sample]:
+    """A new topic, filled once and read back in each way, then deleted."""
+    server = context.server(contender.peer)
+    topic = context.new_topic(contender.peer, case.partitions)
+    count = _count(context, case, contender.peer)
+    records = context.records.get(case.records, _count(context, case, "folkmoot"))
+    count = min(count, records.count)
+    keys, values = records.payload(count)
+    told: dict[str, Any] = {"topic": topic, "count": count, "warm": min(WARM, count // 4)}
+    found: dict[tuple[str, str], Sample] = {}
+    if contender.how == "java":
+        assert isinstance(server, KafkaServer)
+        lines = context.work / f"{case.records}.lines"
+        if not lines.exists():
+            as_lines(records, lines)
+        outcome = kafka_tools.produce(server, topic, count, case.compression, lines)
+        keys = 0
+    else:
+        told |= {"compression": case.compression, "records": str(records.path)}
+        outcome = server.client("produce", how=contender.how, **told).run(server.processes())
+    ratio = (keys + values) / server.stored_bytes(topic)
+    found["produce", contender.name] = rate_of(outcome, compression=ratio)
+    for name, how in contender.reads:
+        if how == "java":
+            assert isinstance(server, KafkaServer)
+            read = kafka_tools.consume(server, topic, count)
+        else:
+            read = server.client("consume", how=how, **told).run(server.processes())
+        _check(name, read, count, values)
+        found["consume", name] = rate_of(read)
+    server.delete_topic(topic)
+    return found
+
+
+def _count(context: Context, case: Case, peer: str) -> int:
+    share = 100 / BYTES[case.records]
+    wanted = EXPECTED[peer] * context.scale.seconds * (share if peer != "nats" else 1)
+    return max(LEAST, int(wanted))
+
+
+def _check(name: str, read: Outcome, count: int, value_bytes: int) -> None:
+    if read.records != count or read.told.get("end", count) != count:
+        end = read.told.get("end", "?")
+        raise WrongCount(f"{name}: {count} records sent, {read.records} read, the log has {end}")
+    if read.told.get("bytes", value_bytes) != value_bytes:
+        raise WrongCount(f"{name}: {value_bytes} bytes sent, {read.told['bytes']} read")

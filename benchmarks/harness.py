@@ -9,7 +9,7 @@ imports), then the counted ones, each in another order.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -94,24 +94,29 @@ class Context:
     def say(self, text: str) -> None:
         print(text, flush=True)
 
+    def turns(
+        self, names: Sequence[str], rounds: int | None = None, *, warm_up: bool = True
+    ) -> Iterator[tuple[str, bool]]:
+        """Who measures next, and whether it counts: round after round, each in another order."""
+        warm_ups = 1 if warm_up and self.scale.warm_up else 0
+        for number in range(-warm_ups, rounds or self.scale.rounds):
+            first = number % len(names)
+            for name in (*names[first:], *names[:first]):
+                settle()
+                yield name, number >= 0
+
     def alternate(
         self, case: str, unit: str, contenders: Mapping[str, Measure], rounds: int | None = None
     ) -> list[Cell]:
         """All contenders in turn, round after round; one cell each. See the module's docstring."""
-        samples: dict[str, list[Sample]] = {name: [] for name in contenders}
-        counted = rounds or self.scale.rounds
-        names = list(contenders)
+        taken: dict[str, list[Sample]] = {name: [] for name in contenders}
         self.say(f"-- {case}")
-        for number in range(-1 if self.scale.warm_up else 0, counted):
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                settle()
-                sample = contenders[name]()
-                if number >= 0:
-                    samples[name].append(sample)
-                mark = f"round {number + 1}" if number >= 0 else "warm-up"
-                self.say(f"   {mark}: {name}: {sample.value:,.0f} {unit}")
-        return [cell(case, name, unit, taken) for name, taken in samples.items()]
+        for name, counts in self.turns(list(contenders), rounds):
+            sample = contenders[name]()
+            if counts:
+                taken[name].append(sample)
+            self.say(f"   {name}: {sample.value:,.4g} {unit}{'' if counts else ' (warm-up)'}")
+        return [cell(case, name, unit, samples) for name, samples in taken.items()]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)

@@ -197,3 +197,26 @@ def outcome(told: Mapping[str, Any], usage: Usage) -> Outcome:
         server_memory={name: usage.peaks[name] for name in servers},
         told=told,
     )
+
+
+def run_tool(
+    command: Sequence[str], log: Path, servers: Mapping[str, int]
+) -> tuple[str, Usage, float]:
+    """Runs a program that speaks no lines of ours: its output, what was used, its CPU seconds.
+
+    All of its life counts, also its start. Only from the main thread: see Program.
+    """
+    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+        )
+    assert process.stdout is not None
+    with process.stdout, Usage({**servers, "client": process.pid}) as usage:
+        said = process.stdout.read().decode(errors="replace")
+    # Not Popen.wait, which does not tell what the child has used.
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise ProgramFailed(f"{' '.join(command)[-300:]} failed, it said: {said.strip()[-500:]}")
+    return said, usage, used.ru_utime + used.ru_stime

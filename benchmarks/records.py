@@ -21,7 +21,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.clients.program import read_columns, write_columns
+from benchmarks.clients.program import read_blobs, read_columns, write_columns
 from folkmoot.console.demo.flights import FLIGHTS, find_archive
 
 KEYS: Final = 4_000
@@ -40,12 +40,11 @@ class RecordSet:
     name: SetName
     path: Path
     count: int
-    payload_bytes: int
 
-    @property
-    def mean_bytes(self) -> float:
-        """Of key and value."""
-        return self.payload_bytes / self.count
+    def payload(self, count: int) -> tuple[int, int]:
+        """The bytes of the first `count` keys, and of the values."""
+        keys, values = (sum(lengths) for lengths, _ in read_blobs(self.path, count))
+        return keys, values
 
 
 class RecordSets:
@@ -71,7 +70,7 @@ class RecordSets:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}-{count}"
         write_columns(path, keys, values)
-        return RecordSet(name, path, count, sum(map(len, keys)) + sum(map(len, values)))
+        return RecordSet(name, path, count)
 
 
 def as_lines(records: RecordSet, path: Path) -> Path:

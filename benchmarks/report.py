@@ -1,9 +1,20 @@
 """What people read: tables in the terminal and in docs/performance.md, and the JSON behind them."""
 
-from collections.abc import Iterable, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from benchmarks.results import Cell, Report, Target
+from benchmarks.charts import draw
+from benchmarks.programs import ROOT
+from benchmarks.results import Cell, Report, Results, Target
+
+DOCS: Final = ROOT / "docs" / "performance.md"
+
+# Kept in the JSON, and left out of the tables.
+_HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
+_MARKED: Final = re.compile(r"<!-- results: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 Rows = Sequence[Sequence[str]]
 
@@ -29,8 +40,9 @@ def verdict(target: Target) -> str:
 
 def rows_of(cells: Sequence[Cell]) -> list[list[str]]:
     """A head and a row for each contender: the median, the spread, and the facts that any has."""
-    facts = list(dict.fromkeys(name for cell in cells for name in cell.facts))
-    rows = [["", cells[0].unit, "lowest – highest", *facts]]
+    all_facts = dict.fromkeys(name for cell in cells for name in cell.facts)
+    facts = [name for name in all_facts if name not in _HIDDEN]
+    rows = [["", cells[0].unit, "lowest – highest", *map(_head, facts)]]
     for cell in cells:
         spread = f"{number(min(cell.values))} – {number(max(cell.values))}"
         noted = [_fact(name, cell.facts[name]) if name in cell.facts else "" for name in facts]
@@ -66,8 +78,12 @@ def _fact(name: str, value: float) -> str:
     if name.endswith(("RSS", "RssAnon", "memory", "growth")):
         return f"{value / 1e6:,.0f} MB"
     if name.endswith("CPU"):
-        return f"{value:.2f} s"
+        return f"{value:.2f}"
     return number(value)
+
+
+def _head(fact: str) -> str:
+    return f"{fact}, s/M records" if fact.endswith("CPU") else fact
 
 
 def _aligned(rows: Rows) -> list[str]:
@@ -89,8 +105,74 @@ def save(report: Report, path: Path) -> None:
         kept = [each for each in Report.read(path).scenarios if each.name not in names]
         report.scenarios = sorted((*kept, *report.scenarios), key=lambda each: each.name)
     report.write(path)
-    print(f"\nwritten to {path}")
+    for chart in (chart for results in report.scenarios for chart in results.charts):
+        path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
+    print(f"\nwritten to {path.parent}: {path.name} and charts")
 
 
-def into_docs(path: Path) -> int:
+# -- docs/performance.md ------------------------------------------------------------------------------
+
+
+def into_docs(path: Path, docs: Path = DOCS) -> int:
+    """Writes what the JSON has between the page's marks; what stands around them is written by hand."""
+    if not path.exists():
+        print(f"{path} is not there: run `make bench` first", file=sys.stderr)
+        return 1
+    report = Report.read(path)
+    sections = {"machine": _machine(report), "targets": _targets(report)}
+    for results in report.scenarios:
+        sections[results.name] = _scenario(results)
+    text = docs.read_text(encoding="utf-8")
+    docs.write_text(_MARKED.sub(lambda found: _filled(found, sections), text), encoding="utf-8")
+    print(f"written into {docs}")
     return 0
+
+
+def _filled(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
+    lines = sections.get(found["name"])
+    if lines is None:
+        return found[0]
+    body = "\n".join(lines).strip()
+    return f"<!-- results: {found['name']} -->\n{body}\n<!-- end -->"
+
+
+def _machine(report: Report) -> list[str]:
+    machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
+    lines = [
+        f"Measured {report.when} by `{report.command}`, seed {report.seed}.",
+        f"{machine}.",
+        "",
+    ]
+    for peer, versions in report.versions.items():
+        told = ", ".join(f"{name} {version}" for name, version in versions.items())
+        lines.append(f"- {peer}: {told}")
+    lines += [f"- not there: {reason}" for reason in report.missing.values()]
+    return lines
+
+
+def _targets(report: Report) -> list[str]:
+    rows = [["", "measured", "target", ""]]
+    for target in (target for results in report.scenarios for target in results.targets):
+        bound = "≥" if target.better == "higher" else "≤"
+        figure, wanted = shown(target.figure, target.unit), shown(target.wanted, target.unit)
+        rows.append(
+            [target.text, figure, f"{bound} {wanted}", "met" if target.met else "**not met**"]
+        )
+    return _markdown(rows)
+
+
+def _scenario(results: Results) -> list[str]:
+    lines: list[str] = []
+    for chart in results.charts:
+        lines += [f"![{chart.title}](../benchmarks/results/{chart.name}.svg)", ""]
+    for case, cells in by_case(results.cells):
+        lines += [f"**{case}**", "", *_markdown(rows_of(cells)), ""]
+    lines += [f"- {note}" for note in results.notes]
+    return lines
+
+
+def _markdown(rows: Rows) -> list[str]:
+    head, *rest = [
+        "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows
+    ]
+    return [head, "|" + "---|" * len(rows[0]), *rest]

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.clients.program import Parameters, Stopwatch, main, read_blobs, read_columns
-from folkmoot import Consumer, Producer
+from folkmoot import Consumer, Producer, TopicPartition
 
 WAIT: Final = 60.0
 ROWS: Final = 10_000
@@ -40,7 +41,8 @@ def _send(given: Parameters) -> None:
         for key, value in rest:
             send(topic, value, key)
         producer.flush(WAIT)
-        clock.stop(len(values) - warm)
+        clock.stop()
+        clock.tell(len(values) - warm)
 
 
 def _send_columns(given: Parameters) -> None:
@@ -55,7 +57,8 @@ def _send_columns(given: Parameters) -> None:
             rows = slice(start, start + ROWS)
             producer.send_batch(topic, values[rows], keys[rows])
         producer.flush(WAIT)
-        clock.stop(len(values) - warm)
+        clock.stop()
+        clock.tell(len(values) - warm)
 
 
 def _send_arrow(given: Parameters) -> None:
@@ -72,7 +75,8 @@ def _send_arrow(given: Parameters) -> None:
         for start in range(warm, len(values), ROWS):
             producer.send_batch(topic, values.slice(start, ROWS), keys.slice(start, ROWS))
         producer.flush(WAIT)
-        clock.stop(len(values) - warm)
+        clock.stop()
+        clock.tell(len(values) - warm)
 
 
 def _array(lengths: list[int], blob: bytes) -> pa.Array:
@@ -103,11 +107,17 @@ def consume(given: Parameters) -> None:
         clock.start()
         consumer.assign(partitions)
         taken, size = take(consumer, count)
-        clock.stop(taken, bytes=size)
+        clock.stop()
+        clock.tell(taken, bytes=size, end=_end(consumer, partitions))
 
 
 def _consumer(given: Parameters) -> Consumer:
     return Consumer(zookeeper=given["address"], **given.get("options", {}))
+
+
+def _end(consumer: Consumer, partitions: list[TopicPartition]) -> int:
+    """How many records the log has in all, whether they were read or not."""
+    return sum(consumer.end_offset(partition) or 0 for partition in partitions)
 
 
 def _iterate(consumer: Consumer, count: int) -> tuple[int, int]:
@@ -147,7 +157,7 @@ def _read_columns(consumer: Consumer, count: int) -> tuple[int, int]:
 def _read_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
     taken = size = 0
     for batch in consumer.arrow():
-        size += batch.column("value").nbytes
+        size += pc.sum(pc.binary_length(batch.column("value"))).as_py()
         taken += batch.num_rows
         if taken >= count:
             break

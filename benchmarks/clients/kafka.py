@@ -77,7 +77,8 @@ def produce(given: Parameters) -> None:
             send(topic, value, key)
         serve(0)
     left = producer.flush(WAIT)
-    clock.stop(len(values) - warm)
+    clock.stop()
+    clock.tell(len(values) - warm)
     if left or failed:
         raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
 
@@ -111,7 +112,8 @@ def consume(given: Parameters) -> None:
     clock.start()
     _assign_all(consumer, topic)
     taken, size = take(consumer, count)
-    clock.stop(taken, bytes=size)
+    clock.stop()
+    clock.tell(taken, bytes=size, end=_end(consumer, topic))
     consumer.close()
 
 
@@ -145,6 +147,14 @@ def _one_by_one(consumer: Consumer, count: int) -> tuple[int, int]:
 def _assign_all(consumer: Consumer, topic: str) -> None:
     partitions = _partitions(consumer, topic)
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+
+
+def _end(consumer: Consumer, topic: str) -> int:
+    """How many records the log has in all, whether they were read or not."""
+    ends = 0
+    for number in _partitions(consumer, topic):
+        ends += consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=WAIT)[1]
+    return ends
 
 
 def _partitions(client: Any, topic: str) -> list[int]:

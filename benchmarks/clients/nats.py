@@ -36,7 +36,8 @@ async def _produce(given: Parameters) -> None:
     await _send(stream, topic, keys[:warm], values[:warm])
     clock.start()
     await _send(stream, topic, keys[warm:], values[warm:])
-    clock.stop(len(values) - warm)
+    clock.stop()
+    clock.tell(len(values) - warm)
     await client.close()
 
 
@@ -69,7 +70,8 @@ async def _consume(given: Parameters) -> None:
         taken += len(messages)
     await client.flush()
     info = await stream.stream_info(topic)
-    clock.stop(taken, bytes=size, end=info.state.messages)
+    clock.stop()
+    clock.tell(taken, bytes=size, end=info.state.messages)
     await client.close()
 
 

@@ -33,7 +33,8 @@ def produce(given: Parameters) -> None:
     keys, values = keys[warm:], values[warm:]
     clock.start()
     _send(client, topic, keys, values)
-    clock.stop(len(values))
+    clock.stop()
+    clock.tell(len(values))
     client.close()
 
 
@@ -63,7 +64,8 @@ def consume(given: Parameters) -> None:
             size += len(fields[b"v"])
         client.execute_command("XACK", topic, group, *[entry for entry, _ in entries])
         taken += len(entries)
-    clock.stop(taken, bytes=size, end=client.xlen(topic))
+    clock.stop()
+    clock.tell(taken, bytes=size, end=client.xlen(topic))
     client.close()
 
 

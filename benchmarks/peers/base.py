@@ -58,10 +58,13 @@ class Server(ABC):
     def stored_bytes(self, topic: str) -> int:
         """What its records take on disk."""
 
-    def client(self, verb: str, **parameters: Any) -> Program:
-        """A client program, not started yet; it is given the server's address, too."""
+    def client(self, verb: str, *, module: str | None = None, **parameters: Any) -> Program:
+        """A client program, not started yet; it is given the server's address, too.
+
+        It is the server's, or another `module` that runs in the same Python.
+        """
         told = json.dumps({"address": self.address, **parameters})
-        command = [self.python, "-m", self.module, verb, told]
+        command = [self.python, "-m", module or self.module, verb, told]
         return Program(command, self.directory / "clients.log")
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from benchmarks import environment
 from benchmarks.peers.base import Peer, Server, Unavailable, disk_usage
@@ -107,7 +107,7 @@ class KafkaServer(Server):
     def stored_bytes(self, topic: str) -> int:
         return sum(disk_usage(each, ".log") for each in self.data.glob(f"{topic}-*"))
 
-    def _ask(self, verb: str, **parameters: object) -> None:
+    def _ask(self, verb: str, **parameters: Any) -> None:
         """Let the Python client do it: Kafka's own tool would be another JVM, for two seconds."""
         parameters["data"] = str(self.data)
         with self.client(verb, **parameters) as program:

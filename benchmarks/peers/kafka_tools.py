@@ -1,0 +1,63 @@
+"""Kafka's own measuring tools, ProducerPerformance and ConsumerPerformance: Java on both ends.
+
+The producer takes the values from a file, at random and so with repetitions, and sends no keys. Both
+are counted at their best: the producer's rate is that after its warm-up of a quarter of the records,
+the consumer's leaves out the time that it takes to join its group. Batches of 256 kB and 20 ms of
+linger, and 256 MB of buffer (its defaults, 16 kB, 5 ms and 32 MB, were slower).
+"""
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from benchmarks.peers.kafka import HEAP, KafkaServer, java_command
+from benchmarks.programs import Outcome, ProgramFailed, outcome, run_tool
+
+PACKAGE: Final = "org.apache.kafka.tools"
+_STEADY: Final = re.compile(
+    r"^(\d+) steady state records sent, ([\d.]+) records/sec .* 99\.9th", re.M
+)
+
+
+def produce(server: KafkaServer, topic: str, count: int, compression: str, values: Path) -> Outcome:
+    """Sends `count` records, of which the last three quarters make the rate."""
+    settings = ["acks=1", f"compression.type={compression}", "linger.ms=20", "batch.size=262144"]
+    said, result = _run(
+        server,
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--warmup-records", str(count // 4)),
+        *("--throughput", "-1", "--payload-file", str(values)),
+        *("--command-property", *settings, "buffer.memory=268435456"),
+        count=count,
+    )
+    found = _STEADY.search(said)
+    if found is None:
+        raise ProgramFailed(f"ProducerPerformance did not tell its rate: {said[-500:]}")
+    return replace(result, seconds=count / float(found[2]))
+
+
+def consume(server: KafkaServer, topic: str, count: int) -> Outcome:
+    """Reads `count` records; `told` has the rate with the time to join, too."""
+    arguments = ("--topic", topic, "--num-records", str(count))
+    said, result = _run(server, "ConsumerPerformance", *arguments, count=count)
+    # It pads its table, and may warn before and after it.
+    lines = [line for line in said.splitlines() if line.count(",") >= 9]
+    if len(lines) < 2:
+        raise ProgramFailed(f"ConsumerPerformance did not tell its rate: {said[-500:]}")
+    head, row = csv.reader([lines[0], lines[-1]], skipinitialspace=True)
+    told = dict(zip(head, row, strict=True))
+    return replace(
+        result,
+        records=int(told["data.consumed.in.nMsg"]),
+        seconds=count / float(told["fetch.nMsg.sec"]),
+        told={"with joining": float(told["nMsg.sec"])},
+    )
+
+
+def _run(server: KafkaServer, tool: str, *arguments: str, count: int) -> tuple[str, Outcome]:
+    where = ("--bootstrap-server", server.address)
+    command = java_command(server.jars, HEAP, f"{PACKAGE}.{tool}", *where, *arguments)
+    said, usage, cpu = run_tool(command, server.directory / "clients.log", server.processes())
+    return said, outcome({"records": count, "seconds": 1.0, "cpu": cpu}, usage)

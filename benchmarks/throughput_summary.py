@@ -1,0 +1,124 @@
+"""What the throughput comes to: the targets that are met or not, and the charts."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from benchmarks.results import Chart, Results, Series, Target
+
+CONFLUENT_OUT: Final = "confluent-kafka produce()"
+CONFLUENT_IN: Final = "confluent-kafka consume(10000)"
+JAVA_OUT: Final = "Kafka's ProducerPerformance (Java)"
+JAVA_IN: Final = "Kafka's ConsumerPerformance (Java)"
+SEND: Final = "Folkmoot send()"
+LISTS: Final = "Folkmoot send_batch(), lists"
+ARROW: Final = "Folkmoot send_batch(), Arrow"
+RECORDS: Final = "Folkmoot, record by record"
+COLUMNS: Final = "Folkmoot batches(), columns"
+ARROW_IN: Final = "Folkmoot arrow()"
+
+# Case (produce and consume), ours, theirs, at least so many times, at least so many a second.
+_LINES: Final = (
+    ("produce", SEND, CONFLUENT_OUT, 2.0, 1.8e6),
+    ("produce", LISTS, CONFLUENT_OUT, 4.0, 4e6),
+    ("produce", ARROW, CONFLUENT_OUT, 4.0, 4e6),
+    ("consume", RECORDS, CONFLUENT_IN, 3.0, 2.2e6),
+    ("consume", COLUMNS, CONFLUENT_IN, 15.0, 10e6),
+    ("consume", ARROW_IN, CONFLUENT_IN, 15.0, 10e6),
+    ("produce", SEND, JAVA_OUT, 1.0, None),
+    ("consume", RECORDS, JAVA_IN, 1.0, None),
+    ("consume", COLUMNS, JAVA_IN, 1.0, None),
+)
+
+
+def add(results: Results, case: str) -> None:
+    """Targets and charts, as far as who they compare was there. `case` is the main one."""
+    for verb, ours, theirs, times, rate in _LINES:
+        _judge(results, f"{verb}: {case}", ours, theirs, times, rate)
+    unique = case.replace("4,000 keys", "all keys different")
+    _judge(results, f"produce: {unique}", SEND, CONFLUENT_OUT, 2.0, 1.8e6)
+    results.charts += [
+        _bars(results, f"produce: {case}", "throughput-produce", "Produced"),
+        _bars(results, f"consume: {case}", "throughput-consume", "Consumed"),
+        *_by_case(results),
+        *_cpu(results, case),
+    ]
+
+
+def _judge(
+    results: Results, case: str, ours: str, theirs: str, times: float, rate: float | None
+) -> None:
+    mine, peer = results.find(case, ours), results.find(case, theirs)
+    if mine is None:
+        return
+    kind = "all keys different" if "all keys" in case else ""
+    text = f"{case.partition(':')[0]}, {ours}{f' ({kind})' if kind else ''}"
+    if peer is not None:
+        figure = mine.median / peer.median
+        line = Target(text=f"{text} against {theirs}", figure=figure, wanted=times, unit="×")
+        results.targets.append(line)
+    if rate is not None:
+        target = Target(text=text, figure=mine.median, wanted=rate, unit="records/s")
+        results.targets.append(target)
+
+
+def _bars(results: Results, case: str, name: str, title: str) -> Chart:
+    cells = [cell for cell in results.cells if cell.case == case]
+    return Chart(
+        name=name,
+        title=f"{title}: {case.partition(': ')[2]}",
+        kind="bars",
+        unit="million records/s",
+        groups=[cell.contender for cell in cells],
+        series=[
+            Series(
+                name="",
+                points=[(place, cell.median / 1e6) for place, cell in enumerate(cells)],
+                spread=[(min(cell.values) / 1e6, max(cell.values) / 1e6) for cell in cells],
+            )
+        ],
+    )
+
+
+def _by_case(results: Results) -> Sequence[Chart]:
+    """One group of bars a case, for those that take part in most."""
+    cases = [c for c in dict.fromkeys(cell.case for cell in results.cells) if c[:7] == "produce"]
+    if len(cases) < 2:
+        return []
+    series = []
+    for name in (SEND, LISTS, CONFLUENT_OUT):
+        cells = [(place, results.find(case, name)) for place, case in enumerate(cases)]
+        points = [(place, cell.median / 1e6) for place, cell in cells if cell is not None]
+        spread = [(min(cell.values) / 1e6, max(cell.values) / 1e6) for _, cell in cells if cell]
+        if points:
+            series.append(Series(name=name, points=points, spread=spread))
+    return [
+        Chart(
+            name="throughput-cases",
+            title="Produced: other records, partitions and codecs",
+            kind="bars",
+            unit="million records/s",
+            groups=[case.partition(": ")[2] for case in cases],
+            series=series,
+        )
+    ]
+
+
+def _cpu(results: Results, case: str) -> Sequence[Chart]:
+    """CPU seconds for a million records, of client and servers, producing and consuming."""
+    cells = [
+        cell for cell in results.cells if cell.case.endswith(case) and "client CPU" in cell.facts
+    ]
+    series = [
+        Series(name=who, points=[(n, cell.facts[who]) for n, cell in enumerate(cells)])
+        for who in ("client CPU", "server CPU")
+    ]
+    return [
+        Chart(
+            name="throughput-cpu",
+            title="CPU time",
+            kind="bars",
+            unit="CPU seconds per million records",
+            groups=[cell.contender for cell in cells],
+            series=series,
+        )
+    ]

@@ -1,0 +1,80 @@
+"""`python -m benchmarks`, as a user calls it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import throughput_summary
+from benchmarks.bench_throughput import WrongCount, _check
+from benchmarks.harness import SMOKE, Context
+from benchmarks.measuring import Memory
+from benchmarks.peers import Unavailable
+from benchmarks.peers.kafka import KafkaPeer
+from benchmarks.programs import Outcome
+from tests.tree import ROOT
+
+
+@pytest.mark.slow
+def test_a_tiny_throughput_runs_and_finds_every_record_again(tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    arguments = ["throughput", "--smoke", "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "produce, Folkmoot send():" in done.stdout
+    (results,) = json.loads(output.read_text())["scenarios"]
+    found = {cell["contender"] for cell in results["cells"]}
+    assert {throughput_summary.SEND, throughput_summary.ARROW_IN} <= found
+    assert (tmp_path / "throughput-consume.svg").exists()
+
+
+def test_an_unknown_scenario_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["nothing"]) == 2
+    assert "throughput" in capsys.readouterr().err
+
+
+def test_a_peer_that_is_not_here_is_skipped_and_said_or_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(_peer: KafkaPeer) -> None:
+        raise Unavailable("no program mvn: install it")
+
+    monkeypatch.setattr(KafkaPeer, "prepare", missing)
+    present, skipped = command.prepared("kafka")
+    assert list(present) == ["folkmoot"]
+    assert skipped == {"kafka": "Apache Kafka 4.3.1: no program mvn: install it"}
+    assert command.main(["throughput", "--peers", "kafka", "--require-peers"]) == 1
+    assert "skipped Apache Kafka 4.3.1: no program mvn" in capsys.readouterr().out
+
+
+def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> None:
+    def read(records: int, **told: int) -> Outcome:
+        return Outcome(
+            records=records,
+            seconds=1.0,
+            client_cpu=0.0,
+            client_memory=Memory(),
+            client_first=Memory(),
+            told=told,
+        )
+
+    _check("a", read(10, end=10, bytes=1000), 10, 1000)
+    for wrong in (read(9, end=10), read(10, end=11), read(10, end=10, bytes=999)):
+        with pytest.raises(WrongCount):
+            _check("a", wrong, 10, 1000)
+
+
+def test_contenders_take_turns_and_begin_each_round_with_another(tmp_path: Path) -> None:
+    with Context({}, SMOKE, 1, tmp_path / "work") as context:
+        turns = [name for name, counts in context.turns(["a", "b"], 3) if counts]
+    assert turns == ["a", "b", "b", "a", "a", "b"]

@@ -1,0 +1,99 @@
+"""Results as JSON, tables, charts, and in docs/performance.md."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks import report
+from benchmarks.charts import draw
+from benchmarks.results import Cell, Chart, Report, Results, Series, Target
+from benchmarks.throughput_summary import CONFLUENT_OUT, LISTS, SEND, add
+
+CASE = "100 B, 4,000 keys, 12 partitions, zstd"
+
+
+def results() -> Results:
+    found = Results(name="throughput", title="Throughput", seconds=1.0, notes=["A sentence."])
+    for who, values in ((SEND, [2e6, 1.9e6, 2.1e6]), (LISTS, [5e6]), (CONFLUENT_OUT, [9e5])):
+        facts = {"client CPU": 0.5, "server CPU": 0.1, "client memory": 1e8, "compression": 3.0}
+        cell = Cell(
+            case=f"produce: {CASE}", contender=who, unit="records/s", values=values, facts=facts
+        )
+        found.cells.append(cell)
+    add(found, CASE)
+    return found
+
+
+def a_report() -> Report:
+    return Report(
+        when="2026-01-01 00:00 UTC",
+        command="python -m benchmarks",
+        seed=4,
+        machine={"cores": "2"},
+        versions={"Apache Kafka 4.3.1": {"Java": "17"}},
+        missing={"redis": "Redis Streams: no program redis-server"},
+        scenarios=[results()],
+    )
+
+
+def test_a_report_is_read_back_from_its_json_as_it_was(tmp_path: Path) -> None:
+    a_report().write(tmp_path / "latest.json")
+    again = Report.read(tmp_path / "latest.json")
+    again.write(tmp_path / "again.json")
+    assert (tmp_path / "latest.json").read_text() == (tmp_path / "again.json").read_text()
+    cell = again.scenarios[0].find(f"produce: {CASE}", SEND)
+    assert cell is not None
+    assert cell.median == 2e6
+
+
+def test_targets_are_ratios_of_the_medians_and_say_whether_they_are_met() -> None:
+    said = [report.verdict(target) for target in results().targets]
+    start = f"produce, {SEND} against {CONFLUENT_OUT}: 2.22 ×"
+    assert said[0] == f"{start}, target at least 2 ×: met"
+    assert any("send_batch(), lists: 5.00 M records/s" in line and "met" in line for line in said)
+    lower = Target(text="p99", figure=9.0, wanted=5.0, unit="ms", better="lower")
+    assert report.verdict(lower) == "p99: 9 ms, target at most 5 ms: not met"
+
+
+def test_without_a_peer_there_is_no_ratio_to_it() -> None:
+    alone = Results(name="throughput", title="Throughput")
+    alone.cells = [cell for cell in results().cells if cell.contender != CONFLUENT_OUT]
+    add(alone, CASE)
+    assert alone.targets
+    assert not any("against" in target.text for target in alone.targets)
+
+
+def test_the_page_gets_tables_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    marks = "<!-- results: {} -->\nold\n<!-- end -->\n"
+    page.write_text("Before.\n" + marks.format("throughput") + "After.\n" + marks.format("other"))
+    a_report().write(tmp_path / "latest.json")
+    assert report.into_docs(tmp_path / "latest.json", page) == 0
+    text = page.read_text()
+    assert text.startswith("Before.\n<!-- results: throughput -->\n![")
+    assert "| Folkmoot send() | 2.00 M | 1.90 M – 2.10 M | 0.50 | 0.10 | 3 |" in text
+    assert "\nAfter.\n<!-- results: other -->\nold\n<!-- end -->\n" in text
+    assert report.into_docs(tmp_path / "latest.json", page) == 0
+    assert page.read_text() == text
+
+
+def test_saving_keeps_the_scenarios_that_were_not_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "latest.json"
+    first = a_report()
+    first.scenarios.append(Results(name="latency", title="Latency"))
+    report.save(first, path)
+    report.save(a_report(), path)
+    assert [each.name for each in Report.read(path).scenarios] == ["latency", "throughput"]
+    assert (path.parent / "throughput-produce.svg").read_text().startswith("<svg")
+
+
+def test_charts_are_well_formed_and_name_everything() -> None:
+    for chart in results().charts:
+        root = ElementTree.fromstring(draw(chart))
+        said = [element.text or "" for element in root.iter() if element.text]
+        assert all(group in said for group in chart.groups)
+    series = [Series(name="a & b", points=[(1, 2.0), (1000, 20.0)]), Series(name="c", points=[])]
+    for log in (False, True):
+        lines = Chart(
+            name="x", title="<T>", kind="lines", unit="ms", series=series, log_x=log, log_y=log
+        )
+        ElementTree.fromstring(draw(lines))
