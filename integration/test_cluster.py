@@ -15,7 +15,7 @@ from folkmoot.coordination.store import run
 from folkmoot.coordination.zookeeper import connect
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 from tests.waiting import eventually

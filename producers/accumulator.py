@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 from threading import Condition, Lock
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.chunks import ROW, TAKEN, Chunk
+from folkmoot.producers.deliveries import Delivery
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
@@ -15,8 +16,13 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.records import Headers
 
-CHECK_EVERY: Final = 256
+CHUNK_RECORDS: Final = 4096
+CHUNK_BYTES: Final = 1024 * 1024
+CHECK_EVERY: Final = 512
+SAMPLE: Final = 8
+FEW: Final = 256
 
 Ring = Callable[[], None]
 
@@ -24,13 +30,19 @@ Ring = Callable[[], None]
 class Accumulator:
     """The open chunk of every topic, and how much is buffered.
 
-    `chunks`, always the same dictionary, is what `send` writes to, under `lock`: a topic is there
-    when its partitions are known and there is room. In every other case (topic not known yet, buffer
-    full, closed) it is not, and the caller goes the slow way, through `admit`. So the fast way has
-    one look-up for all of it.
+    `chunks`, always the same dictionary, is where `send` finds the chunk to stage a record in, without a
+    lock (see `Chunk`): a topic is there when its partitions are known and there is room. In every other
+    case (topic not known yet, buffer full, closed) it is not, and the caller goes the slow way, through
+    `stage`. So the fast way has one look-up for all of it. Everything else is under `lock`.
 
-    Sizes are counted every CHECK_EVERY records, not at each: that is by how much, per topic, the
-    buffer may grow past its limit. A record counts until its batch is done.
+    A chunk that has grown to CHUNK_RECORDS, or about CHUNK_BYTES, is handed in by the thread that has
+    filled it. With `by_key`, when nothing but the hash of its key decides where a record goes, that
+    thread divides it among the partitions as well: the records are in its cache, and it need not compete
+    with itself for the interpreter's lock. Smaller chunks are taken, and divided, by the sender's thread.
+
+    Sizes are looked at every CHECK_EVERY records, from a sample, not at each: by so many records, per
+    topic, the buffer may grow past its limit. They are exact for what is taken. A record counts until its
+    batch is done.
 
     All else is called by the sender's thread. Callers wait on `changed` (for a topic, for room) and
     on `completed` (for deliveries and flushes); both share the lock, which is held briefly.
@@ -42,6 +54,8 @@ class Accumulator:
         batch_bytes: int,
         ring: Ring,
         clock: Callable[[], float] | None = None,
+        *,
+        by_key: bool = False,
     ) -> None:
         self.lock = Lock()
         self.changed = Condition(self.lock)
@@ -58,7 +72,9 @@ class Accumulator:
         self.failed: list[Batch] = []
         self._limit = buffer_bytes
         self._batch_bytes = batch_bytes
+        self.by_key = by_key
         self._ring = ring
+        self._rung = False  # since the sender's thread has last looked
         self._told: Ring = lambda: None
         self._clock = clock or time.monotonic
         self._gated: dict[str, Chunk] = {}
@@ -72,20 +88,79 @@ class Accumulator:
 
     # -- callers' threads ---------------------------------------------------------------------------
 
-    def checkpoint(self, chunk: Chunk) -> None:
-        """The record at `check_at` was just staged. The lock is held."""
-        if chunk.counted == 0:
-            # Numbered by its first record: what is staged after a flush was asked for is not part of it.
-            self._number += 1
-            chunk.number = self._number
-            chunk.opened_at = self._clock()
-            self._ring()
-        before = chunk.size
-        self.buffered += chunk.count()
-        chunk.check_at = chunk.counted + CHECK_EVERY
-        if before < self._batch_bytes <= chunk.size:
-            self._ring()
+    def stage(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        stamp: float,
+        max_block: float,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
+        large: bool = False,
+    ) -> Delivery:
+        """A record of any kind. Raises as `admit` does, UnknownTopicOrPartition for the partition."""
+        with self.lock:
+            chunk = self.admit(topic, max_block)
+            if partition is not None:
+                self.check_partition(topic, partition)
+            delivery = chunk.stage(key, value, stamp, partition, headers, on_delivery)
+            if len(chunk.rows) >= chunk.check_at or large:
+                self._checkpoint(chunk)
+            return delivery
+
+    def check_partition(self, topic: str, partition: int) -> None:
+        """Raises UnknownTopicOrPartition. The topic is known."""
+        count = self.counts[topic]
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
+            )
+
+    def staged(self, chunk: Chunk, rows: list[Any], stamp: float, max_block: float) -> Delivery:
+        """`send` has staged a plain record in `rows`, which were those of the chunk, and met `check_at`,
+        or another thread."""
+        end = chunk.end_of(rows, stamp)
+        with self.lock:
+            if chunk.check_at != TAKEN:
+                self._checkpoint(chunk)
+                return Delivery(chunk, end)
+        if chunk.holds(end):
+            return Delivery(chunk, end)
+        key, value = rows[end - ROW], rows[end - ROW + 1]
+        return self.stage(chunk.topic, value, key, stamp, max_block)
+
+    def _checkpoint(self, chunk: Chunk) -> None:
+        """The chunk has reached `check_at`, or has got something unusual. The lock is held."""
+        if chunk.number == 0:
+            self._open(chunk)
+        self.buffered += chunk.estimate(SAMPLE)
+        if chunk.counted >= CHUNK_RECORDS or chunk.size >= self._chunk_bytes(chunk.topic):
+            self._close(chunk)
+        else:
+            step = min(CHECK_EVERY, chunk.counted)
+            chunk.check_at = ROW * min(CHUNK_RECORDS, chunk.counted + step)
         self._gate_if_full()
+
+    def _chunk_bytes(self, topic: str) -> int:
+        return min(CHUNK_BYTES, self.counts[topic] * self._batch_bytes, self._limit // 8)
+
+    def _open(self, chunk: Chunk) -> None:
+        # Numbered by its first record: what is staged after a flush was asked for is not part of it.
+        self._number += 1
+        chunk.number = self._number
+        chunk.opened_at = self._clock()
+        self._ring_once()
+
+    def _close(self, chunk: Chunk) -> None:
+        """The chunk is full: hand it in. What is interrupted here the sender's thread makes good."""
+        self._take(chunk)
+        self._handed_in.append(chunk)
+        self._ring_once()
+        if self.by_key and len(chunk) > FEW and chunk.divide_by_key(self.counts[chunk.topic]):
+            self.buffered += chunk.measure()
 
     def hand_in(self, chunk: Chunk, max_block: float) -> None:
         """Stage a chunk that is complete, behind all that was staged before it. The lock is held.
@@ -96,14 +171,17 @@ class Accumulator:
         if len(open_chunk):
             self._take(open_chunk)
             self._handed_in.append(open_chunk)
-        self._number += 1
-        chunk.number = self._number
-        chunk.opened_at = self._clock()
+        self._open(chunk)
         self.buffered += chunk.size
         self.records += len(chunk)
         self._handed_in.append(chunk)
-        self._ring()
         self._gate_if_full()
+
+    def _ring_once(self) -> None:
+        """Wake the sender's thread, unless it will look anyway."""
+        if not self._rung:
+            self._rung = True
+            self._ring()
 
     def _gate_if_full(self) -> None:
         if self.buffered >= self._limit and not self._gated:
@@ -161,7 +239,7 @@ class Accumulator:
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""
         with self.lock:
-            return self.records + sum(len(chunk.values) for chunk in self._open_chunks())
+            return self.records + sum(map(len, self._open_chunks()))
 
     def take_failed(self) -> list[Batch]:
         """The batches that failed since the last call and that nobody has looked at."""
@@ -173,7 +251,13 @@ class Accumulator:
         """Take nothing more; who waits to be admitted gets the reason."""
         with self.lock:
             self._closed = self._closed or reason
-            self._gated.update(self.chunks)
+            # All are taken, the empty ones as well: whoever stages a record in one at this moment
+            # would otherwise wait for it for ever.
+            for chunk in self._open_chunks():
+                self._take(chunk)
+                if len(chunk):
+                    self._handed_in.append(chunk)
+            self._gated.clear()
             self.chunks.clear()
             self._notify()
 
@@ -200,30 +284,33 @@ class Accumulator:
             self._notify()
 
     def take(self, now: float, linger: float, *, everything: bool = False) -> list[Chunk]:
-        """The chunks that are large enough, or have waited long enough; all if room is needed."""
+        """The chunks that were handed in, or have waited long enough; all if room is needed."""
         with self.lock:
+            self._rung = False
             taken, self._handed_in = self._handed_in, []
             everything = everything or bool(self._gated)
             for chunk in self._open_chunks():
-                if chunk.values and (
-                    everything or chunk.size >= self._batch_bytes or chunk.opened_at + linger <= now
-                ):
+                if len(chunk) and (everything or chunk.opened_at + linger <= now):
                     self._take(chunk)
                     taken.append(chunk)
+            for chunk in taken:
+                if chunk.pieces is None:
+                    self.buffered += chunk.measure()
         return taken
 
     def _take(self, chunk: Chunk) -> None:
-        self.buffered += chunk.count()
-        self.records += len(chunk.values)
+        """Put another one in its place. The lock is held."""
+        chunk.take()
+        if chunk.number == 0 and len(chunk):
+            self._open(chunk)
+        self.records += len(chunk)
         self._renew(chunk.topic)
 
     def oldest(self) -> float:
         """When the oldest record that was not taken yet was staged, or infinity."""
         with self.lock:
-            return min(
-                (chunk.opened_at for chunk in self._open_chunks() if chunk.values),
-                default=inf,
-            )
+            opened = [chunk.opened_at for chunk in self._open_chunks() if chunk.number]
+            return min([*opened, *(chunk.opened_at for chunk in self._handed_in)], default=inf)
 
     def complete(self, batches: Iterable[Batch], oldest_number: float) -> None:
         """These are done. `oldest_number` is the lowest among the batches that are not."""
@@ -233,7 +320,7 @@ class Accumulator:
                 self.records -= batch.count
                 if batch.error is not None:
                     self.failed.append(batch)
-            open_numbers = [chunk.number for chunk in self._open_chunks() if chunk.values]
+            open_numbers = [chunk.number for chunk in self._open_chunks() if chunk.number]
             open_numbers += [chunk.number for chunk in self._handed_in]
             self.settled = int(min(oldest_number, *open_numbers, self._number + 1) - 1)
             if self._gated and self.buffered < self._limit and self._closed is None:
@@ -255,6 +342,7 @@ class Accumulator:
         return [*self.chunks.values(), *self._gated.values()]
 
     def _renew(self, topic: str) -> None:
-        """Begin a chunk, behind the gate if it is closed."""
-        where = self._gated if self._gated or self._closed else self.chunks
-        where[topic] = Chunk(topic, self.completed)
+        """Begin a chunk, behind the gate if it is closed; none when all is over."""
+        if self._closed is None:
+            where = self._gated if self._gated else self.chunks
+            where[topic] = Chunk(topic, self.completed)

@@ -2,13 +2,11 @@
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.producers.cells import Cells
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -17,24 +15,21 @@ from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers, TopicPartition
 
 PACK_FROM: Final = 64
-"""So many records are worth packing: for fewer, lists are quicker to write and to read."""
+"""So many records are written packed: fewer are read more quickly from lists."""
+RECORD_OVERHEAD_BYTES: Final = 32
 
 Stamps = npt.NDArray[np.int64]
 
 
 class Piece:
-    """Records of one chunk that go to one partition, in order. `size` counts overhead as well.
-
-    `keys` and `values` are both lists or tuples, as `send` staged them, or both `Cells` (keys perhaps
-    None), as `send_batch` did.
-    """
+    """Records of one chunk that go to one partition, in order. `size` counts overhead as well."""
 
     __slots__ = ("headers", "keys", "size", "stamps", "values")
 
     def __init__(
         self,
-        keys: Sequence[bytes | None] | Cells | None,
-        values: Sequence[bytes | None] | Cells,
+        keys: Packed | None,
+        values: Packed,
         stamps: Stamps,
         headers: Sequence[Headers] | None,
         size: int,
@@ -50,34 +45,30 @@ class Piece:
         if self.size <= limit or len(self.values) == 1:
             yield self
             return
-        sizes = self._sizes()
-        overhead = (self.size - sum(sizes)) // len(sizes)
-        start, size, left = 0, 0, self.size
-        for position, record in enumerate(sizes):
-            if position > start and size + record + overhead > limit:
-                yield self._part(start, position, size)
-                start, size, left = position, 0, left - size
-            size += record + overhead
-        yield self._part(start, len(sizes), left)
+        ends = self._ends()
+        start, before = 0, 0
+        while start < len(ends):
+            end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+            after = int(ends[end - 1])
+            yield self._part(start, end, after - before)
+            start, before = end, after
 
-    def _sizes(self) -> list[int]:
-        keys, values = self.keys, self.values
-        if isinstance(values, Sequence):
-            assert isinstance(keys, Sequence)
-            return [len(k or b"") + len(v or b"") for k, v in zip(keys, values, strict=True)]
-        sizes = np.maximum(values.lengths, 0)
-        if keys is not None and not isinstance(keys, Sequence):
-            sizes = sizes + np.maximum(keys.lengths, 0)
-        listed: list[int] = sizes.tolist()
-        return listed
+    def _ends(self) -> Stamps:
+        """The size of all records up to each one."""
+        count = len(self.values)
+        ends: Stamps = self.values.offsets[1:] - self.values.offsets[0]
+        if self.keys is not None:
+            ends = ends + (self.keys.offsets[1:] - self.keys.offsets[0])
+        ends = ends + RECORD_OVERHEAD_BYTES * np.arange(1, count + 1)
+        if self.headers is not None:
+            ends += np.cumsum([headers_size([row]) for row in self.headers])
+        return ends
 
     def _part(self, start: int, end: int, size: int) -> "Piece":
-        def rows(column: Any) -> Any:
-            return column[start:end] if isinstance(column, Sequence) else column.rows(start, end)
-
-        keys = None if self.keys is None else rows(self.keys)
-        headers = None if self.headers is None else self.headers[start:end]
-        return Piece(keys, rows(self.values), self.stamps[start:end], headers, size)
+        rows = slice(start, end)
+        keys = None if self.keys is None else self.keys[rows]
+        headers = None if self.headers is None else self.headers[rows]
+        return Piece(keys, self.values[rows], self.stamps[rows], headers, size)
 
 
 class Batch:
@@ -139,35 +130,34 @@ class Batch:
         self.done = True
 
 
+def headers_size(headers: Sequence[Headers]) -> int:
+    return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
+
+
 def _columns(pieces: list[Piece], count: int) -> Columns:
-    """All records of the pieces, packed if they are many or one of them came as a column."""
-    keys: Sequence[bytes | None] | None
-    values: Sequence[bytes | None]
-    if all(isinstance(piece.values, Sequence) for piece in pieces):
-        keys = _listed([piece.keys for piece in pieces])
-        values = _listed([piece.values for piece in pieces])
-        if keys.count(None) == count:
-            keys = None
-        if count >= PACK_FROM:
-            keys = None if keys is None else Packed.of(keys)
-            values = Packed.of(values)
-    else:
-        values = Packed.joined([_packed(piece.values, 0) for piece in pieces])
-        keys = Packed.joined([_packed(piece.keys, len(piece.values)) for piece in pieces])
+    """All records of the pieces, packed if they are many."""
+    keys: Packed | None = None
+    if any(piece.keys is not None for piece in pieces):
+        keys = Packed.joined([_keys(piece) for piece in pieces])
         if keys.nulls is not None and keys.nulls.all():
             keys = None
-    stamps = np.concatenate([piece.stamps for piece in pieces])
-    headers = None
+    headers: Sequence[Headers] | None = None
     if any(piece.headers for piece in pieces):
-        headers = _listed([piece.headers or [()] * len(piece.values) for piece in pieces])
-    return Columns(count, keys, values, array("q", stamps.tobytes()), headers)
+        headers = [row for piece in pieces for row in piece.headers or [()] * len(piece.values)]
+    values = Packed.joined([piece.values for piece in pieces])
+    if count < PACK_FROM:
+        few_keys = None if keys is None else keys.tolist()
+        return Columns(count, few_keys, values.tolist(), _stamps(pieces), headers)
+    return Columns(count, keys, values, _stamps(pieces), headers)
 
 
-def _listed(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+def _stamps(pieces: list[Piece]) -> "array[int]":
+    stamps = np.concatenate([piece.stamps for piece in pieces])
+    return array("q", stamps.tobytes())
 
 
-def _packed(column: Sequence[bytes | None] | Cells | None, count: int) -> Packed:
-    if column is None:
-        return Packed(np.zeros(count + 1, np.int64), b"", np.ones(count, np.bool_))
-    return Packed.of(column) if isinstance(column, Sequence) else column.packed()
+def _keys(piece: Piece) -> Packed:
+    if piece.keys is not None:
+        return piece.keys
+    count = len(piece.values)
+    return Packed(np.zeros(count + 1, np.int64), b"", np.ones(count, np.bool_))

@@ -1,121 +1,229 @@
-"""Records as `send` stages them, their way into batches, and what a caller holds of each."""
+"""Records as `send` stages them, and their way into batches."""
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from threading import Condition
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
-from folkmoot.producers.batches import Batch, Piece
-from folkmoot.producers.partitioners import Partitions
-from folkmoot.protocol.errors import FolkmootError, RequestTimeout
-from folkmoot.protocol.records import Headers, RecordMetadata, TopicPartition
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Stamps, headers_size
+from folkmoot.producers.cells import Int64s, lengths_of
+from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.partitioners import Partitions, by_hash
+from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.packed import Packed, ends
+from folkmoot.protocol.records import Headers, TopicPartition
 
-RECORD_OVERHEAD_BYTES: Final = 32
+ROW: Final = 3
+TAKEN: Final = -1
 
 
 class Chunk:
-    """Records of one topic in the order of their `send`, as columns; partitions are chosen later.
+    """Records of one topic in the order of their `send`; partitions are chosen later.
 
-    Until it is taken by the sender it is written under the accumulator's lock. What few records
-    have (a partition, headers, a callback) is kept beside the columns, by position. Timestamps are
-    float seconds, as the clock gives them.
+    `rows` is flat: key, value, stamp, key, value, stamp. A thread stages a record with one
+    `rows.extend`, which CPython carries out at once or not at all, without a lock; that defines the
+    order of records. Two questions are left, and each has its answer without a lock as well:
 
-    When the sender has divided it, the columns are gone and it says where its records went: position
-    i went to `partitions[i]`, as that partition's nth record of this chunk, and `parts` tells in
-    which batch those are. A Delivery keeps this, and the batches, alive; nothing else does.
+    - *Which row is mine?* The stamp is a float object that nobody else has, so it is the row whose
+      stamp is this very object: the last one, unless another thread has got in between, and then one
+      of the last. (Hence stamps are floats, in seconds, as the clock gives them.)
+    - *Was the chunk taken meanwhile?* Who takes it (under the accumulator's lock) first sets `check_at`
+      to TAKEN and then reads how many rows there are; who stages a row reads `check_at` after that.
+      So a row that was not counted has a thread that sees TAKEN, goes to the accumulator, finds its row
+      behind the counted ones, and stages the record again. Its `send` has not returned, so no order
+      that anybody has seen is broken. Rows behind the counted ones are nobody's. The list that takes
+      the place of the rows, once they are gone, begins with a gap, so that nobody who comes even later
+      takes a row there for one that was counted.
+
+    `check_at` is the length of `rows` from which on a thread has to go to the accumulator; this one
+    comparison also tells the first record of a chunk and a chunk that is full.
+
+    What few records have (a partition, headers, a callback) is kept beside the rows, by position, and
+    is written under the accumulator's lock. `size` is an estimate until the chunk is taken, or divided.
+
+    `divide` cuts the chunk into pieces by partition: in the thread that has filled it, while the
+    records are still in the cache, or in the sender's. Then the rows are gone and it says where its
+    records went: position i went to `partitions[i]`, as that partition's nth record of this chunk, and
+    `parts` tells in which batch those are. A Delivery keeps this, and the batches, alive; nothing else.
     """
 
     __slots__ = (
-        *(
-            "callbacks",
-            "check_at",
-            "completed",
-            "counted",
-            "explicit",
-            "headers",
-            "keyless",
-            "keys",
-            "placed",
-        ),
+        *("callbacks", "check_at", "completed", "count", "counted", "explicit", "headers"),
         *(
             "number",
             "opened_at",
-            "parts",
             "partitions",
+            "parts",
+            "pieces",
+            "placed",
             "ranks",
+            "rows",
             "size",
-            "stamps",
-            "topic",
-            "values",
         ),
+        *("stamps", "topic"),
     )
 
     def __init__(self, topic: str, completed: Condition) -> None:
         self.topic = topic
-        self.number = 0
+        self.number = 0  # 0: its first record has not been to the accumulator
         self.completed = completed
         self.opened_at = 0.0
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.stamps: array[float] = array("d")
-        self.keyless = False
+        self.rows: list[Any] = []
+        self.check_at = 0
+        self.count = 0  # of records, from when it was taken
+        self.counted = 0  # how many of them are part of `size`
+        self.size = 0
         self.explicit: dict[int, int] = {}
         self.headers: dict[int, Headers] = {}
         self.callbacks: dict[int, Callable[[], None]] = {}
-        self.check_at = 0  # the position whose record is to be counted, and all before it
-        self.counted = 0
-        self.size = 0  # of the records counted, with their overhead
+        self.pieces: list[tuple[int, Piece]] | None = None
+        self.stamps: Stamps | None = None
         self.partitions: Partitions | None = None
-        self.ranks: Partitions | None = None
+        self.ranks: Int64s | None = None
         self.parts: dict[int, list[tuple[int, Batch, int]]] = {}
         self.placed = False  # every record has its batch, which stays the same from then on
 
-    def count(self) -> int:
-        """Bring `size` up to date; returns what was added to it."""
-        start, end = self.counted, len(self.values)
-        added = size_of(self.keys[start:end], self.values[start:end])
-        self.counted = end
-        self.size += added
-        return added
+    def __len__(self) -> int:
+        """How many records it holds, or held before it was divided."""
+        return len(self.rows) // ROW if self.check_at != TAKEN else self.count
 
-    def divide(self, partitions: Partitions) -> Iterator[tuple[int, Piece]]:
-        """The pieces by partition. The columns are dropped."""
-        self.partitions = partitions
-        stamps = np.rint(np.frombuffer(self.stamps, dtype=np.float64) * 1000).astype(np.int64)
-        keys: Sequence[bytes | None] = self.keys
-        values: Sequence[bytes | None] = self.values
+    # -- while it is open: under the accumulator's lock, but for `rows.extend` -------------------------
+
+    def stage(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        stamp: float,
+        partition: int | None,
+        headers: Headers,
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> Delivery:
+        """A record of any kind. The chunk cannot be taken meanwhile, but others may stage rows."""
+        rows = self.rows
+        rows.extend((key, value, stamp))
+        end = self.end_of(rows, stamp)
+        position = end // ROW - 1
+        delivery = Delivery(self, end)
+        if partition is not None:
+            self.explicit[position] = partition
+        if headers:
+            self.headers[position] = headers
+        if on_delivery is not None:
+            self.callbacks[position] = partial(on_delivery, delivery)
+        return delivery
+
+    @staticmethod
+    def end_of(rows: list[Any], stamp: float) -> int:
+        """Where the row ends that has this very stamp; it is one of the last."""
+        end = len(rows)
+        while rows[end - 1] is not stamp:
+            end -= ROW
+        return end
+
+    def estimate(self, sample: int) -> int:
+        """Bring `size` up to date, from at most `sample` of the records added; returns the difference."""
+        total = len(self.rows) // ROW
+        added = total - self.counted
+        start = max(self.counted, total - sample)
+        if start == total:
+            return 0
+        size = self._size(start, total) * added // (total - start)
+        self.counted = total
+        self.size += size
+        return size
+
+    def holds(self, end: int) -> bool:
+        """Whether the row that ends there was counted when the chunk was taken."""
+        return end <= ROW * self.count and end % ROW == 0
+
+    def take(self) -> None:
+        """From here on it has the records that it has."""
+        self.check_at = TAKEN  # before counting: see above
+        self.count = len(self.rows) // ROW
+
+    def measure(self) -> int:
+        """Make `size` exact; returns by how much it was wrong."""
+        if self.pieces is not None:
+            size = sum(piece.size for _, piece in self.pieces)
+        else:
+            size = self._size(0, self.count)
+        wrong = size - self.size
+        self.size = size
+        return wrong
+
+    def _size(self, start: int, end: int) -> int:
+        rows = slice(ROW * start, ROW * end)
+        staged = self.rows[rows]
+        size = _bytes(staged[0::ROW]) + _bytes(staged[1::ROW])
+        size += RECORD_OVERHEAD_BYTES * (end - start)
+        if self.headers:
+            size += headers_size([self.headers.get(number, ()) for number in range(start, end)])
+        return size
+
+    # -- once it is taken ------------------------------------------------------------------------------
+
+    @property
+    def keyless(self) -> bool:
+        """Whether any record has no key."""
+        return any(key is None for key in self.keys)
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        return self.rows[0 : ROW * self.count : ROW]
+
+    def divide_by_key(self, count: int) -> bool:
+        """Divide it among `count` partitions if nothing but the keys of all records decides."""
+        if self.explicit:
+            return False
+        keys: list[Any] = self.keys
+        try:
+            lengths = lengths_of(keys)
+        except TypeError:
+            return False  # there is a None
+        self.divide(by_hash(b"".join(keys), lengths, count), lengths)
+        return True
+
+    def divide(self, partitions: Partitions, key_lengths: Int64s | None = None) -> None:
+        """Make the pieces, by partition. If it is interrupted it may be done again.
+
+        `key_lengths`, if they are known, must be those of all keys, none of them missing.
+        """
+        rows, end = self.rows, ROW * self.count
+        keys: Sequence[bytes | None] = rows[0:end:ROW]
+        values: Sequence[bytes | None] = rows[1:end:ROW]
+        seconds = np.fromiter(rows[2:end:ROW], np.float64, self.count)
+        self.stamps = stamps = np.rint(seconds * 1000).astype(np.int64)
         headers: Sequence[Headers] | None = None
         if self.headers:
-            headers = [self.headers.get(position, ()) for position in range(len(values))]
-        self.keys, self.values, self.stamps = [], [], array("d")
+            headers = [self.headers.get(position, ()) for position in range(self.count)]
         numbers, starts, order = sorted_by_partition(partitions)
         if order is not None:
             take = itemgetter(*order.tolist())
             keys, values, stamps = take(keys), take(values), stamps[order]
             headers = None if headers is None else take(headers)
-        for number, (start, end) in zip(numbers, pairwise(starts), strict=True):
-            rows = slice(start, end)
-            some_keys, some_values = keys[rows], values[rows]
-            some = None if headers is None else headers[rows]
-            size = size_of(some_keys, some_values) + headers_size(some or ())
-            yield number, Piece(some_keys, some_values, stamps[rows], some, size)
-
-    def __len__(self) -> int:
-        """How many records it holds, or held before it was divided."""
-        return len(self.values) if self.partitions is None else len(self.partitions)
+            key_lengths = None if key_lengths is None else key_lengths[order]
+        packed_keys: Packed | None
+        if key_lengths is not None:
+            packed_keys = Packed(ends(key_lengths), b"".join(keys))  # type: ignore[arg-type]
+        elif keys[0] is None and keys.count(None) == len(keys):
+            packed_keys = None
+        else:
+            packed_keys = packed(keys)
+        self.partitions = partitions
+        self.pieces = cut(numbers, starts, packed_keys, packed(values), stamps, headers)
+        self.rows = [None]
 
     def fail(self, error: FolkmootError) -> Batch:
         """Nothing of it will be sent. Returns what stands for its records."""
         batch = Batch(TopicPartition(self.topic, -1), self.number, self.opened_at)
         count = len(self)
         batch.count, batch.size = count, self.size
-        self.keys, self.values, self.stamps = [], [], array("d")
-        self.partitions = np.zeros(count, dtype=np.int64)
+        self.rows, self.pieces = [None], None
+        self.partitions = np.zeros(count, dtype=np.uint8)
         self.ranks = None
         self.parts = {0: [(0, batch, 0)]}
         self.placed = True
@@ -131,7 +239,7 @@ class Chunk:
         if self.partitions is None or not self.placed:
             return None
         if self.ranks is None:
-            order = _stable_order(self.partitions)
+            order = stable_order(self.partitions)
             ordered = self.partitions[order]
             ranks = np.empty(len(order), dtype=np.int64)
             ranks[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -143,73 +251,61 @@ class Chunk:
         return None
 
 
-class Delivery(msgspec.Struct, gc=False, eq=False):
-    """What became, or will become, of one record. May be kept, asked from any thread, or ignored."""
-
-    _chunk: Chunk
-    _index: int
-    _stamp: float
-
-    def done(self) -> bool:
-        """Whether the record was acknowledged, or has failed."""
-        place = self._chunk.whereabouts(self._index)
-        return place is not None and place[0].done
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is. Raises the error that it failed with, RequestTimeout after `timeout`."""
-        batch, position = self._wait(timeout)
-        batch.observed = True
-        if batch.error is not None:
-            raise batch.error
-        offset = batch.base_offset + position if batch.base_offset >= 0 else -1
-        return RecordMetadata(*batch.topic_partition, offset, round(self._stamp * 1000))
-
-    def exception(self, timeout: float | None = None) -> FolkmootError | None:
-        """The error that the record failed with, or None if it was acknowledged."""
-        batch, _ = self._wait(timeout)
-        batch.observed = True
-        return batch.error
-
-    def _wait(self, timeout: float | None) -> tuple[Batch, int]:
-        with self._chunk.completed:
-            if not self._chunk.completed.wait_for(self.done, timeout):
-                raise RequestTimeout(
-                    f"a record for {self._chunk.topic} is not acknowledged after {timeout:g} s; "
-                    "it may be yet"
-                )
-        place = self._chunk.whereabouts(self._index)
-        assert place is not None
-        return place
+def cut(
+    numbers: list[int],
+    starts: list[int],
+    keys: Packed | None,
+    values: Packed,
+    stamps: Stamps,
+    headers: Sequence[Headers] | None,
+) -> list[tuple[int, Piece]]:
+    """Pieces of columns that are sorted by partition: `numbers[i]` has the rows from `starts[i]` on."""
+    ends_of_bytes = values.offsets[starts]
+    if keys is not None:
+        ends_of_bytes = ends_of_bytes + keys.offsets[starts]
+    pieces = []
+    sizes = np.diff(ends_of_bytes).tolist()
+    for number, size, (start, end) in zip(numbers, sizes, pairwise(starts), strict=True):
+        some_keys = None if keys is None else keys[start:end]
+        some_headers = None
+        size += RECORD_OVERHEAD_BYTES * (end - start)
+        if headers is not None and any(headers[start:end]):
+            some_headers = headers[start:end]
+            size += headers_size(some_headers)
+        piece = Piece(some_keys, values[start:end], stamps[start:end], some_headers, size)
+        pieces.append((number, piece))
+    return pieces
 
 
-def size_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
-    """Bytes of these records, with what they cost besides."""
-    return _lengths(keys) + _lengths(values) + RECORD_OVERHEAD_BYTES * len(values)
-
-
-def _lengths(cells: Sequence[bytes | None]) -> int:
+def packed(cells: Sequence[bytes | None]) -> Packed:
+    """The cells in one run of bytes."""
     try:
-        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+        lengths = lengths_of(cells)
     except TypeError:
-        return sum(len(cell) for cell in cells if cell is not None)
+        return Packed.of(cells)
+    return Packed(ends(lengths), b"".join(cells))  # type: ignore[arg-type]  # no None: it has a length
 
 
-def headers_size(headers: Sequence[Headers]) -> int:
-    return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
-
-
-def sorted_by_partition(partitions: Partitions) -> tuple[list[int], list[int], Any]:
+def sorted_by_partition(partitions: Partitions) -> tuple[list[int], list[int], Int64s | None]:
     """The partitions that occur, where each one's rows start in `order`, and the end, and `order`,
     which is None if there is one only."""
     if not (partitions != partitions[0]).any():
         return [int(partitions[0])], [0, len(partitions)], None
-    order = _stable_order(partitions)
+    order = stable_order(partitions)
     ordered = partitions[order]
-    starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(partitions)]
+    starts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(partitions)]
     return ordered[starts[:-1]].tolist(), starts, order
 
 
-def _stable_order(partitions: Partitions) -> Any:
+def stable_order(partitions: Partitions) -> Int64s:
     """Positions sorted by partition, in order within each; numpy sorts small integers by radix."""
-    narrow = partitions.astype(np.uint16) if partitions.max() < 65536 else partitions
-    return np.argsort(narrow, kind="stable")
+    highest = int(partitions.max())
+    narrow = np.uint8 if highest < 2**8 else np.uint16 if highest < 2**16 else np.int64
+    return np.argsort(partitions.astype(narrow, copy=False), kind="stable")
+
+
+def _bytes(cells: Sequence[bytes | None]) -> int:
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+    except TypeError:
+        return sum(len(cell) for cell in cells if cell is not None)

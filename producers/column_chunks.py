@@ -1,20 +1,15 @@
 """What `send_batch` stages, and the handle that its caller gets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from threading import Condition
 
 import numpy as np
 
-from folkmoot.producers.batches import Batch, Piece, Stamps
-from folkmoot.producers.cells import Cells
-from folkmoot.producers.chunks import (
-    RECORD_OVERHEAD_BYTES,
-    Chunk,
-    headers_size,
-    sorted_by_partition,
-)
-from folkmoot.producers.partitioners import Partitions
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Stamps, headers_size
+from folkmoot.producers.cells import NIL, Cells
+from folkmoot.producers.chunks import TAKEN, Chunk, cut, sorted_by_partition
+from folkmoot.producers.partitioners import Partitions, by_hash
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.records import Headers
 
@@ -46,34 +41,47 @@ class ColumnChunk(Chunk):
         self.row_headers = headers
         self.partition = partition
         self.counts: dict[int, int] = {}
-        self.counted = len(values)
+        self.check_at = TAKEN
+        self.count = len(values)
         self.size = _size(keys, values, headers)
 
-    def __len__(self) -> int:
-        return self.counted
+    @property
+    def keyless(self) -> bool:
+        return self.cell_keys is None or bool((self.cell_keys.lengths == NIL).any())
 
-    def divide(self, partitions: Partitions) -> Iterator[tuple[int, Piece]]:
-        """The pieces by partition. The columns are dropped."""
-        self.partitions = partitions
+    def measure(self) -> int:
+        return 0  # its size has always been exact
+
+    def divide_by_key(self, count: int) -> bool:
+        keys = self.cell_keys
+        if self.partition is not None:
+            self.divide(np.full(self.count, self.partition, np.uint16))
+        elif self.keyless or keys is None:
+            return False
+        else:
+            cells = keys.packed()
+            self.divide(by_hash(cells.run(), keys.lengths, count))
+        return True
+
+    def divide(self, partitions: Partitions, key_lengths: object = None) -> None:
+        """Make the pieces, by partition."""
         values, keys = self.cell_values, self.cell_keys
         stamps, headers = self.row_stamps, self.row_headers
         assert values is not None
-        self.cell_values = self.cell_keys = self.row_headers = None
         numbers, starts, order = sorted_by_partition(partitions)
         if order is not None:
             values, stamps = values.take(order), stamps[order]
             keys = None if keys is None else keys.take(order)
             headers = None if headers is None else [headers[row] for row in order.tolist()]
-        for number, (start, end) in zip(numbers, pairwise(starts), strict=True):
-            some_values = values.rows(start, end)
-            some_keys = None if keys is None else keys.rows(start, end)
-            some_headers = None if headers is None else headers[start:end]
-            self.counts[number] = end - start
-            size = _size(some_keys, some_values, some_headers)
-            yield number, Piece(some_keys, some_values, stamps[start:end], some_headers, size)
+        packed_keys = None if keys is None else keys.packed()
+        self.partitions = partitions
+        self.counts = dict(zip(numbers, np.diff(starts).tolist(), strict=True))
+        self.pieces = cut(numbers, starts, packed_keys, values.packed(), stamps, headers)
+        self.cell_values = self.cell_keys = self.row_headers = None
 
     def fail(self, error: FolkmootError) -> Batch:
-        self.counts = {0: self.counted}
+        self.counts = {0: self.count}
+        self.cell_values = self.cell_keys = self.row_headers = None
         return super().fail(error)
 
     def batches(self) -> "list[tuple[Batch, int, int]] | None":

@@ -1,20 +1,21 @@
 """Which partition a record goes to, chosen for many records at once. Pure, but for the random source."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, Final, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.producers.cells import NIL, Cells
+from folkmoot.producers.cells import NIL, Cells, Int64s, lengths_of
 from folkmoot.protocol.errors import PartitionerFailed
-from folkmoot.protocol.murmur2 import partition_for, partitions_for
+from folkmoot.protocol.murmur2 import murmur2_packed, partition_for, partitions_of
 
-KEYS_REMEMBERED: Final = 65_536
+KEYS_REMEMBERED: Final = 16_384
 FEW_KEYS: Final = 64
 
-Partitions = npt.NDArray[np.int64]
+Partitions = npt.NDArray[np.integer[Any]]
 Strategy = Literal["key-hash", "sticky", "round-robin"]
 STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
 
@@ -40,6 +41,23 @@ class ColumnsToPlace(Protocol):
     def __len__(self) -> int: ...
 
 
+def by_key(keys: Sequence[bytes], count: int) -> Partitions:
+    """Where Kafka's clients would put records with these keys, among `count` partitions."""
+    if len(keys) > FEW_KEYS:
+        return by_hash(b"".join(keys), lengths_of(keys), count)
+    return np.fromiter((_hash_of(key, count) for key in keys), np.uint16, len(keys))
+
+
+def by_hash(keys: bytes | memoryview, lengths: Int64s, count: int) -> Partitions:
+    """As `by_key`, of keys that lie back to back."""
+    if count == 1:
+        return np.zeros(len(lengths), np.uint8)
+    return partitions_of(murmur2_packed(keys, lengths), count)
+
+
+_hash_of = lru_cache(KEYS_REMEMBERED)(partition_for)
+
+
 class Partitioner:
     """Chooses for one topic. A record with a partition of its own goes there; for others it depends.
 
@@ -51,10 +69,8 @@ class Partitioner:
     - "round-robin": record by record to the next partition that has a leader.
     - a function of the application's own: see `Choose`.
 
-    Keys seen before are looked up, which costs a third of hashing them in bulk, as long as that
-    pays: a chunk with a new key is hashed, and when new keys fill the table, no more are remembered
-    for as many chunks as it took. A handful of keys is hashed one by one: numpy needs more to start.
-    Of Arrow keys the different ones are hashed.
+    Keys are hashed in bulk, which costs no more than looking up those seen before would. A handful is
+    hashed one by one, and remembered: numpy needs more to start.
 
     One thread may call.
     """
@@ -67,10 +83,6 @@ class Partitioner:
         self._strategy = strategy
         self._sticky = -1
         self._next = 0
-        self._count = 0
-        self._seen: dict[bytes, int] = {}
-        self._chunks = 0
-        self._remember_again_at = 0
 
     @property
     def spreads(self) -> bool:
@@ -94,18 +106,19 @@ class Partitioner:
         `record_bytes` is the average size of a record; `count` partitions exist, `available` ones
         have leaders. Raises PartitionerFailed.
         """
+        chosen: Partitions
         if count == 1:
             chosen = np.zeros(len(keys), dtype=np.int64)
         elif self._strategy != "key-hash":
             chosen = self._spread(topic, keys, len(keys), record_bytes, count, available)
         elif not keyless:
-            chosen = self._hash(cast(Sequence[bytes], keys), count)
+            chosen = by_key(cast(Sequence[bytes], keys), count)
         else:
             chosen = np.empty(len(keys), dtype=np.int64)
             bare = np.fromiter((key is None for key in keys), dtype=bool, count=len(keys))
             with_key = [key for key in keys if key is not None]
             if with_key:
-                chosen[~bare] = self._hash(with_key, count)
+                chosen[~bare] = by_key(with_key, count)
             chosen[bare] = self._stick(len(keys) - len(with_key), record_bytes, count, available)
         for position, partition in explicit.items():
             chosen[position] = partition
@@ -126,11 +139,12 @@ class Partitioner:
             return self._stick(records, record_bytes, count, available)
         bare = keys.lengths == NIL
         if not bare.any():
-            return self._hash_cells(keys, count)
+            return by_hash(keys.packed().run(), keys.lengths, count)
         chosen = np.empty(records, dtype=np.int64)
         chosen[bare] = self._stick(int(bare.sum()), record_bytes, count, available)
         if not bare.all():
-            chosen[~bare] = self._hash_cells(keys.take(np.flatnonzero(~bare)), count)
+            with_key = keys.take(np.flatnonzero(~bare))
+            chosen[~bare] = by_hash(with_key.packed().run(), with_key.lengths, count)
         return chosen
 
     def _spread(
@@ -168,33 +182,6 @@ class Partitioner:
                 f"the partitioner chose {chosen.min()} to {chosen.max()} of {count} partitions"
             )
         return chosen.astype(np.int64)
-
-    def _hash_cells(self, keys: Cells, count: int) -> Partitions:
-        distinct = keys.distinct()
-        if distinct is None:
-            return self._hash(keys.column, count)
-        different, places = distinct
-        return self._hash(different, count)[places]
-
-    def _hash(self, keys: Sequence[bytes], count: int) -> Partitions:
-        if count != self._count:
-            self._count = count
-            self._seen = {}
-        self._chunks += 1
-        try:
-            return np.fromiter(map(self._seen.__getitem__, keys), dtype=np.int64, count=len(keys))
-        except KeyError:
-            pass
-        if len(keys) <= FEW_KEYS:
-            chosen = np.array([partition_for(key, count) for key in keys], dtype=np.int64)
-        else:
-            chosen = partitions_for(keys, count)
-        if self._chunks >= self._remember_again_at:
-            self._seen.update(zip(keys, chosen.tolist(), strict=True))
-            if len(self._seen) > KEYS_REMEMBERED:
-                self._seen = {}
-                self._remember_again_at = 2 * self._chunks
-        return chosen
 
     def _stick(
         self, records: int, record_bytes: int, count: int, available: Sequence[int]

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -15,9 +14,10 @@ from weakref import WeakSet
 from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.connector import connector
 from folkmoot.producers.accumulator import Accumulator
-from folkmoot.producers.chunks import Chunk, Delivery, headers_size
+from folkmoot.producers.batches import headers_size
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.staging import Staging
@@ -28,12 +28,12 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidName,
     RecordTooLarge,
-    UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import Headers
 
-SMALL_RECORD_BYTES: Final = 4096
+SMALL_CELL_BYTES: Final = 4096
+COLUMNS_BYTES: Final = 2 * 1024 * 1024
 MAX_TIMESTAMP: Final = 2**50
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
@@ -70,10 +70,13 @@ class Producer:
         self.config = ProducerConfig.of(**options)
         self._bell = Bell()
         self._accumulator = Accumulator(
-            self.config.buffer_bytes, self.config.batch_bytes, self._bell.ring
+            self.config.buffer_bytes,
+            self.config.batch_bytes,
+            self._bell.ring,
+            by_key=self.config.partitioner == "key-hash",
         )
+        self._small = min(SMALL_CELL_BYTES, self.config.max_record_bytes // 2)
         self._lock = self._accumulator.lock
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._chunks = self._accumulator.chunks
         self._discovery = Discovery(
             connector(self.config.zookeeper), self.config.session_timeout, self.config.listener
@@ -152,9 +155,8 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
         partition: int | None = None,
-        headers: _HeadersArgument = (),
+        headers: _HeadersArgument | None = None,
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
@@ -165,34 +167,26 @@ class Producer:
         BrokerUnreachable, ClosedError, InvalidName; then the record was not taken.
         """
         # The fast way: nothing unusual about the record, topic known, room left. Every line here is
-        # paid for every record; whatever is not plain goes through _send_any.
+        # paid for every record; whatever is not plain goes through _send_any. Why it is right without
+        # a lock, see Chunk.
         if (
-            value.__class__ is bytes
-            and len(value) <= SMALL_RECORD_BYTES
-            and (key is None or (key.__class__ is bytes and len(key) <= SMALL_RECORD_BYTES))
+            type(value) is bytes
+            and len(value) <= self._small
+            and (key is None or (type(key) is bytes and len(key) <= self._small))
             and (timestamp is None or 0 <= timestamp <= MAX_TIMESTAMP)
             and partition is None
+            and headers is None
             and on_delivery is None
-            and not headers
         ):
-            # Bound methods: with `with`, CPython 3.11 takes twice as long for an uncontended lock.
-            self._acquire()
-            try:
-                chunk = self._chunks.get(topic)
-                if chunk is not None:
-                    values = chunk.values
-                    index = len(values)
-                    stamp = _now() if timestamp is None else timestamp / 1000
-                    values.append(value)
-                    chunk.keys.append(key)
-                    chunk.stamps.append(stamp)
-                    if key is None:
-                        chunk.keyless = True
-                    if index >= chunk.check_at:
-                        self._accumulator.checkpoint(chunk)
-                    return Delivery(chunk, index, stamp)
-            finally:
-                self._release()
+            chunk = self._chunks.get(topic)
+            if chunk is not None:
+                stamp = _now() if timestamp is None else timestamp / 1000
+                rows = chunk.rows
+                rows += (key, value, stamp)
+                end = len(rows)
+                if end >= chunk.check_at or rows[end - 1] is not stamp:
+                    return self._accumulator.staged(chunk, rows, stamp, self.config.max_block)
+                return Delivery(chunk, end)
         return self._send_any(topic, value, key, partition, headers, timestamp, on_delivery)
 
     def _send_any(
@@ -201,7 +195,7 @@ class Producer:
         value: object,
         key: object,
         partition: int | None,
-        headers: _HeadersArgument,
+        headers: _HeadersArgument | None,
         timestamp: int | None,
         on_delivery: Callable[[Delivery], None] | None,
     ) -> Delivery:
@@ -223,28 +217,15 @@ class Producer:
             stamp = timestamp / 1000
         else:
             raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
-        accumulator = self._accumulator
-        with self._lock:
-            chunk = self._admitted(topic)
-            if partition is not None:
-                self._check_partition(topic, partition, accumulator.counts[topic])
-            index = len(chunk.values)
-            delivery = Delivery(chunk, index, stamp)
-            if partition is not None:
-                chunk.explicit[index] = partition
-            if rows:
-                chunk.headers[index] = rows
-                chunk.size += extra
-                accumulator.buffered += extra
-            if on_delivery is not None:
-                chunk.callbacks[index] = partial(on_delivery, delivery)
-            chunk.keyless = chunk.keyless or key is None
-            chunk.values.append(value_bytes)
-            chunk.keys.append(key_bytes)
-            chunk.stamps.append(stamp)
-            if index >= chunk.check_at or size > SMALL_RECORD_BYTES:
-                accumulator.checkpoint(chunk)
-        return delivery
+        if topic not in self._accumulator.counts:
+            check_name("topic", topic)
+        return self._accumulator.stage(
+            *(topic, value_bytes, key_bytes, stamp, self.config.max_block),
+            partition=partition,
+            headers=rows,
+            on_delivery=on_delivery,
+            large=size > self._small,
+        )
 
     def send_batch(
         self,
@@ -280,32 +261,23 @@ class Producer:
     def _parts(self, columns: Staging, topic: str, partition: int | None) -> Iterator[ColumnChunk]:
         """What is handed in one by one, each when there is room."""
         count = self._partition_count(topic)
+        config, accumulator = self.config, self._accumulator
         if partition is not None:
-            self._check_partition(topic, partition, count)
-        config = self.config
-        most = min(count * config.batch_bytes, config.buffer_bytes // 8)
-        return columns.chunks(topic, self._accumulator.completed, most, config.max_record_bytes)
-
-    def _check_partition(self, topic: str, partition: int, count: int) -> None:
-        if not 0 <= partition < count:
-            raise UnknownTopicOrPartition(
-                f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
-            )
+            accumulator.check_partition(topic, partition)
+        most = min(count * config.batch_bytes, config.buffer_bytes // 8, COLUMNS_BYTES)
+        for chunk in columns.chunks(topic, accumulator.completed, most, config.max_record_bytes):
+            if accumulator.by_key:
+                chunk.divide_by_key(count)  # here, while it is in the cache, as for `send`
+            yield chunk
 
     def _partition_count(self, topic: str) -> int:
         with self._lock:
             if topic not in self._accumulator.counts:
                 if self._thread is None:
                     raise ClosedError("the producer is not open: use it in a with block")
-                self._admitted(topic)
+                check_name("topic", topic)
+                self._accumulator.admit(topic, self.config.max_block)
             return self._accumulator.counts[topic]
-
-    def _admitted(self, topic: str) -> Chunk:
-        chunk = self._chunks.get(topic)
-        if chunk is None:
-            check_name("topic", topic)
-            chunk = self._accumulator.admit(topic, self.config.max_block)
-        return chunk
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed.
@@ -348,7 +320,6 @@ class Producer:
         """This is a child process: the thread is not here, and the lock may be held for ever."""
         self._closed = True
         self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._chunks = {}
         reason = ClosedError("the producer was made before a fork: make one in each process")
         self._accumulator = Accumulator(1, 1, lambda: None)

@@ -98,34 +98,14 @@ class Sender:
 
     def add(self, chunk: Chunk) -> None:
         """Divide a chunk among the partitions and append to their batches."""
-        topic, records = chunk.topic, len(chunk)
-        partitions = self._view.partitions(topic)
-        # A topic that has vanished keeps the partitions it had, until it is back or time is over.
-        count = self._counts[topic] = len(partitions) or self._counts.get(topic, 1)
-        partitioner = self._partitioners.get(topic)
-        if partitioner is None:
-            config = self._config
-            partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
-            self._partitioners[topic] = partitioner
-        spread = partitioner.spreads or chunk.keyless
-        available = self._available(topic, count) if spread else ()
-        try:
-            if isinstance(chunk, ColumnChunk):
-                chosen = partitioner.choose_for_columns(chunk, count, available)
-            else:
-                chosen = partitioner.choose(
-                    chunk.keys,
-                    chunk.explicit,
-                    topic=topic,
-                    keyless=chunk.keyless,
-                    record_bytes=chunk.size // records,
-                    count=count,
-                    available=available,
-                )
-        except PartitionerFailed as error:
-            self.refuse(chunk, error)
-            return
-        for partition, piece in chunk.divide(chosen):
+        if chunk.pieces is None:
+            try:
+                self._divide(chunk)
+            except PartitionerFailed as error:
+                self.refuse(chunk, error)
+                return
+        pieces, chunk.pieces = chunk.pieces or [], None
+        for partition, piece in pieces:
             self._append(chunk, partition, piece)
         chunk.placed = True
         self._hand_callbacks_on(chunk)
@@ -218,6 +198,33 @@ class Sender:
         return min((batch.number for batch in heads), default=inf)
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _divide(self, chunk: Chunk) -> None:
+        """Choose partitions. Raises PartitionerFailed."""
+        topic = chunk.topic
+        partitions = self._view.partitions(topic)
+        # A topic that has vanished keeps the partitions it had, until it is back or time is over.
+        count = self._counts[topic] = len(partitions) or self._counts.get(topic, 1)
+        partitioner = self._partitioners.get(topic)
+        if partitioner is None:
+            config = self._config
+            partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
+            self._partitioners[topic] = partitioner
+        keyless = chunk.keyless
+        available = self._available(topic, count) if partitioner.spreads or keyless else ()
+        if isinstance(chunk, ColumnChunk):
+            chosen = partitioner.choose_for_columns(chunk, count, available)
+        else:
+            chosen = partitioner.choose(
+                chunk.keys,
+                chunk.explicit,
+                topic=topic,
+                keyless=keyless,
+                record_bytes=chunk.size // len(chunk),
+                count=count,
+                available=available,
+            )
+        chunk.divide(chosen)
 
     def _available(self, topic: str, count: int) -> list[int]:
         known = self._view.leader_address

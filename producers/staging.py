@@ -75,9 +75,7 @@ class Staging:
             headers = None
         _check_sizes(values, keys, max_record_bytes)
         stamps = self._stamps[start:end]
-        chunk = ColumnChunk(topic, completed, values, keys, stamps, headers, self._partition)
-        chunk.keyless = keys is None or bool((keys.lengths < 0).any())
-        return chunk
+        return ColumnChunk(topic, completed, values, keys, stamps, headers, self._partition)
 
 
 def _check_sizes(values: Cells, keys: Cells | None, limit: int) -> None:

@@ -5,6 +5,7 @@ Kafka's published vectors and to each other). Source: `Utils.murmur2` of apache/
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,10 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
+_LONG_KEY_BYTES = 1024
+
+_Bytes = bytes | bytearray | memoryview
+_Hashes = npt.NDArray[np.uint32]
 
 
 def murmur2(key: bytes) -> int:
@@ -30,24 +35,66 @@ def murmur2(key: bytes) -> int:
     return h ^ h >> 15
 
 
-def murmur2_many(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+def murmur2_many(keys: Sequence[bytes]) -> _Hashes:
     """`murmur2` of every key, in order."""
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
-    return murmur2_packed(np.frombuffer(b"".join(keys), dtype=np.uint8), lengths)
+    return murmur2_packed(b"".join(keys), lengths)
 
 
-def murmur2_packed(
-    data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint32]:
-    """`murmur2` of keys that lie back to back: those of one length are hashed together."""
-    if len(lengths) and (lengths == lengths[0]).all():
-        return _hash_matrix(data.reshape(len(lengths), int(lengths[0])))
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(len(lengths), dtype=np.uint32)
-    for length in np.unique(lengths):
-        (rows,) = np.nonzero(lengths == length)
-        matrix = data[starts[rows, None] + np.arange(length)]
-        hashes[rows] = _hash_matrix(matrix)
+def murmur2_packed(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
+    """`murmur2` of keys that lie back to back.
+
+    All are hashed at once, word by word: numpy's uint32 arithmetic wraps as Java's does. The words
+    are read through a view that has one at every byte, since keys begin anywhere. Long keys are
+    hashed alone, or a single one would cost a step of numpy for each of its words.
+    """
+    (long,) = np.nonzero(lengths > _LONG_KEY_BYTES)
+    if len(long):
+        return _with_long_keys(memoryview(data), lengths, long)
+    padded = b"".join((data, bytes(4)))
+    words = np.ndarray((len(data) + 1,), "<u4", padded, strides=(1,))
+    at = np.cumsum(lengths) - lengths
+    whole = lengths >> 2
+    h = lengths.astype(np.uint32)
+    h ^= np.uint32(_SEED)
+    fewest, most = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
+    for number in range(most):
+        if number < fewest:  # every key has this word
+            h = _mix(h, words[at])
+            at += 4
+        else:
+            (rows,) = np.nonzero(whole > number)
+            h[rows] = _mix(h[rows], words[at[rows]])
+            at[rows] += 4
+    rest = lengths & 3
+    if rest.any():
+        tail = words[at]
+        tail &= (np.uint32(1) << (rest.astype(np.uint32) << np.uint32(3))) - np.uint32(1)
+        tail ^= h
+        tail *= np.uint32(_M)
+        h = np.where(rest > 0, tail, h)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(_M)
+    h ^= h >> np.uint32(15)
+    return h
+
+
+def _with_long_keys(
+    data: memoryview, lengths: npt.NDArray[np.int64], long: npt.NDArray[np.int64]
+) -> _Hashes:
+    ends = np.cumsum(lengths)
+    hashes = np.empty(len(lengths), np.uint32)
+    short = np.ones(len(lengths), np.bool_)
+    short[long] = False
+    rest, begin = [], 0
+    for row in long.tolist():
+        end = int(ends[row])
+        start = end - int(lengths[row])
+        hashes[row] = murmur2(bytes(data[start:end]))
+        rest.append(data[begin:start])
+        begin = end
+    rest.append(data[begin:])
+    hashes[short] = murmur2_packed(b"".join(rest), lengths[short])
     return hashes
 
 
@@ -56,37 +103,24 @@ def partition_for(key: bytes, partitions: int) -> int:
     return (murmur2(key) & _POSITIVE) % partitions
 
 
-def partitions_for(keys: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
+def partitions_for(keys: Sequence[bytes], partitions: int) -> npt.NDArray[np.unsignedinteger[Any]]:
     """`partition_for` of every key, in order."""
     return partitions_of(murmur2_many(keys), partitions)
 
 
-def partitions_of(hashes: npt.NDArray[np.uint32], partitions: int) -> npt.NDArray[np.int64]:
-    """The partitions that keys with these hashes belong to."""
-    return (hashes & np.uint32(_POSITIVE)).astype(np.int64) % partitions
+def partitions_of(hashes: _Hashes, partitions: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The partitions that keys with these hashes belong to, in the smallest type that holds them."""
+    return ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(
+        np.min_scalar_type(partitions)
+    )
 
 
-def _hash_matrix(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Hash rows of equal length; numpy's uint32 arithmetic wraps as Java's does."""
-    count, length = matrix.shape
-    body = length & ~3
+def _mix(h: _Hashes, k: _Hashes) -> _Hashes:
+    """One word of the keys goes into their hashes; `h` is changed in place."""
     m = np.uint32(_M)
-    h = np.full(count, _SEED ^ length, dtype=np.uint32)
-    if body:
-        words = np.ascontiguousarray(matrix[:, :body]).view("<u4")
-        for column in range(words.shape[1]):
-            k = words[:, column] * m
-            k ^= k >> np.uint32(24)
-            k *= m
-            h *= m
-            h ^= k
-    if body != length:
-        tail = np.zeros(count, dtype=np.uint32)
-        for position in range(body, length):
-            tail |= matrix[:, position].astype(np.uint32) << np.uint32(8 * (position - body))
-        h ^= tail
-        h *= m
-    h ^= h >> np.uint32(13)
+    k *= m
+    k ^= k >> np.uint32(24)
+    k *= m
     h *= m
-    h ^= h >> np.uint32(15)
+    h ^= k
     return h

@@ -5,8 +5,8 @@ from typing import Any
 
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.records import Record, TopicPartition
@@ -57,18 +57,7 @@ class Bench:
     ) -> Delivery:
         if topic not in self.accumulator.counts:
             self.accumulator.topic_known(topic, self.view.count)
-        with self.accumulator.lock:
-            chunk = self.accumulator.admit(topic, 0.0)
-            index = len(chunk.values)
-            if partition is not None:
-                chunk.explicit[index] = partition
-            chunk.keyless = chunk.keyless or key is None
-            chunk.values.append(value)
-            chunk.keys.append(key)
-            chunk.stamps.append(self.now)
-            if index >= chunk.check_at:
-                self.accumulator.checkpoint(chunk)
-            return Delivery(chunk, index, self.now)
+        return self.accumulator.stage(topic, value, key, self.now + 0.0, 0.0, partition=partition)
 
     def take(self, *, everything: bool = True) -> None:
         for chunk in self.accumulator.take(self.now, self.config.linger, everything=everything):

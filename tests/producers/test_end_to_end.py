@@ -11,7 +11,7 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.store import run
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.murmur2 import partition_for

@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
@@ -37,12 +38,12 @@ def test_a_record_waits_for_linger_and_not_longer() -> None:
 
 
 def test_a_full_batch_does_not_wait() -> None:
-    bench = Bench(linger=100.0, batch_bytes=1000)
-    for _ in range(10):
+    bench = Bench(linger=100.0, batch_bytes=8 * (100 + RECORD_OVERHEAD_BYTES))
+    for _ in range(8):
         bench.stage(bytes(100))
     bench.take()
     ((_, shipment),) = bench.ship()
-    assert len(values(shipment)) == 10
+    assert len(values(shipment)) == 8
 
 
 def test_hurry_overrides_linger() -> None:
@@ -176,7 +177,7 @@ def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPa
     large._chunk.callbacks[0] = lambda: None
     behind = bench.stage(b"behind")
     unwritable = bench.stage(b"unwritable", partition=1)
-    unwritable._chunk.headers[2] = (("\ud800", None),)
+    unwritable._chunk.headers[unwritable._index] = (("\ud800", None),)
     beside = bench.stage(b"beside", partition=2)
     # As text is counted before it is written, this one would not come so far.
     monkeypatch.setattr("folkmoot.producers.chunks.headers_size", lambda headers: 0)

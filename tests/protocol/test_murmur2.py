@@ -35,6 +35,8 @@ def test_all_of_kafkas_vectors_at_once() -> None:
 @example(keys=[bytes(length) for length in range(20)])
 @example(keys=[b"\xff" * length for length in range(20)])
 @example(keys=[b"\x80" * length for length in range(20)])
+@example(keys=[b"\x81" * length for length in (1025, 3, 0, 5000, 1024)])
+@example(keys=[b"\x81" * 2000])
 def test_many_keys_hash_as_each_alone(keys: list[bytes]) -> None:
     assert murmur2_many(keys).tolist() == [murmur2(key) for key in keys]
     for partitions in (1, 12, 1000):

@@ -1,0 +1,60 @@
+"""What a caller holds of a record that it has sent."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from folkmoot.protocol.errors import FolkmootError, RequestTimeout
+from folkmoot.protocol.records import RecordMetadata
+
+if TYPE_CHECKING:
+    from folkmoot.producers.batches import Batch
+    from folkmoot.producers.chunks import Chunk
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """What became, or will become, of one record. May be kept, asked from any thread, or ignored.
+
+    One is made for every record, so it is no more than the record's chunk and where its row ended
+    there; all else is found out when somebody asks.
+    """
+
+    _chunk: "Chunk"
+    _end: int
+
+    def done(self) -> bool:
+        """Whether the record was acknowledged, or has failed."""
+        place = self._chunk.whereabouts(self._index)
+        return place is not None and place[0].done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is. Raises the error that it failed with, RequestTimeout after `timeout`."""
+        batch, position = self._wait(timeout)
+        batch.observed = True
+        if batch.error is not None:
+            raise batch.error
+        offset = batch.base_offset + position if batch.base_offset >= 0 else -1
+        stamps = self._chunk.stamps
+        assert stamps is not None  # it was divided, or it would have failed
+        return RecordMetadata(*batch.topic_partition, offset, int(stamps[self._index]))
+
+    def exception(self, timeout: float | None = None) -> FolkmootError | None:
+        """The error that the record failed with, or None if it was acknowledged."""
+        batch, _ = self._wait(timeout)
+        batch.observed = True
+        return batch.error
+
+    @property
+    def _index(self) -> int:
+        return self._end // 3 - 1
+
+    def _wait(self, timeout: float | None) -> "tuple[Batch, int]":
+        with self._chunk.completed:
+            if not self._chunk.completed.wait_for(self.done, timeout):
+                raise RequestTimeout(
+                    f"a record for {self._chunk.topic} is not acknowledged after {timeout:g} s; "
+                    "it may be yet"
+                )
+        place = self._chunk.whereabouts(self._index)
+        assert place is not None
+        return place
