@@ -1,10 +1,14 @@
 """`python -m benchmarks`: runs scenarios against the peers, prints tables, writes JSON and charts."""
 
 import argparse
+import fcntl
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -79,13 +83,45 @@ def main(arguments: Sequence[str]) -> int:
         versions=machine.versions(present.values()),
         missing=missing,
     )
-    for name in args.scenarios or scenarios():
-        found.scenarios.append(measured(name, present, scale, args.seed))
-    print(report.terminal(found))
     output = args.output or (LATEST if scale is FULL else None)
-    if output is not None:
-        report.save(found, output)
-    return 0
+    with alone():
+        failed = run_all(found, args.scenarios or scenarios(), present, scale, output)
+    print(report.terminal(found))
+    for name in failed:
+        print(f"failed: {name}, see above", file=sys.stderr)
+    return 1 if failed else 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One run at a time: two would measure each other. What a killed one left is removed."""
+    BENCH.mkdir(exist_ok=True)
+    with (BENCH / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another run of the benchmarks to end", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in BENCH.glob("work-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+def run_all(
+    found: Report, names: Sequence[str], peers: dict[str, Peer], scale: Scale, output: Path | None
+) -> list[str]:
+    """The names of those that failed. What was found is saved after each, a run being long."""
+    failed = []
+    for name in names:
+        try:
+            found.scenarios.append(measured(name, peers, scale, found.seed))
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        if output is not None:
+            report.save(found, output)
+    return failed
 
 
 def prepared(wanted: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
@@ -111,7 +147,6 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     print(f"== {module.TITLE}", flush=True)
     begun = time.monotonic()
     # Beside the code, and not in /tmp, which may be memory and no disk.
-    BENCH.mkdir(exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
     with Context(peers, scale, seed, work) as context:
         results: Results = module.run(context)

@@ -32,7 +32,7 @@ class Scale:
 
 
 FULL: Final = Scale(name="full", rounds=3, seconds=2.5)
-QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0)
+QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0, warm_up=False)
 SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 
 

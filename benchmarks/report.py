@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -103,11 +104,13 @@ def save(report: Report, path: Path) -> None:
     if path.exists():
         names = [results.name for results in report.scenarios]
         kept = [each for each in Report.read(path).scenarios if each.name not in names]
-        report.scenarios = sorted((*kept, *report.scenarios), key=lambda each: each.name)
-    report.write(path)
+        everything = sorted((*kept, *report.scenarios), key=lambda each: each.name)
+        replace(report, scenarios=everything).write(path)
+    else:
+        report.write(path)
     for chart in (chart for results in report.scenarios for chart in results.charts):
         path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
-    print(f"\nwritten to {path.parent}: {path.name} and charts")
+    print(f"written: {path} and charts beside it")
 
 
 # -- docs/performance.md ------------------------------------------------------------------------------

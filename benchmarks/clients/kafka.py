@@ -62,6 +62,7 @@ def produce(given: Parameters) -> None:
             "error_cb": failed.append,
             # Kafka's murmur2, as Folkmoot's: librdkafka's own default is CRC32.
             "partitioner": "murmur2_random",
+            **given.get("options", {}),
         }
     )
     warm = given["warm"]
@@ -94,6 +95,7 @@ def _consumer(given: Parameters) -> Consumer:
             "fetch.max.bytes": 52_428_800,
             "queued.min.messages": 1_000_000,
             "queued.max.messages.kbytes": 1_000_000,
+            **given.get("options", {}),
         }
     )
 
