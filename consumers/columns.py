@@ -19,6 +19,8 @@ _Chunk = TypeVar("_Chunk", bound=Sized)
 ALL: Final = 2**31
 TABLE_RECORDS: Final = 100_000
 TURN: Final = 1.0
+FETCH_PAUSE: Final = 0.001
+"""As long as there are records to hand out, the network is looked at this often."""
 
 
 class ColumnReading:
@@ -33,6 +35,7 @@ class ColumnReading:
     _fetcher: Fetcher
     _positions: Positions
     _stopped: bool
+    _fetched_at: float = 0.0
 
     def poll_batch(
         self, timeout: float = 1.0, max_records: int | None = None
@@ -97,7 +100,7 @@ class ColumnReading:
         while True:
             self._serve()
             self._fetcher.check()
-            with self._fetcher.handing_out():
+            with self._fetcher.turns.handing_out():
                 chunks: list[_Chunk] = []
                 left = limit
                 while left > 0 and (chunk := take(left)):
@@ -105,11 +108,20 @@ class ColumnReading:
                     left = 0 if one else left - len(chunk)
                 remaining = deadline - time.monotonic()
                 is_over = bool(chunks) or remaining <= 0 or self._stopped or self._is_wanted()
-                self._fetch(0.0 if is_over else min(remaining, TURN))
+                if chunks:
+                    self._keep_fetching()
+                else:
+                    self._fetch(0.0 if is_over else min(remaining, TURN))
                 for partition, end in map(end_of, chunks):
                     self._hand_out(partition, end)
             if is_over:
                 return chunks
+
+    def _keep_fetching(self) -> None:
+        """Ask for what follows, and take what has come, so often that neither has to wait."""
+        if time.monotonic() - self._fetched_at >= FETCH_PAUSE:
+            self._fetch(0.0)
+            self._fetched_at = time.monotonic()
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
         """What was taken of a partition, up to `end`, is the application's now."""

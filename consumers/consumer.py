@@ -1,10 +1,8 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
 import logging
-import math
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
@@ -16,6 +14,7 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.directory import Directory
 from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.consumers.lending import Lent
 from folkmoot.consumers.member import Member
 from folkmoot.consumers.places import Place, first_offsets, go_to
 from folkmoot.consumers.positions import Positions
@@ -35,8 +34,7 @@ from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
 
 CLOSE_TIMEOUT = 10.0
-CLOCK_EVERY = 32
-CLOCK_PAUSE = 0.01  # so many records between two looks at the clock, if they took less than this
+LENT_RECORDS = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +87,7 @@ class Consumer(ColumnReading):
         self._closing = False
         self._closed = False
         self._calling_back = False
-        self._lent: list[Record] | None = None  # the batch being iterated over
+        self._lent: Lent | None = None  # what is being iterated over
         self._thread: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
         self._cluster = Cluster(
@@ -138,6 +136,7 @@ class Consumer(ColumnReading):
         if not self._closed:
             self._check_thread()
             self._check_not_called_back()
+            self._take_back()
             self._positions.process_all()
             self._close(timeout)
 
@@ -174,58 +173,47 @@ class Consumer(ColumnReading):
 
     def __iter__(self) -> Iterator[Record]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
-        while not self._stopped:
-            if records := self._lend():
-                yield from self._one_by_one(records)
+        return chain.from_iterable(self._lendings())
 
-    def _lend(self) -> list[Record]:
-        """Records of one partition to be iterated over; none if none came within a turn."""
+    def _lendings(self) -> Iterator[Iterator[Record]]:
+        while not self._stopped:
+            if (lent := self._lend()) is not None:
+                yield lent.records
+
+    def _lend(self) -> Lent | None:
+        """Records of one partition to be iterated over; None if none came within a turn.
+
+        What the group wants is served between any two of them: `_wake` cuts what is lent. The rest
+        is taken back by whoever looks at the consumer next: by the caller's next round, or by a
+        method that the loop's body calls.
+        """
         self._ask_for_more()
         self._serve()
         self._fetcher.check()
-        with self._fetcher.handing_out():
-            records = self._fetcher.take(self.config.max_poll_records)
-            self._fetch(0.0 if records else TURN)
-            self._lent = records or None
-        return records
+        with self._fetcher.turns.handing_out():
+            view = self._fetcher.take_view(LENT_RECORDS)
+            if view is None:
+                self._fetch(TURN)
+                return None
+            self._keep_fetching()
+            self._lent = lent = Lent(view)
+        if self._attention or self._stopped:  # it may have been said before there was this to cut
+            lent.cut()
+        return lent
 
-    def _one_by_one(self, records: list[Record]) -> Iterator[Record]:
-        """Records of one partition; what the group wants is served between any two of them.
-
-        Every line of the loop is paid for every record. The rest is taken back by whoever looks at
-        the consumer next: by the caller's next round, or by a method that the loop's body calls.
-        """
-        progress = self._positions.of(records[0].topic_partition)
-        due = self._subscription.commit_at if self._subscription is not None else math.inf
-        looked, unlooked = time.monotonic(), 0
-        for record in records:
-            progress.handed_out = record.offset + 1
-            yield record
-            if self._lent is not records:
-                return
-            progress.processed = progress.handed_out
-            if self._attention or self._stopped:
-                return
-            if unlooked:  # the clock would cost more than all the rest
-                unlooked -= 1
-                continue
-            before, looked = looked, time.monotonic()
-            if looked >= due:
-                return
-            unlooked = CLOCK_EVERY if looked - before < CLOCK_PAUSE else 0
+    def _settle(self) -> None:
+        """Write down how far the iteration has come."""
+        if self._lent is not None:
+            self._lent.note(self._positions.of(self._lent.view.topic_partition))
 
     def _take_back(self) -> None:
         """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
-        if rest := self._recall():
-            self._fetcher.put_back(rest[0].topic_partition, rest)
-
-    def _recall(self) -> list[Record]:
-        """End the iteration over a batch. Returns what was not handed out of it."""
-        records, self._lent = self._lent, None
-        if records is None:
-            return []
-        handed_out = self._positions.of(records[0].topic_partition).handed_out or 0
-        return records[bisect_left(records, handed_out, key=lambda record: record.offset) :]
+        lent = self._lent
+        if lent is not None:
+            lent.cut()
+            self._settle()
+            self._fetcher.turns.put_back(lent.view, lent.row)
+            self._lent = None
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
@@ -265,6 +253,7 @@ class Consumer(ColumnReading):
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         if offsets is None:
             if not self._calling_back:  # else what is processed is known: nothing is under way
+                self._settle()
                 self._positions.process_all()
             offsets = self._positions.uncommitted(self._subscription.epochs)
         wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
@@ -284,7 +273,10 @@ class Consumer(ColumnReading):
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
         self._check_usable()
-        self._take_back()
+        lent = self._lent
+        if lent is not None and lent.view.topic_partition == partition:
+            if (offset := lent.next_offset) is not None:
+                return offset
         return self._fetcher.position(partition)
 
     def end_offset(self, partition: TopicPartition) -> int | None:
@@ -363,11 +355,16 @@ class Consumer(ColumnReading):
         self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._bell)
 
     def _wake(self) -> None:
+        """Have what the group wants served soon. From any thread, or a signal handler."""
         self._attention = True
+        lent = self._lent
+        if lent is not None:
+            lent.cut()
         self._bell.ring()
 
     def _close(self, timeout: float) -> None:
         self._closing = self._calling_back = True
+        self._take_back()
         try:
             if self._subscription is not None:
                 self._subscription.leave(time.monotonic() + timeout)

@@ -25,13 +25,13 @@ Owned by the thread that polls the consumer.
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Final, TypeVar
+from typing import Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.metrics import ConsumerCounters, state_of
 from folkmoot.consumers.reading import Reading, Room, whole_batches
+from folkmoot.consumers.turns import Turns
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.consumers.waiting import Waiting, portions
 from folkmoot.network.client import Reply, SupportsFileno
@@ -64,7 +64,6 @@ from folkmoot.protocol.requests import (
 )
 
 log = logging.getLogger(__name__)
-_Taken = TypeVar("_Taken")
 FETCHES_IN_FLIGHT: Final = 4
 ENTRIES: Final = 1_000
 """Partitions in one request at most; the others go into the next."""
@@ -92,13 +91,12 @@ class Fetcher:
         self._readings: dict[TopicPartition, Reading] = {}
         self._waiting = Waiting(config.partition_fetch_bytes)
         self._room = Room()
-        self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._errors: dict[TopicPartition, FolkmootError] = {}
         self._requests: dict[int, list[tuple[TopicPartition, int]]] = {}  # with their turns
         self._in_flight: dict[str, int] = {}
         self._retry_at = math.inf
-        self._turns = 0
-        self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
+        self._turn = 0
+        self.turns = Turns(self._readings, self._waiting, self._start_at, self._stick)
 
     # -- what to read -----------------------------------------------------------------------------
 
@@ -122,14 +120,14 @@ class Fetcher:
             self._readings.pop(partition).start_at(EARLIEST, -1)
         self._waiting.discard(partition)
         self._errors.pop(partition, None)
-        self._taken.pop(partition, None)
+        self.turns.forget(partition)
 
     def seek(self, partition: TopicPartition, place: int) -> None:
         """Go on at an offset, or at EARLIEST or LATEST. Raises NotAssigned."""
         reading = self._reading(partition)
         if not reading.pinned:
             reading.topic_id = ""
-        self._taken.pop(partition, None)
+        self.turns.forget(partition)
         self._start_at(reading, place)
 
     def seek_time(self, partition: TopicPartition, timestamp: int) -> None:
@@ -142,8 +140,10 @@ class Fetcher:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
         reading = self._reading(partition)
         reading.paused = paused
-        if not paused:
-            self._ready[partition] = None
+        if paused:
+            reading.bodies.clear()  # made again when their turn comes
+        else:
+            self.turns.add(partition)
             self._waiting.offer(reading)
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -175,63 +175,14 @@ class Fetcher:
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
-        records = self._next(lambda reading: reading.take(limit)) or []
-        self.counters.records_taken += len(records)
-        return records
+        view = self.take_view(limit)
+        return [] if view is None else view.records()
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """The same in columns."""
-        view = self._next(lambda reading: reading.take_view(limit))
+        view = self.turns.take(limit)
         self.counters.records_taken += 0 if view is None else len(view)
         return view
-
-    def _next(self, take: Callable[[Reading], _Taken]) -> _Taken | None:
-        """What `take` takes from the first partition that has something; it goes to the end."""
-        while self._ready:
-            partition = next(iter(self._ready))
-            reading = self._readings.get(partition)
-            if reading is None or reading.paused:
-                del self._ready[partition]
-                continue
-            if reading.has_more:
-                self._taken.setdefault(partition, (reading.hand_out, reading.since))
-            try:
-                taken = take(reading)
-            except FolkmootError as error:
-                self._start_at(reading, reading.hand_out)
-                self._stick(reading, error)
-                continue
-            finally:
-                del self._ready[partition]
-                if reading.has_more:
-                    self._ready[partition] = None
-                self._waiting.offer(reading)
-            if taken:
-                return taken
-        return None
-
-    @contextmanager
-    def handing_out(self) -> Iterator[None]:
-        """What is taken in the block is read again if the block raises: nobody has seen it."""
-        self._taken.clear()
-        try:
-            yield
-        except BaseException:
-            self.read_again()
-            raise
-
-    def read_again(self) -> None:
-        """Go back to before what was taken since the last block began."""
-        for partition, (offset, since) in self._taken.items():
-            self._start_at(self._readings[partition], offset, since)
-        self._taken.clear()
-
-    def put_back(self, partition: TopicPartition, rest: Sequence[Record]) -> None:
-        """Take back the last of the records just taken, which were not handed out after all."""
-        reading = self._readings.get(partition)
-        if reading is not None:
-            reading.put_back(rest)
-            self._ready[partition] = None
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
@@ -348,7 +299,7 @@ class Fetcher:
         if fetched:
             self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
-            self._ready[reading.partition] = None
+            self.turns.add(reading.partition)
 
     def _refused(
         self, reading: Reading, error: FolkmootError, leader: BrokerInfo | None = None
@@ -368,8 +319,8 @@ class Fetcher:
                 self._stick(reading, type(error)(reading.about(error)))
 
     def _start_at(self, reading: Reading, place: int, since: int | None = None) -> None:
-        self._turns += 1
-        reading.start_at(place, self._turns, since)
+        self._turn += 1
+        reading.start_at(place, self._turn, since)
         self._waiting.offer(reading)
         self._errors.pop(reading.partition, None)
 

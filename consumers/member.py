@@ -11,6 +11,7 @@ unforeseen error ends the thread and is raised to the consumer at its next call.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -99,6 +100,7 @@ class Member:
         self._connect_at = 0.0
         self._acknowledged = 0.0
         self._stopping = False
+        self._remind_at = self._reminded = math.inf  # written by the consumer's thread, and by ours
         self._thread = threading.Thread(target=self._main, name="folkmoot-group", daemon=True)
 
     # -- the consumer's side ----------------------------------------------------------------------
@@ -130,6 +132,11 @@ class Member:
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """Answer Revoking: nothing of the partition is under way; commit `offset` and let it go."""
         self._post(Drained(partition, epoch, offset))
+
+    def remind(self, at: float) -> None:
+        """Wake the consumer at that time (monotonic), whatever it does; no earlier time counts then."""
+        self._remind_at = at
+        self._bell.ring()
 
     def begin_to_leave(self) -> None:
         """Ask for everything to be revoked; the notice Left tells when the member is gone."""
@@ -178,8 +185,10 @@ class Member:
     def _main(self) -> None:
         try:
             while not self._stopping and not self.has_left:
-                deadline = self.deadline()
-                self._bell.wait(None if deadline is None else max(0.0, deadline - self._clock()))
+                deadline = min(self.deadline() or math.inf, self._remind())
+                self._bell.wait(
+                    None if deadline == math.inf else max(0.0, deadline - self._clock())
+                )
                 self.turn()
         except BaseException as error:
             log.exception("the group thread of %s ended", self.settings.group)
@@ -188,6 +197,14 @@ class Member:
             if self._store is not None:
                 self._store.close()
             self._wake()
+
+    def _remind(self) -> float:
+        """Wake the consumer if the time has come; → when it will, if it has not."""
+        at = self._remind_at
+        if at != self._reminded and at <= self._clock():
+            self._reminded = at
+            self._wake()
+        return math.inf if at == self._reminded else at
 
     def deadline(self) -> float | None:
         """When the next turn is due, if nothing happens before."""

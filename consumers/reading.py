@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import dropwhile
 
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
-from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST
 
 Fetched = tuple[BatchHeader, memoryview]
+Body = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class Room:
 class Reading:
     """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
 
-    Between them lie the rest of the batch that was opened (`records` from `taken` on) and the
-    `batches` that were not. `turn` changes with every `start_at`: what is in flight for an earlier
-    turn no longer counts. `stuck` ends with the next `start_at`, `paused` only when the application
-    says so.
+    Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
+    is) and the `batches` that were not; of the first few of these the `bodies` may be there,
+    decompressed ahead. `turn` changes with every `start_at`: what is in flight for an earlier turn no
+    longer counts. `stuck` ends with the next `start_at`, `paused` only when the application says so.
     """
 
     partition: TopicPartition
@@ -55,12 +55,11 @@ class Reading:
     buffered_bytes: int = 0
     room: Room = field(default_factory=Room)
     batches: deque[Fetched] = field(default_factory=deque)
-    opened: Fetched | None = None
-    """The batch that `records` are of."""
-    records: list[Record] = field(default_factory=list)
-    taken: int = 0
-    view: RecordBatchView | None = None
-    """What is left of a batch that was opened in columns; then there are no `records`."""
+    bodies: deque[Body] = field(default_factory=deque)
+    opened: RecordBatchView | None = None
+    row: int = 0
+    taken: bool = False
+    """Whether what was handed out last may come back: there was no `start_at` since."""
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
 
@@ -80,9 +79,10 @@ class Reading:
         self.in_flight = self.stuck = False
         self.since = since
         self.batches.clear()
-        self.records = []
-        self.opened = self.view = None
-        self.taken = 0
+        self.bodies.clear()
+        self.opened = None
+        self.row = 0
+        self.taken = False
         self._hold(-self.buffered_bytes)
         if place < 0:
             self.offset, self.look_up = None, place
@@ -103,75 +103,56 @@ class Reading:
 
     @property
     def has_more(self) -> bool:
-        return self.taken < len(self.records) or self.view is not None or bool(self.batches)
+        return self.opened is not None or bool(self.batches)
 
-    def take(self, limit: int) -> list[Record]:
+    def take(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
-        if self.view is not None:
-            self.records, self.taken, self.view = self.view.records(), 0, None
-        while self.taken == len(self.records):
-            if not self.batches:
-                return []
-            self._open_next()
-        records = self.records[self.taken : self.taken + limit]
-        self.taken += len(records)
-        at_end = self.taken == len(self.records)
-        self.hand_out = self.resume if at_end else self.records[self.taken].offset
-        return records
-
-    def take_view(self, limit: int) -> RecordBatchView | None:
-        """Up to `limit` records of one batch in columns. Raises what makes a batch illegible."""
-        if self.taken < len(self.records) and self.opened is not None:
-            # Some of it was handed out as records: the rest of it comes in columns.
-            self.view = RecordBatchView.of(self.partition, *self.opened).from_offset(self.hand_out)
-        self.records, self.taken = [], 0
-        while self.view is None:
+        while self.opened is None:
             if not self.batches:
                 return None
-            header, data = self.batches[0]
-            with self._about(header):
-                view = RecordBatchView.of(self.partition, header, data)
-            self._pop()
-            rest = view.from_offset(self.hand_out)
-            if self.since is not None and rest is not None:
-                rest = rest.from_time(self.since)
-                self.since = self.since if rest is None else None
-            self.view = rest
-            self.opened, self.resume = (header, data), header.next_offset
-            if self.view is None:
-                self.hand_out = max(self.hand_out, header.next_offset)
-        whole = self.view
-        taken = whole.part(0, limit)
-        self.view = whole.part(limit, len(whole)) if limit < len(whole) else None
-        self.hand_out = self.resume if self.view is None else self.view.offsets[0]
-        return taken
+            self._open_next()
+        whole, start = self.opened, self.row
+        end = min(start + limit, len(whole))
+        part = whole.part(start, end)
+        self.taken = True
+        if end < len(whole):
+            self.row, self.hand_out = end, whole.offsets[end]
+        else:
+            self.opened, self.hand_out = None, self.resume
+        return part
 
-    def put_back(self, rest: Sequence[Record]) -> None:
-        """The last of the records just taken were not handed out; nothing if they are forgotten."""
-        if rest and self.taken and self.records[self.taken - 1] is rest[-1]:
-            self.taken -= len(rest)
-            self.hand_out = rest[0].offset
+    def put_back(self, taken: RecordBatchView, row: int) -> None:
+        """Of what was taken last only the rows before `row` were handed out."""
+        if self.taken and row < len(taken):
+            if self.opened is None:
+                self.opened, self.row = taken, row
+            else:
+                self.row -= len(taken) - row
+            self.hand_out = taken.offsets[row]
+        self.taken = False
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
         header, data = self.batches[0]
+        body = self.bodies[0] if self.bodies else None
         with self._about(header):
-            records = batch.records_of(*self.partition, header, data)
+            view = RecordBatchView.of(self.partition, header, data, body)
         self._pop()
-        self.opened = header, data
-        if header.base_offset < self.hand_out:
-            records = [record for record in records if record.offset >= self.hand_out]
+        row = view.row_of_offset(self.hand_out)
         if self.since is not None:
-            since = self.since
-            records = list(dropwhile(lambda record: record.timestamp < since, records))
-            if records:
-                self.hand_out, self.since = records[0].offset, None
-        self.records, self.taken, self.resume = records, 0, header.next_offset
-        if not records:
+            row = view.row_of_time(self.since, row)
+        self.resume = header.next_offset
+        if row == len(view):
             self.hand_out = max(self.hand_out, header.next_offset)
+            return
+        if self.since is not None:
+            self.hand_out, self.since = view.offsets[row], None
+        self.opened, self.row = view, row
 
     def _pop(self) -> None:
         """The first batch is open: interrupted before, it is still there."""
+        if self.bodies:
+            self.bodies.popleft()
         self._hold(-self.batches.popleft()[0].length)
 
     def _hold(self, more: int) -> None:

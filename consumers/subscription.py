@@ -84,8 +84,8 @@ class Subscription:
         self._notices: deque[Notice] = deque()
         self._awaited: dict[int, list[Committed]] = {}
         self._token = 0
-        self.commit_at = time.monotonic() + config.commit_interval
-        """When the next automatic commit is due; `serve` makes it."""
+        self._commit_at = 0.0
+        self._plan_commit()
 
     def serve(self) -> None:
         """Act on what the group thread said since the last time, and commit when it is due."""
@@ -103,12 +103,18 @@ class Subscription:
                     self._callbacks.on_rebalance(notice)
                 case Left():
                     self.left = True
-        if time.monotonic() >= self.commit_at:
-            self.commit_at = time.monotonic() + self._config.commit_interval
+        if self._config.auto_commit and time.monotonic() >= self._commit_at:
+            self._plan_commit()
             offsets = self._positions.uncommitted(self.epochs)
-            if offsets and self._config.auto_commit:
+            if offsets:
                 self._token += 1
                 self.member.commit(self._token, offsets, self.epochs)
+
+    def _plan_commit(self) -> None:
+        """The next automatic commit; the application may be busy with one batch for longer."""
+        self._commit_at = time.monotonic() + self._config.commit_interval
+        if self._config.auto_commit:
+            self.member.remind(self._commit_at)
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
         """Commit and wait. Raises NotOwner, RequestTimeout."""

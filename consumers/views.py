@@ -37,10 +37,14 @@ class RecordBatchView:
 
     @classmethod
     def of(
-        cls, topic_partition: TopicPartition, header: BatchHeader, data: memoryview
+        cls,
+        topic_partition: TopicPartition,
+        header: BatchHeader,
+        data: memoryview,
+        body: bytes | bytearray | memoryview | None = None,
     ) -> "RecordBatchView":
         """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
-        columns = batch.columns_of(header, data)
+        columns = batch.columns_of(header, data, body)
         return cls(
             topic_partition,
             columns,
@@ -87,21 +91,7 @@ class RecordBatchView:
         return self._columns
 
     def records(self) -> list[Record]:
-        columns = self._columns
-        stamps = columns.timestamps
-        return list(
-            map(
-                Record,
-                repeat(self.topic),
-                repeat(self.partition),
-                self.offsets,
-                repeat(stamps) if isinstance(stamps, int) else stamps,
-                repeat(None) if columns.keys is None else columns.keys,
-                columns.values,
-                repeat(()) if columns.headers is None else columns.headers,
-                repeat(self.append_time),
-            )
-        )
+        return list(self)
 
     def arrow(self, *, headers: bool = False) -> "pa.RecordBatch":
         """As Spark names the columns: key, value, topic, partition, offset, timestamp, timestampType.
@@ -131,22 +121,24 @@ class RecordBatchView:
             self.append_time,
         )
 
-    def from_offset(self, offset: int) -> "RecordBatchView | None":
-        """The rows at or behind an offset, if there are any."""
-        start = bisect_left(self.offsets, offset)
-        return self.part(start, len(self)) if start < len(self) else None
+    def row_of_offset(self, offset: int) -> int:
+        """The first row at or behind an offset; their number if there is none."""
+        return bisect_left(self.offsets, offset)
 
-    def from_time(self, timestamp: int) -> "RecordBatchView | None":
-        """The rows from the first one of that time (ms) or later on, if there is one."""
+    def row_of_time(self, timestamp: int, start: int = 0) -> int:
+        """The first row from `start` on of that time (ms) or later; their number if there is none."""
         stamps = self.timestamps
-        start = next((row for row, stamp in enumerate(stamps) if stamp >= timestamp), None)
-        return None if start is None else self.part(start, len(self))
+        rows = range(start, len(self))
+        return next((row for row in rows if stamps[row] >= timestamp), len(self))
 
     def __len__(self) -> int:
         return self._columns.count
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self.records())
+        topics = repeat(self.topic, len(self))
+        return batch.records_from(
+            topics, self.partition, self.offsets, self._columns, self.append_time
+        )
 
     def __repr__(self) -> str:
         return f"RecordBatchView({self.topic_partition}, {self.offsets[0]} to {self.offsets[-1]})"

@@ -30,7 +30,7 @@ within ±2^61 ms, so that no sum of header and delta leaves 64 bits.
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -245,10 +245,27 @@ def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
         position += header.length
 
 
-def columns_of(header: BatchHeader, batch: _Bytes) -> Columns:
-    """The columns of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
-    compressed = memoryview(batch)[HEADER_BYTES : header.length]
-    body = codecs.decompress(header.codec, compressed, MAX_BODY_BYTES)
+def bodies_of(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[_Bytes]:
+    """The bodies of the first of these batches, which `check` has passed, if they are zstd's.
+
+    What cannot be opened ends the list: `columns_of` says why.
+    """
+    compressed: list[_Bytes] = []
+    for header, batch in batches:
+        if header.codec != Codec.ZSTD:
+            break
+        compressed.append(memoryview(batch)[HEADER_BYTES : header.length])
+    return codecs.decompress_together(compressed, MAX_BODY_BYTES)
+
+
+def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -> Columns:
+    """The columns of a batch that `check` has passed; `body` if it was opened before.
+
+    Raises CorruptBatch, UnsupportedCodec.
+    """
+    if body is None:
+        compressed = memoryview(batch)[HEADER_BYTES : header.length]
+        body = codecs.decompress(header.codec, compressed, MAX_BODY_BYTES)
     columns = unpack(body, header.record_count, header.base_timestamp)
     offsets = columns.offsets
     if offsets is None:
@@ -270,19 +287,34 @@ def offsets_of(header: BatchHeader, columns: Columns) -> Sequence[int]:
 
 
 def records_of(topic: str, partition: int, header: BatchHeader, batch: _Bytes) -> list[Record]:
-    """The records of a batch that `check` has passed, built in C by `map` without a Python loop."""
+    """The records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
     columns = columns_of(header, batch)
+    offsets = offsets_of(header, columns)
+    topics = repeat(topic, columns.count)
+    return list(records_from(topics, partition, offsets, columns, header.uses_append_time))
+
+
+def records_from(
+    topics: Iterable[str],
+    partition: int,
+    offsets: Iterable[int],
+    columns: Columns,
+    append_time: bool,
+) -> Iterator[Record]:
+    """Records as long as there are topics; nothing but C runs for each of them.
+
+    Each is made when it is asked for, so that it and its cells take the memory, still in the cache,
+    of the one that was let go before. `topics` is asked first: when it has ended, no offset is taken.
+    """
     stamps = columns.timestamps
-    return list(
-        map(
-            Record,
-            repeat(topic),
-            repeat(partition),
-            offsets_of(header, columns),
-            repeat(stamps) if isinstance(stamps, int) else stamps,
-            repeat(None) if columns.keys is None else columns.keys,
-            columns.values,
-            repeat(()) if columns.headers is None else columns.headers,
-            repeat(header.uses_append_time),
-        )
+    return map(
+        Record,
+        topics,
+        repeat(partition),
+        offsets,
+        repeat(stamps) if isinstance(stamps, int) else stamps,
+        repeat(None) if columns.keys is None else columns.keys,
+        columns.values,
+        repeat(()) if columns.headers is None else columns.headers,
+        repeat(append_time),
     )

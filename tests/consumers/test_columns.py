@@ -261,13 +261,14 @@ def test_packed_columns_reach_arrow_without_being_copied() -> None:
     assert batch.column("key").null_count == 100
 
 
-def test_a_view_starts_at_an_offset() -> None:
-    view = view_of(Columns(3, None, [b"a", b"b", b"c"], [1, 2, 3]))
-    assert view.from_offset(0) is view
-    later = view.from_offset(52)
-    assert later is not None
-    assert (list(later.values), list(later.timestamps)) == ([b"c"], [3])
-    assert view.from_offset(53) is None
+def test_a_view_knows_where_an_offset_and_a_time_are() -> None:
+    view = view_of(Columns(3, None, [b"a", b"b", b"c"], [1, 3, 2]))
+    assert [view.row_of_offset(offset) for offset in (0, 50, 52, 53)] == [0, 0, 2, 3]
+    assert [view.row_of_time(time) for time in (0, 2, 4)] == [0, 1, 3]
+    assert view.row_of_time(1, start=2) == 2
+    assert view.part(0, 3) is view
+    later = view.part(2, 3)
+    assert (list(later.values), list(later.timestamps)) == ([b"c"], [2])
     assert repr(view) == "RecordBatchView(t-4, 50 to 52)"
 
 

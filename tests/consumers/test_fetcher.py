@@ -58,18 +58,24 @@ def test_a_limit_splits_a_batch_and_loses_nothing(bench: Bench) -> None:
 def test_what_is_put_back_comes_again(bench: Bench) -> None:
     bench.reading()
     bench.fetched(a_batch(0, b"a", b"b", b"c"))
-    records = bench.fetcher.take(ALL)
-    bench.fetcher.put_back(ZERO, records[1:])
-    assert bench.fetcher.position(ZERO) == 1
-    assert bench.everything() == records[1:]
+    for limit in (ALL, 2):
+        view = bench.fetcher.take_view(limit)
+        assert view is not None
+        bench.fetcher.turns.put_back(view, 1)
+        assert bench.fetcher.position(ZERO) == 1
+        assert [record.offset for record in bench.everything()] == [1, 2]
+        bench.fetcher.seek(ZERO, 0)
+        bench.poll()
+        bench.fetched(a_batch(0, b"a", b"b", b"c"))
 
 
 def test_what_is_put_back_after_a_seek_does_not_come_again(bench: Bench) -> None:
     bench.reading()
     bench.fetched(a_batch(0, b"a", b"b", b"c"))
-    records = bench.fetcher.take(ALL)
+    view = bench.fetcher.take_view(ALL)
+    assert view is not None
     bench.fetcher.seek(ZERO, 50)
-    bench.fetcher.put_back(ZERO, records[1:])
+    bench.fetcher.turns.put_back(view, 1)
     assert bench.fetcher.position(ZERO) == 50
     assert bench.everything() == []
 
@@ -112,12 +118,11 @@ def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> N
             if view is not None:
                 seen[view.partition].extend(view.offsets)
             continue
-        records = bench.fetcher.take(chance.randrange(1, 4))
-        kept = chance.randrange(len(records) + 1)
-        if records:
-            bench.fetcher.put_back(records[0].topic_partition, records[kept:])
-        for record in records[:kept]:
-            seen[record.partition].append(record.offset)
+        taken = bench.fetcher.take_view(chance.randrange(1, 4))
+        if taken is not None:
+            kept = chance.randrange(len(taken) + 1)
+            bench.fetcher.turns.put_back(taken, kept)
+            seen[taken.partition].extend(taken.offsets[:kept])
     for record in bench.everything():
         seen[record.partition].append(record.offset)
     assert seen == {number: list(range(next_offset[number])) for number in (0, 1)}

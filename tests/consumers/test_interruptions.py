@@ -31,11 +31,11 @@ def once(do: Callable[..., Any], when: Callable[[], bool] = lambda: True) -> Cal
 
 
 def interrupt_fetch_behind(consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the first fetch for which records have been taken."""
+    """Interrupt the first fetch behind records that have been taken."""
     counters = consumer._fetcher.counters
     before = counters.records_taken
-    call = once(consumer._fetch, lambda: counters.records_taken > before)
-    monkeypatch.setattr(consumer, "_fetch", call)
+    call = once(consumer._keep_fetching, lambda: counters.records_taken > before)
+    monkeypatch.setattr(consumer, "_keep_fetching", call)
 
 
 def interrupted(read: Callable[[], object]) -> None:
@@ -84,10 +84,16 @@ def test_an_iteration_that_ends_before_its_first_record_skips_nothing(bench: Ben
     bench.send(range(10))
     with bench.reader() as consumer:
         own: Any = consumer
-        one_by_one, own._one_by_one = own._one_by_one, once(own._one_by_one)
+        lend = own._lend
+
+        def interrupted_once_lent() -> None:
+            if lend() is not None:
+                raise KeyboardInterrupt
+
+        own._lend = interrupted_once_lent
         with pytest.raises(KeyboardInterrupt):
             next(iter(consumer))
-        own._one_by_one = one_by_one
+        own._lend = lend
         assert take(consumer, 10) == list(range(10))
         until(consumer, lambda: consumer.position(bench.partition(0)) == 10)
 
@@ -98,7 +104,7 @@ def test_a_batch_whose_opening_is_interrupted_is_opened_again(
     bench = fetching.Bench()
     bench.reading()
     bench.fetched(a_batch(0, b"a") + a_batch(1, b"b"))
-    monkeypatch.setattr(batch, "records_of", once(batch.records_of))
+    monkeypatch.setattr(batch, "columns_of", once(batch.columns_of))
     with pytest.raises(KeyboardInterrupt):
         bench.values()
     assert [bench.values(), bench.values()] == [[b"a"], [b"b"]]

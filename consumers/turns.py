@@ -1,0 +1,129 @@
+"""Handing out what is buffered: partitions take turns, one batch each."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from folkmoot.consumers.reading import Fetched, Reading
+from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.waiting import Waiting
+from folkmoot.protocol import batch
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.records import TopicPartition
+
+AHEAD: Final = 32
+"""So many batches are decompressed together at most; their bytes are bounded besides."""
+AHEAD_FROM_BYTES: Final = 4096
+"""A batch that is smaller than this, compressed, is opened by itself."""
+
+StartAt = Callable[[Reading, int, int | None], None]
+Illegible = Callable[[Reading, FolkmootError], None]
+
+
+class Turns:
+    """Whose turn it is, and what was taken but may have to be read again.
+
+    A batch is opened when its turn has come. Decompressing is most of the work of reading columns,
+    and one batch keeps one processor busy only: so those whose turn comes next are decompressed
+    with it, which costs memory for some MiB in all, whatever the number of partitions.
+
+    What was taken since `begin` is read again after `read_again`: nobody has seen it. The readings
+    belong to the fetcher, whose thread this is; `start_at` and `illegible` are its, too.
+    """
+
+    def __init__(
+        self,
+        readings: Mapping[TopicPartition, Reading],
+        waiting: Waiting,
+        start_at: StartAt,
+        illegible: Illegible,
+    ) -> None:
+        self._readings = readings
+        self._waiting = waiting
+        self._start_at = start_at
+        self._illegible = illegible
+        self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
+        self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
+
+    def add(self, partition: TopicPartition) -> None:
+        """There may be something of this partition: it takes its turn."""
+        self._ready[partition] = None
+
+    def take(self, limit: int) -> RecordBatchView | None:
+        """Up to `limit` records of the partition whose turn it is; it goes to the end of the queue."""
+        while self._ready:
+            partition = next(iter(self._ready))
+            reading = self._readings.get(partition)
+            if reading is None or reading.paused:
+                del self._ready[partition]
+                continue
+            if reading.has_more:
+                self._taken.setdefault(partition, (reading.hand_out, reading.since))
+            try:
+                if _is_worth_it(reading):
+                    self._decompress()
+                taken = reading.take(limit)
+            except FolkmootError as error:
+                self._start_at(reading, reading.hand_out, None)
+                self._illegible(reading, error)
+                continue
+            finally:
+                del self._ready[partition]
+                if reading.has_more:
+                    self._ready[partition] = None
+                self._waiting.offer(reading)
+            if taken is not None:
+                return taken
+        return None
+
+    def _decompress(self) -> None:
+        """Together, and in the order in which they will be opened, batches of all whose turn comes."""
+        found: list[tuple[Reading, Fetched]] = []
+        partitions = [self._readings.get(each) for each in self._ready]
+        readings = [each for each in partitions if each is not None and not each.paused]
+        depth = 0
+        while readings and len(found) < AHEAD:
+            readings = [each for each in readings if len(each.bodies) + depth < len(each.batches)]
+            found += [(each, each.batches[len(each.bodies) + depth]) for each in readings]
+            depth += 1
+        bodies = batch.bodies_of([fetched for _, fetched in found[:AHEAD]])
+        for (reading, _), body in zip(found, bodies, strict=False):
+            reading.bodies.append(body)
+
+    def put_back(self, taken: RecordBatchView, row: int) -> None:
+        """Of what was taken last only the rows before `row` were handed out after all."""
+        reading = self._readings.get(taken.topic_partition)
+        if reading is not None:
+            self._ready[taken.topic_partition] = None
+            reading.put_back(taken, row)
+
+    # -- what nobody has seen -------------------------------------------------------------------------
+
+    @contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """What is taken in the block is read again if the block raises: nobody has seen it."""
+        self._taken.clear()
+        try:
+            yield
+        except BaseException:
+            self.read_again()
+            raise
+
+    def read_again(self) -> None:
+        """Go back to before what was taken since the last block began."""
+        for partition, (offset, since) in self._taken.items():
+            self._start_at(self._readings[partition], offset, since)
+        self._taken.clear()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """It is read from elsewhere now, or no more."""
+        self._taken.pop(partition, None)
+
+
+def _is_worth_it(reading: Reading) -> bool:
+    """Whether the batch to be opened next is one that should be decompressed with others."""
+    if reading.opened is not None or not reading.batches or reading.bodies:
+        return False
+    header, _ = reading.batches[0]
+    return header.codec == Codec.ZSTD and header.length >= AHEAD_FROM_BYTES
