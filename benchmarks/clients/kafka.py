@@ -75,13 +75,28 @@ def produce(given: Parameters) -> None:
     for start in range(warm, len(values), SERVE_EVERY):
         rows = slice(start, start + SERVE_EVERY)
         for key, value in zip(keys[rows], values[rows], strict=True):
-            send(topic, value, key)
+            try:
+                send(topic, value, key)
+            except BufferError:  # its queue is full: it says so, and leaves the waiting to us
+                _send_when_there_is_room(producer, topic, value, key)
         serve(0)
     left = producer.flush(WAIT)
     clock.stop()
     clock.tell(len(values) - warm)
     if left or failed:
         raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
+
+
+def _send_when_there_is_room(producer: Producer, topic: str, value: bytes, key: bytes) -> None:
+    deadline = time.monotonic() + WAIT
+    while True:
+        producer.poll(0.01)
+        try:
+            producer.produce(topic, value, key)
+            return
+        except BufferError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _consumer(given: Parameters) -> Consumer:

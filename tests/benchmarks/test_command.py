@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,11 @@ def test_contenders_take_turns_and_begin_each_round_with_another(tmp_path: Path)
     with Context({}, SMOKE, 1, tmp_path / "work") as context:
         turns = [name for name, counts in context.turns(["a", "b"], 3) if counts]
     assert turns == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_every_scenario_has_a_name_a_title_and_something_to_run() -> None:
+    for name in command.scenarios():
+        module = import_module(f"benchmarks.bench_{name}")
+        assert name == module.NAME
+        assert module.TITLE
+        assert callable(module.run)

@@ -1,4 +1,4 @@
-"""What a record costs the producer, stage by stage: `python -m benchmarks.bench_produce_path [rounds]`.
+"""What a record costs the producer, stage by stage: `python -m benchmarks.profile_produce_path [rounds]`.
 
 Nanoseconds of CPU per record and of one thread, without a broker: the parts of the producer are driven
 by hand, chunk by chunk, each stage timed by itself. Each figure is the least of all rounds, which
