@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
+from folkmoot.brokers.compactor import Compactor
 from folkmoot.brokers.config import BrokerConfig
 from folkmoot.brokers.durable import write_whole
 from folkmoot.brokers.handlers import Context
@@ -88,6 +89,10 @@ class Broker:
             checkpoints.chore,
             checkpoints.flush_chore,
             Scrub(logs, background, config.scrub_period).chore,
+            Compactor(
+                *(logs, background),
+                *(config.compaction_memory_bytes, config.compaction_bytes_per_second),
+            ).chore,
         )
         reactor = Reactor(socket, context, self._fail, Upkeep(chores))
         self._stack.callback(reactor.stop)

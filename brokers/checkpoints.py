@@ -43,6 +43,7 @@ class Checkpoints:
         self._busy = False
         self._news = False
         self._lent: list[tuple[Log, Flushing]] = []
+        self._noting: list[tuple[Log, CleanEnd | None]] = []
 
     def chore(self, now: Now) -> float:
         """Hand some dirty logs to the background, or, after the last of a round, the file."""
@@ -100,12 +101,17 @@ class Checkpoints:
     def _note(self) -> None:
         ends = {durable_key(log): log.durable for log in self._logs if log.durable is not None}
         self._busy, self._news = True, False
+        self._noting = [(log, log.durable) for log in self._logs]
         self._background.submit(partial(_write, self._logs.data / DURABLE_FILE, ends), self._noted)
 
     def _noted(self, outcome: StorageError | None) -> None:
         self._busy = False
         if outcome is not None:
             logger.warning("the logs' durable ends were not noted: %s", outcome)
+        else:
+            for log, durable in self._noting:
+                log.noted = durable
+        self._noting = []
 
 
 def _write(path: Path, ends: dict[str, CleanEnd]) -> None:

@@ -15,6 +15,7 @@ FOREVER = 1000 * 365 * DAY
 MAX_BROKER_ID = 2**31 - 1
 MAX_SEGMENT_BYTES = 1024 * 1024 * 1024
 MAX_BATCH_BYTES = 64 * 1024 * 1024
+CLEANUP_POLICIES = ("delete", "compact", "compact,delete")
 
 _LISTENER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+):(?P<port>[0-9]{1,5})")
@@ -51,6 +52,22 @@ class LogConfig:
     retention_bytes: int | None = None
     """The oldest segments are deleted as long as what is left is so much at least; None: never."""
 
+    cleanup_policy: str = "delete"
+    """delete: old segments go, by `retention`; compact: the last record of each key stays, older ones
+    go; compact,delete: both."""
+
+    delete_retention: float = DAY
+    """Compaction keeps a tombstone (a key without a value) so many seconds, for readers to see it."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    """A log is compacted once this part of its bytes has not been yet."""
+
+    min_compaction_lag: float = 0.0
+    """What was appended less than so many seconds ago is not compacted."""
+
+    max_compaction_lag: float | None = None
+    """What was appended so many seconds ago is compacted whatever the ratio; None: by ratio alone."""
+
     index_interval_bytes: int = 4096
     """At least so many bytes of log lie between two entries of the offset index."""
 
@@ -82,8 +99,46 @@ class LogConfig:
             _check_whole("retention_bytes", self.retention_bytes, 0, 2**62)
         _check_seconds("producer_id_expiry", self.producer_id_expiry, 1.0, FOREVER)
         _check_whole("max_producers", self.max_producers, 1, 1_000_000)
+        if self.cleanup_policy not in CLEANUP_POLICIES:
+            raise ConfigError(
+                f"cleanup_policy={self.cleanup_policy!r} is not allowed: use one of "
+                f"{' | '.join(CLEANUP_POLICIES)}"
+            )
+        _check_seconds("delete_retention", self.delete_retention, 0.0, FOREVER)
+        if type(self.min_cleanable_dirty_ratio) not in (int, float) or not (
+            0 <= self.min_cleanable_dirty_ratio <= 1
+        ):
+            raise ConfigError(
+                f"min_cleanable_dirty_ratio={self.min_cleanable_dirty_ratio!r} is not allowed: "
+                "use a number from 0 to 1"
+            )
+        _check_seconds("min_compaction_lag", self.min_compaction_lag, 0.0, FOREVER)
+        if self.max_compaction_lag is not None:
+            _check_seconds("max_compaction_lag", self.max_compaction_lag, 0.001, FOREVER)
+            if self.max_compaction_lag < self.min_compaction_lag:
+                raise ConfigError(
+                    f"max_compaction_lag={self.max_compaction_lag:g} is below min_compaction_lag="
+                    f"{self.min_compaction_lag:g}: no record could be compacted"
+                )
         _check_whole("index_interval_bytes", self.index_interval_bytes, 1, MAX_SEGMENT_BYTES)
         _check_whole("max_batch_bytes", self.max_batch_bytes, HEADER_BYTES, MAX_BATCH_BYTES)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether older records of a key go."""
+        return self.cleanup_policy != "delete"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go by `retention` and `retention_bytes`."""
+        return self.cleanup_policy != "compact"
+
+    @property
+    def longest_active(self) -> float:
+        """The age at which a segment is no longer appended to: only then can it be compacted."""
+        if self.compacts and self.max_compaction_lag is not None:
+            return min(self.segment_age, self.max_compaction_lag)
+        return self.segment_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +217,12 @@ class BrokerConfig:
     scrub_period: float = 7 * DAY
     """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
 
+    compaction_memory_bytes: int = 64 * 1024 * 1024
+    """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
+
+    compaction_bytes_per_second: int = 64 * 1024 * 1024
+    """The most that compaction reads and writes."""
+
     log: LogConfig = LogConfig()
     """For topics that have no settings of their own."""
 
@@ -178,4 +239,6 @@ class BrokerConfig:
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")
         _check_seconds("scrub_period", self.scrub_period, 1.0, FOREVER)
         _check_whole("open_segments", self.open_segments, 1, 1_000_000)
+        _check_whole("compaction_memory_bytes", self.compaction_memory_bytes, 4096, 2**40)
+        _check_whole("compaction_bytes_per_second", self.compaction_bytes_per_second, 1024, 2**40)
         _check_seconds("session_timeout", self.session_timeout, 0.5, 300.0)

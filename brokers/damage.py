@@ -67,7 +67,10 @@ def examine(
         try:
             for header, at in log.walk(position, _WINDOW_BYTES, batch.check):
                 position = at
-                if header.base_offset != offset and not _is_marked(log, offset, header):
+                follows = header.base_offset == offset or (
+                    log.sparse and header.base_offset > offset
+                )
+                if not follows and not _is_marked(log, offset, header):
                     raise CorruptBatch(f"it holds offset {header.base_offset}, not {offset}")
                 yield header, position
                 offset, position = header.next_offset, position + header.length
@@ -80,7 +83,8 @@ def examine(
             return
         yield Damage(offset, following.base_offset, position, following.position)
         offset, position = following.base_offset, following.position
-    if end_offset is not None and offset < end_offset and not _is_marked(log, offset, None):
+    missing = end_offset is not None and offset < end_offset and not log.sparse
+    if end_offset is not None and missing and not _is_marked(log, offset, None):
         yield Damage(offset, end_offset, log.size, log.size)
 
 

@@ -5,6 +5,8 @@
                            start-offset             the first offset not given up, if any was
                            <20 digits>.log …        segments (see Segment)
                            <20 digits>.snapshot     producers, as of that offset (see ProducerMemory)
+                           compacted                how far it was compacted (see Compacted)
+                           <20 digits>.cleaned/ …   compaction under way (see swap.py)
                          <20 digits>.log.deleted …  given up: removed at start, if not before
 <data>/<topic>-<partition>.<topic id>.creating/     not finished: removed at start
 <data>/<topic>-<partition>.<topic id>.deleted/      given up: removed at start, if not before
@@ -38,6 +40,7 @@ _MAX_FILE_NAME = 255
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SERVED = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,4})")
+_INTERRUPTED = re.compile(r"[0-9]{20}(\.cleaned|-[0-9]{20}\.swap)")
 _SEGMENT_FILE = re.compile(
     r"(?P<base>[0-9]{20})(?P<kind>"
     + "|".join(map(re.escape, (LOG_SUFFIX, DAMAGE_SUFFIX, SNAPSHOT_SUFFIX)))
@@ -74,32 +77,38 @@ class Files(NamedTuple):
     """Base offset and size of each, in order."""
     damaged: set[int]
     """Base offsets of those with damage noted."""
-    has_start: bool
-    """Whether records were given up, so that `load_start` tells more."""
     doomed: list[Path]
     """What `put_aside` left."""
+    others: set[str]
+    """Names of all else that is no index."""
     snapshots: list[int]
     """The offsets of the snapshots of producers, in order."""
 
 
 def partition_files(directory: Path) -> Files:
     """List a partition's directory. Raises OSError."""
-    segments, damaged, has_start, doomed = [], set(), False, []
+    segments, damaged, doomed, others = [], set(), [], set()
     snapshots: list[int] = []
     with os.scandir(directory) as files:
         for file in files:
             match = _SEGMENT_FILE.fullmatch(file.name)
             if match is None:
-                has_start |= file.name == START_FILE
                 if file.name.endswith(_DELETED):
                     doomed.append(Path(file.path))
+                elif not file.name[:1].isdigit() or is_interrupted(file.name):
+                    others.add(file.name)
             elif match["kind"] == DAMAGE_SUFFIX:
                 damaged.add(int(match["base"]))
             elif match["kind"] == SNAPSHOT_SUFFIX:
                 snapshots.append(int(match["base"]))
             else:
                 segments.append((int(match["base"]), file.stat().st_size))
-    return Files(sorted(segments), damaged, has_start, doomed, sorted(snapshots))
+    return Files(sorted(segments), damaged, doomed, others, sorted(snapshots))
+
+
+def is_interrupted(name: str) -> bool:
+    """Whether something so named in a partition's directory is a compaction that was interrupted."""
+    return _INTERRUPTED.fullmatch(name) is not None
 
 
 def load_start(directory: Path) -> int:

@@ -46,6 +46,15 @@ def read_checked(path: Path) -> bytes | None:
     return data if checksum == b"%08x" % crc32c(data) else None
 
 
+def flush_file(path: Path) -> None:
+    """Return when a file is on disk, whoever wrote it. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_directory(path: Path) -> None:
     """Return when the names in a directory are on disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -221,7 +221,7 @@ class SegmentIndexes:
         position = self.locate(start)
         due = position + self._interval_bytes
         for header, at in self._headers(position, self.offsets().entries):
-            if at == position and header.base_offset != start:
+            if at == position and header.base_offset != start and start != self._base:
                 return False
             if at >= due:
                 index.add(header.base_offset)
@@ -264,9 +264,11 @@ class SegmentIndexes:
         if position == self._log.size == 0:
             return True
         try:
-            return batch.read_header(self._log.read(HEADER_BYTES, position)).base_offset == offset
+            found = batch.read_header(self._log.read(HEADER_BYTES, position)).base_offset
         except CorruptBatch:
             return False
+        # The first records of a segment may have been compacted away.
+        return found == offset or (self._log.sparse and position == 0 and found > offset)
 
     def _try(self, what: str, action: Callable[[], None]) -> None:
         """The batches are safe and can be found without: lookups scan a longer stretch."""

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from folkmoot.brokers import directories
+from folkmoot.brokers.compacted import Compacted
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
-from folkmoot.brokers.damage import Damage
-from folkmoot.brokers.directories import load_start, partition_files, save_start
+from folkmoot.brokers.directories import save_start
 from folkmoot.brokers.flushing import CleanEnd, Flushing, duplicates
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.opening import look, recover, skip_lost
 from folkmoot.brokers.produced import Admitted, Duplicate, Fresh, admit, stamp
 from folkmoot.brokers.producer_memory import ProducerMemory
 from folkmoot.brokers.retention import expired
 from folkmoot.brokers.segment import Segment
 from folkmoot.brokers.segments import Remove, Segments
+from folkmoot.brokers.swap import Replacement
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     ClosedError,
@@ -28,6 +30,7 @@ from folkmoot.protocol.records import TopicPartition
 logger = logging.getLogger(__name__)
 
 _NOTHING = memoryview(b"")
+_NEVER_COMPACTED = Compacted()
 
 _Bytes = bytes | bytearray | memoryview
 
@@ -35,9 +38,10 @@ _Bytes = bytes | bytearray | memoryview
 class Log:
     """`<data>/<topic>-<partition>/` with its segments.
 
-    Invariants. Offsets are dense from `start_offset` up to `end_offset` (exclusive) and, up to
-    `durable`, never given twice. Every batch was compared with its checksum when it came in. Only the
-    last segment is appended to; it is never left while its end is in doubt.
+    Invariants. Offsets are given densely up to `end_offset` (exclusive) and, up to `durable`, never
+    twice; what is left between `start_offset` and there is dense but where compaction has gone. Every
+    batch was compared with its checksum when it came in. Only the last segment is appended to; it is
+    never left while its end is in doubt.
 
     Append. `admit` looks at each batch (checksum, size, and by its header whether its producer sent
     it before, or too early). Those that are fresh are then stamped with offset, leader epoch and the
@@ -61,11 +65,13 @@ class Log:
         "_remove",
         "_segments",
         "_unflushed",
+        "compacted",
         "configured",
         "directory",
         "durable",
         "flush_due",
         "name",
+        "noted",
         "topic_id",
     )
 
@@ -90,6 +96,9 @@ class Log:
         )
         self._memory = ProducerMemory(self.directory, self._segments)
         self.durable: CleanEnd | None = None
+        # What a start would find in the file `durable`.
+        self.noted: CleanEnd | None = None
+        self.compacted = _NEVER_COMPACTED
 
     @property
     def config(self) -> LogConfig:
@@ -109,50 +118,23 @@ class Log:
         was once known to be on disk, is checked. Raises StorageError.
         """
         try:
-            found, damaged, has_start, doomed, snapshots = partition_files(self.directory)
-            self._begin = load_start(self.directory) if has_start else 0
-            self._remove(doomed)
+            files, self._begin, self.compacted = look(self.directory)
+            self._remove(files.doomed)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
-        self._segments.find(found, damaged)
-        if found:
-            if clean is not None and (clean.segment, clean.size) == found[-1]:
-                self._segments[-1].end_offset = clean.end_offset
-                self.durable = clean
-            else:
-                self._recover(durable)
+        segments = self._segments
+        segments.find(files.segments, files.damaged, self.compacted.sparse_before)
+        self.noted = durable
+        if clean is not None and (clean.segment, clean.size) in files.segments[-1:]:
+            segments[-1].end_offset = clean.end_offset
+            self.durable = clean
+        elif segments:
+            self.durable = recover(segments, durable, self.directory)
         self._open = True
-        self._skip_lost(max(self._begin, 0 if durable is None else durable.end_offset))
-        self._segments.drop(self._segments.below(self._begin))
-        self._memory.start(snapshots)
-
-    def _recover(self, durable: CleanEnd | None) -> None:
-        """Check what may not have been on disk: all behind `durable`."""
-        if durable is not None and durable.segment > self._segments[-1].base_offset:
-            logger.error("%s: segment %d is missing", self.directory, durable.segment)
-            durable = None
-        self.durable = durable
-        first = 0 if durable is None else durable.segment
-        for segment in self._segments:
-            if segment.base_offset >= first:
-                known = durable is not None and segment.base_offset == first
-                position, offset = 0, segment.base_offset
-                if durable is not None and known:
-                    position, offset = durable.size, durable.end_offset
-                if segment is self._segments[-1]:
-                    segment.recover(position, offset)
-                else:
-                    segment.verify(position, offset)
-                segment.release()
-
-    def _skip_lost(self, offset: int) -> None:
-        """The end was lost, if it was once at `offset`: its offsets are not given again."""
-        if offset > self.end_offset:
-            logger.error("%s: lost offsets %d to %d", self.directory, self.end_offset, offset - 1)
-            for last in self._segments[-1:]:
-                last.mark(Damage(last.end_offset, offset, last.size, last.size))
-                last.end_offset = offset
-            self._segments.roll(offset)
+        known = max(self._begin, 0 if durable is None else durable.end_offset)
+        skip_lost(segments, known, self.directory)
+        segments.drop(segments.below(self._begin))
+        self._memory.start(files.snapshots)
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -202,6 +184,11 @@ class Log:
         return self._segments.end_offset
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is neither closed nor deleted."""
+        return self._open
+
+    @property
     def size(self) -> int:
         """Bytes of all segments, indexes left out."""
         return sum(segment.size for segment in self._segments)
@@ -214,16 +201,21 @@ class Log:
     def read(self, offset: int, max_bytes: int) -> memoryview:
         """Whole batches from the one that contains `offset` on, nothing at the log's end.
 
-        The first batch comes whole even if it is larger than `max_bytes`; the answer ends with the
-        segment at the latest. Raises OffsetOutOfRange, CorruptBatch, StorageError.
+        If compaction has removed that one, the next that is left comes first. The first batch comes
+        whole even if it is larger than `max_bytes`; the answer ends with the segment at the latest.
+        Raises OffsetOutOfRange, CorruptBatch, StorageError.
         """
         self._require_open()
         start, end = self.start_offset, self.end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
-        if offset == end:
-            return _NOTHING
-        return self._segments.containing(offset).read(offset, max_bytes)
+        while offset < end:
+            segment = self._segments.containing(offset)
+            found = segment.read(offset, max_bytes)
+            if found:
+                return found
+            offset = segment.end_offset
+        return _NOTHING
 
     def offset_for_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
@@ -337,6 +329,18 @@ class Log:
         if sound and error is None and self._open:
             self._segments.new_names -= min(self._segments.new_names, flushing.new_names)
             self.durable = flushing.end
+
+    def replace(self, old: Sequence[Segment], replacement: Replacement, size: int) -> list[Path]:
+        """Put a compacted segment in the place of `old` ones, which are all there.
+
+        → files to be removed when the directory is flushed. Raises StorageError; what is half done
+        then is finished by the next start.
+        """
+        self._require_open()
+        try:
+            return self._segments.replace(old, replacement, size)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: a swap was interrupted: {error}") from error
 
     # -- deleting -----------------------------------------------------------------------------------
 

@@ -34,7 +34,18 @@ class LogFile:
     Owner: the segment, on the broker's reactor thread.
     """
 
-    __slots__ = ("_durable", "_failure", "_fd", "_map", "_mode", "damage", "path", "sealed", "size")
+    __slots__ = (
+        "_durable",
+        "_failure",
+        "_fd",
+        "_map",
+        "_mode",
+        "damage",
+        "path",
+        "sealed",
+        "size",
+        "sparse",
+    )
 
     def __init__(
         self, path: Path, size: int, *, sealed: bool = False, read_only: bool = False
@@ -43,6 +54,8 @@ class LogFile:
         self.size = size
         self.sealed = sealed
         self.damage: tuple[Damage, ...] = ()
+        # Compaction has taken offsets out: batches rise, but need not follow upon each other.
+        self.sparse = False
         self._durable = size
         self._mode = os.O_RDONLY if read_only else os.O_RDWR
         self._map: mmap.mmap | None = None
@@ -87,6 +100,13 @@ class LogFile:
             if known.offset <= offset < known.next_offset:
                 return known
         return None
+
+    def past_damage(self, position: int) -> int:
+        """Where the next whole batch is, if one should begin at `position`."""
+        for known in self.damage:
+            if known.position == position < known.end:
+                position = known.end
+        return position
 
     def stop(self, position: int) -> int:
         """How far whole batches reach from `position` on: to the next damage, or to the end."""

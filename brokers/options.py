@@ -41,6 +41,7 @@ def _value(name: str, text: str, known: Mapping[str, Any]) -> Any:
     try:
         return kind(text)
     except ValueError:
-        what = "a whole number" if kind is int else "a number of seconds"
+        unit = "" if name.endswith("_ratio") else " of seconds"
+        what = "a whole number" if kind is int else f"a number{unit}"
         also = f" or {NONE!r}" if types.NoneType in kinds else ""
         raise ConfigError(f"{name}={text!r} is not allowed: use {what}{also}") from None

@@ -6,6 +6,8 @@ from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
+_NOTHING = memoryview(b"")
+
 
 class BatchReader:
     """The index leads near, headers lead on; what the index says is checked against the header there.
@@ -30,16 +32,30 @@ class BatchReader:
     def read(self, offset: int, max_bytes: int, end_offset: int) -> memoryview:
         """Whole batches, from the one that contains `offset`, up to `max_bytes` or the segment's end.
 
-        The first batch comes whole even if it is larger. The segment ends with `end_offset`. Raises
-        CorruptBatch on any contradiction, StorageError.
+        The first batch comes whole even if it is larger. The segment ends with `end_offset`. Where
+        compaction has left gaps, the first batch is the next one that is left; nothing, if there is
+        none. Raises CorruptBatch on any contradiction, StorageError.
         """
         log = self._log
-        start = self._next[1] if self._next[0] == offset else self._indexes.locate(offset)
+        if log.sparse and not log.size:
+            return _NOTHING
         # One header more than asked for: with it the batch behind the last one can be recognised.
         wanted = max(max_bytes, HEADER_BYTES) + HEADER_BYTES
+        known = self._next[0] == offset
+        start = self._next[1] if known else self._indexes.locate(offset)
+        if log.sparse and start == log.size:
+            return _NOTHING
         view = log.read(wanted, start)
         first = batch.read_header(view)
-        if not first.base_offset <= offset < first.next_offset:
+        if log.sparse and first.next_offset <= offset:
+            start, known = log.past_damage(start + first.length), True
+            if start == log.size:
+                self._next = (end_offset, start)
+                return _NOTHING
+            view = log.read(wanted, start)
+            first = batch.read_header(view)
+        behind_a_gap = log.sparse and (known or start == 0)
+        if not (first.base_offset <= offset or behind_a_gap) or offset >= first.next_offset:
             raise CorruptBatch(f"position {start} holds offset {first.base_offset}, not {offset}")
         if first.length > len(view):
             view = log.read(first.length, start)
@@ -62,13 +78,14 @@ class BatchReader:
 
         More of the segment follows, so there is a batch behind; its header proves the boundary.
         """
+        log = self._log
         offset, position = self._indexes.offsets().at_position(start + max_bytes)
         end = position - start
         if end < first.length:
             offset, end = first.next_offset, first.length
         while True:
             header = batch.read_header(view, end)
-            if header.base_offset != offset:
+            if header.base_offset != offset and not (log.sparse and header.base_offset > offset):
                 raise CorruptBatch(
                     f"position {start + end} holds offset {header.base_offset}, not {offset}"
                 )

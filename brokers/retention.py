@@ -27,6 +27,8 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
     far back on the day that they are written. By size, so many bytes stay at least, and the active
     segment always does.
     """
+    if not config.deletes:
+        return 0
     excess = 0
     if config.retention_bytes is not None:
         excess = sum(segment.size for segment in segments) - config.retention_bytes

@@ -35,7 +35,8 @@ class Segment:
     """`<20-digit base offset>.log`, `.index` and `.timeindex`.
 
     Invariants. `[0, size)` of the file is whole batches, their offsets dense from `base_offset` up to
-    `end_offset` (exclusive). Bytes in there are never written again (see LogFile).
+    `end_offset` (exclusive), or rising where compaction has left gaps (`sparse`), at either end too.
+    Bytes in there are never written again (see LogFile): compaction makes another file.
 
     Crash. What lies behind the last durable checkpoint is checked by `recover`: batches with right
     checksums and offsets that follow each other stay, an end that is none is cut with a line in the
@@ -77,11 +78,13 @@ class Segment:
         size: int = 0,
         end_offset: int | None = None,
         active: bool = True,
+        sparse: bool = False,
     ) -> None:
         self._files = files
         self.base_offset = base_offset
         self.end_offset = base_offset if end_offset is None else end_offset
         self._log = LogFile(directory / f"{base_offset:020}{LOG_SUFFIX}", size, sealed=not active)
+        self._log.sparse = sparse
         interval = config.index_interval_bytes
         reserve = config.segment_bytes // interval + 2 if active else 0
         self._indexes = SegmentIndexes(self._log, base_offset, interval, reserve)
@@ -158,7 +161,7 @@ class Segment:
     def copy_to_read(self) -> LogFile:
         """The file as it is, for another thread to read."""
         copy = LogFile(self._log.path, self._log.size, read_only=True)
-        copy.damage = self._log.damage
+        copy.damage, copy.sparse = self._log.damage, self._log.sparse
         return copy
 
     def seal(self) -> None:
@@ -188,7 +191,7 @@ class Segment:
         """Whole batches, from the one that contains `offset`, up to `max_bytes` or the segment's end.
 
         The first batch comes whole even if it is larger. `base_offset <= offset < end_offset`.
-        Raises CorruptBatch, StorageError.
+        Nothing, if compaction has left no record from there on. Raises CorruptBatch, StorageError.
         """
         self._files.use(self)
         self._refuse_damaged(offset)

@@ -14,6 +14,7 @@ from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.flushing import dirty_end
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.segment import Segment
+from folkmoot.brokers.swap import Replacement
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import StorageError
 
@@ -57,7 +58,9 @@ class Segments(Sequence[Segment]):
     def __len__(self) -> int:
         return len(self._list)
 
-    def find(self, found: Sequence[tuple[int, int]], damaged: Collection[int]) -> None:
+    def find(
+        self, found: Sequence[tuple[int, int]], damaged: Collection[int], sparse_before: int
+    ) -> None:
         """Take over what lies in the directory: base offset and size of each, in order."""
         self._list = [
             Segment(
@@ -65,6 +68,7 @@ class Segments(Sequence[Segment]):
                 size=size,
                 end_offset=end,
                 active=False,
+                sparse=base < sparse_before,
             )
             for (base, size), (end, _) in pairwise(found)
         ]
@@ -121,7 +125,7 @@ class Segments(Sequence[Segment]):
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
         began = active.began()
-        too_old = began is not None and now - began >= self.config.segment_age * 1000
+        too_old = began is not None and now - began >= self.config.longest_active * 1000
         return self.roll() if too_long or too_far or too_old else active
 
     def roll(self, base_offset: int | None = None) -> Segment:
@@ -144,6 +148,28 @@ class Segments(Sequence[Segment]):
             self.new_names = 0
         for segment in self.dirty():
             segment.flush()
+
+    def replace(self, old: Sequence[Segment], replacement: Replacement, size: int) -> list[Path]:
+        """Put a compacted segment of `size` bytes, committed, in the place of `old` ones.
+
+        → the old files, to be removed once the directory is flushed. Raises OSError; what is half
+        done then is finished by the next start.
+        """
+        first = self._list.index(old[0])
+        for segment in old:
+            segment.release()
+        doomed = replacement.put_aside()
+        replacement.move_in()
+        self._list[first : first + len(old)] = [
+            Segment(
+                *(self._directory, replacement.base, self.config, self._files),
+                size=size,
+                end_offset=replacement.end,
+                active=False,
+                sparse=True,
+            )
+        ]
+        return doomed
 
     def drop(self, count: int) -> None:
         """Take the first segments out of the log; their files go, the oldest first.

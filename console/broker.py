@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="open_segments, scrub_period, or for all topics log.OPTION, such as "
+        help="open_segments, scrub_period, compaction_memory_bytes, "
+        "compaction_bytes_per_second, or for all topics log.OPTION, such as "
         "log.retention=86400; may be given several times",
     )
     parser.add_argument(

@@ -22,7 +22,17 @@ _ENVIRONMENT: Final = {
     "SESSION_TIMEOUT": "session_timeout",
     "OPEN_SEGMENTS": "open_segments",
     "SCRUB_PERIOD": "scrub_period",
+    "COMPACTION_MEMORY_BYTES": "compaction_memory_bytes",
+    "COMPACTION_BYTES_PER_SECOND": "compaction_bytes_per_second",
 }
+
+# What `--set` may say, besides log.<option>.
+_FLAGS: Final = (
+    "open_segments",
+    "scrub_period",
+    "compaction_memory_bytes",
+    "compaction_bytes_per_second",
+)
 
 
 def broker_config(
@@ -95,6 +105,6 @@ def flag(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals:
         raise ConfigError(f"--set {word} is not understood: write NAME=VALUE")
-    if not name.startswith(f"{LOG}.") and name not in ("open_segments", "scrub_period"):
-        raise unknown_option(name, ["open_segments", "scrub_period", f"{LOG}.retention"])
+    if not name.startswith(f"{LOG}.") and name not in _FLAGS:
+        raise unknown_option(name, [*_FLAGS, f"{LOG}.retention"])
     return name, value

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the topic's own, such as retention=86400; may be given several times",
+        help="an option of the topic's own, such as retention=86400 or cleanup_policy=compact "
+        "(or compact,delete); may be given several times",
     )
     create.set_defaults(act=_create)
 

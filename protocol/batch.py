@@ -121,8 +121,11 @@ def encode(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    last_offset_delta: int | None = None,
 ) -> bytes:
     """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
+
+    `last_offset_delta` says where a batch ends whose last records are no more (`offsets`).
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
@@ -139,6 +142,8 @@ def encode(
         raise BatchTooLarge(f"a body of {len(packed)} bytes exceeds the limit of {MAX_BODY_BYTES}")
     body = codecs.compress(codec, packed)
     last_delta = columns.count - 1 if columns.offsets is None else columns.offsets[-1]
+    if last_offset_delta is not None:
+        last_delta = max(last_delta, last_offset_delta)
     fields = _PRODUCER.pack(
         *(FORMAT_VERSION, 0, codec, last_delta, columns.count, base, highest),
         *(producer_id, producer_epoch, 0, base_sequence, schema_id),
@@ -271,8 +276,8 @@ def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -
     if offsets is None:
         if header.record_count != header.last_offset_delta + 1:
             raise CorruptBatch("a batch with gaps does not say which offsets are left")
-    elif offsets[-1] != header.last_offset_delta:
-        raise CorruptBatch("a batch's offset deltas do not end at its last one")
+    elif offsets[-1] > header.last_offset_delta:
+        raise CorruptBatch("a batch's offset deltas go on behind its last one")
     if header.uses_append_time:
         return msgspec.structs.replace(columns, timestamps=header.append_time)
     return columns

@@ -52,6 +52,10 @@ def test_a_topics_options_lie_over_the_brokers() -> None:
         ("segment_bytes", "1.5", "a whole number"),
         ("segment_bytes", "3", "segment_bytes=3"),
         ("flush_records", "0", "flush_records=0"),
+        ("cleanup_policy", "shrink", "use one of delete | compact | compact,delete"),
+        ("min_cleanable_dirty_ratio", "1.1", "a number from 0 to 1"),
+        ("min_cleanable_dirty_ratio", "much", "use a number$"),
+        ("max_compaction_lag", "0", "max_compaction_lag=0"),
     ],
 )
 def test_what_a_topic_may_not_say_is_refused(name: str, text: str, words: str) -> None:

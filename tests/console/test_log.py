@@ -7,6 +7,7 @@ import pytest
 
 from folkmoot.console.main import main
 from tests.brokers.batches import a_batch, append, make_log
+from tests.brokers.compaction import Upkept, keyed
 
 
 @pytest.fixture
@@ -71,3 +72,16 @@ def test_a_path_without_segments_is_a_usage_error(
 ) -> None:
     assert main(["log", "verify", str(tmp_path)]) == 2
     assert "has no segments" in capsys.readouterr().err
+
+
+def test_the_gaps_of_a_compacted_log_are_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upkept = Upkept(tmp_path)
+    for number in range(100):
+        upkept.append(keyed((b"key", b"%d" % number * 30)))
+    upkept.compact()
+    upkept.logs.close()
+    code, rows = table(["verify", str(tmp_path)], capsys)
+    assert code == 0
+    assert sum(int(str(row["records"])) for row in rows) < 50

@@ -179,6 +179,6 @@ def test_mutated_bodies_under_a_right_checksum_are_read_or_refused(rng: random.R
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets))
         assert header.base_offset <= offsets[0]
-        assert offsets[-1] == header.last_offset
+        assert offsets[-1] <= header.last_offset
         assert all(-(2**63) <= record.timestamp < 2**63 for record in records)
     assert 0 < read < CASES // 2

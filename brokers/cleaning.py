@@ -1,0 +1,259 @@
+"""One pass of compaction over one log, in small pieces, on the background's thread."""
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from folkmoot.brokers.compacted import Compacted
+from folkmoot.brokers.damage import Damage, examine
+from folkmoot.brokers.directories import SNAPSHOT_SUFFIX
+from folkmoot.brokers.durable import flush_file, write_at
+from folkmoot.brokers.indexes import SegmentIndexes
+from folkmoot.brokers.keymap import KeyMap
+from folkmoot.brokers.logfile import LogFile
+from folkmoot.brokers.swap import Replacement
+from folkmoot.brokers.thinning import remember, thin
+from folkmoot.protocol.batch import BatchHeader
+
+STEP_BYTES: Final = 4 * 1024 * 1024
+STEP_RECORDS: Final = 100_000
+MOST_OFFSETS: Final = 2**32 - 1
+MOST_SEGMENTS: Final = 50
+"""How many segments become one at most: each costs the reactor a few renames."""
+
+
+class Source(NamedTuple):
+    """A sealed segment to be read, by a descriptor of its own."""
+
+    base: int
+    end: int
+    log: LogFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a pass is to do, said by the log's owner.
+
+    All of `sources` is on disk, and below the high watermark. `runs` are those of them that are
+    written anew, next to each other; damaged ones are in none and stay.
+    """
+
+    directory: Path
+    state: Compacted
+    sources: Sequence[Source]
+    runs: Sequence[Sequence[Source]]
+    segment_bytes: int
+    droppable_before: int
+    memory_bytes: int
+    index_interval_bytes: int
+
+
+class Piece(NamedTuple):
+    """So many bytes were read and written; go on."""
+
+    moved: int
+
+
+class Rotten(NamedTuple):
+    """This was found in the segment with this base offset; the pass has ended."""
+
+    base: int
+    damage: Damage
+
+
+class Cleaned(NamedTuple):
+    """A segment is written; it has to be in its place, or undone, before the pass goes on."""
+
+    replacement: Replacement
+    size: int
+    is_new: bool
+    """Whether it differs from what it was made from at all."""
+
+
+class Noted(NamedTuple):
+    """This is on disk now."""
+
+    state: Compacted
+
+
+class Done(NamedTuple):
+    """All was written: every key has one record at most before `clean_before`.
+
+    So many tombstones are left there, none before `dropped_before`.
+    """
+
+    clean_before: int
+    tombstones: int
+    dropped_before: int
+
+
+Outcome = Piece | Rotten | Noted | Cleaned | Done
+
+
+class _Left(NamedTuple):
+    """What a new segment was made from, and what it has."""
+
+    sources: Sequence[Source]
+    size: int
+    removed: int
+    tombstones: int
+
+
+class _IsRotten(Exception):
+    def __init__(self, found: Rotten) -> None:
+        self.found = found
+
+
+def cleaning(plan: Plan) -> Iterator[Outcome]:
+    """Do a pass; each `next` is a bounded piece of work. Raises StorageError, OSError.
+
+    First the keys of all that was not compacted yet are remembered, as many as there is room for; then
+    every segment that begins before the last of them is written anew with what is to stay, several
+    into one as long as they fit. What is left for want of room is for the next pass.
+    """
+    try:
+        keymap = KeyMap(plan.memory_bytes)
+        clean_before = yield from _remembering(plan, keymap)
+        runs = [[source for source in run if source.base < clean_before] for run in plan.runs]
+        sparse_before = max((source.end for run in runs for source in run), default=0)
+        if sparse_before > plan.state.sparse_before:
+            # Before the first replacement: gaps are never found where none are allowed. And what
+            # producers have done is told by a snapshot then, no longer by the batches.
+            for snapshot in plan.directory.glob(f"*{SNAPSHOT_SUFFIX}"):
+                _flush(snapshot)
+            state = msgspec.structs.replace(plan.state, sparse_before=sparse_before)
+            state.save(plan.directory)
+            yield Noted(state)
+        tombstones = 0
+        for run in runs:
+            while run:
+                left = yield from _write(plan, run, keymap)
+                tombstones += left.tombstones
+                run = run[len(left.sources) :]
+        yield Done(clean_before, tombstones, plan.droppable_before)
+    except _IsRotten as rotten:
+        yield rotten.found
+    finally:
+        for source in plan.sources:
+            source.log.release()
+
+
+def _flush(path: Path) -> None:
+    with suppress(FileNotFoundError):  # a newer one has taken its place
+        flush_file(path)
+
+
+def _remembering(plan: Plan, keymap: KeyMap) -> Generator[Outcome, None, int]:
+    """Remember keys; → the offset up to which all are."""
+    since = plan.state.clean_before
+    reached = since
+    for source in plan.sources:
+        if source.end <= since:
+            continue
+        pace = _Pace()
+        for header, position in _batches(source):
+            if header.next_offset > since:
+                if keymap.full:
+                    return reached
+                remember(keymap, header, source.log.read(header.length, position), since)
+                reached = header.next_offset
+            if pace.is_due(header.length, header.record_count):
+                yield Piece(pace.taken())
+        reached = max(reached, source.end)
+        source.log.release()
+        yield Piece(pace.taken())
+    return reached
+
+
+def _write(plan: Plan, run: Sequence[Source], keymap: KeyMap) -> Generator[Outcome, None, _Left]:
+    """Write a new segment of the first ones of a run."""
+    replacement = Replacement(plan.directory, run[0].base, run[0].end)
+    path = replacement.begin()
+    try:
+        left = yield from _copy(plan, run, path, keymap)
+        replacement = replacement._replace(end=left.sources[-1].end)
+        log = LogFile(path, left.size, read_only=True)
+        log.sparse = True
+        try:
+            indexes = SegmentIndexes(log, replacement.base, plan.index_interval_bytes, 0)
+            indexes.offsets()
+            indexes.times(replacement.end)
+            indexes.close(replacement.end)
+        finally:
+            log.release()
+        is_new = left.removed > 0 or len(left.sources) > 1
+        if is_new:
+            replacement.written()
+    except BaseException:
+        replacement.undo()
+        raise
+    yield Cleaned(replacement, left.size, is_new)
+    return left
+
+
+def _copy(
+    plan: Plan, run: Sequence[Source], path: Path, keymap: KeyMap
+) -> Generator[Outcome, None, _Left]:
+    """Write what is to stay of a run's batches to `path`; each piece is on disk when it is done.
+
+    One segment at least, and more as long as all of the next one would fit.
+    """
+    size = removed = tombstones = count = 0
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        for source in run:
+            too_long = size + source.log.size > plan.segment_bytes
+            too_far = source.end - run[0].base > MOST_OFFSETS
+            if count and (too_long or too_far or count == MOST_SEGMENTS):
+                break
+            count += 1
+            pace = _Pace()
+            parts: list[bytes | memoryview] = []
+            for header, position in _batches(source):
+                data = source.log.read(header.length, position)
+                thinned = thin(header, data, keymap, plan.droppable_before)
+                removed += header.record_count - thinned.records
+                tombstones += thinned.tombstones
+                if thinned.data:
+                    parts.append(thinned.data)
+                if pace.is_due(header.length + len(thinned.data), header.record_count):
+                    size = write_at(fd, parts, size)
+                    parts = []
+                    os.fdatasync(fd)
+                    yield Piece(pace.taken())
+            size = write_at(fd, parts, size)
+            source.log.release()
+            yield Piece(pace.taken())
+    finally:
+        os.close(fd)
+    return _Left(run[:count], size, removed, tombstones)
+
+
+def _batches(source: Source) -> Iterator[tuple[BatchHeader, int]]:
+    for found in examine(source.log, 0, source.base, source.end):
+        if isinstance(found, Damage):
+            raise _IsRotten(Rotten(source.base, found))
+        yield found
+
+
+class _Pace:
+    """Cuts the work into pieces."""
+
+    def __init__(self) -> None:
+        self._bytes = self._records = 0
+
+    def is_due(self, moved: int, records: int) -> bool:
+        """Whether enough has been done, with this on top, for one piece."""
+        self._bytes += moved
+        self._records += records
+        return self._bytes >= STEP_BYTES or self._records >= STEP_RECORDS
+
+    def taken(self) -> int:
+        """The bytes since the last time."""
+        moved, self._bytes, self._records = self._bytes, 0, 0
+        return moved
