@@ -85,9 +85,9 @@ def check(copy: Path, written: list[Row], final: list[Any]) -> None:
 def test_a_kill_before_or_after_any_step_of_a_compaction_loses_nothing(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path / "folkmoot")
     written: list[Row] = []
-    fill(upkept, written, 60, keys=6)
+    fill(upkept, written, 36, keys=6)
     upkept.compact()
-    fill(upkept, written, 60, keys=6)
+    fill(upkept, written, 36, keys=6)
     final = last_of_each(written, active(upkept))
     snapshots = Snapshots(upkept.data, tmp_path / "copies")
     upkept.checkpoint()
@@ -105,7 +105,7 @@ def test_a_kill_before_or_after_any_step_of_a_compaction_loses_nothing(tmp_path:
 def test_a_second_kill_while_a_compaction_is_being_finished_loses_nothing(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path / "folkmoot")
     written: list[Row] = []
-    fill(upkept, written, 60, keys=6)
+    fill(upkept, written, 36, keys=6)
     final = last_of_each(written, active(upkept))
     first = Snapshots(upkept.data, tmp_path / "copies-of-folkmoot")
     upkept.checkpoint()
@@ -141,7 +141,7 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
     for moment in range(steps):
         upkept = Upkept(tmp_path / f"{what}-{moment}")
         written: list[Row] = []
-        fill(upkept, written, 60, keys=6)
+        fill(upkept, written, 36, keys=6)
         start = 0
         for step in steps_of(upkept):
             if step != moment:
