@@ -87,3 +87,12 @@ def test_every_scenario_has_a_name_a_title_and_something_to_run() -> None:
         assert name == module.NAME
         assert module.TITLE
         assert callable(module.run)
+
+
+@pytest.mark.slow
+def test_a_short_measurement_of_latency_runs(tmp_path: Path) -> None:
+    output = tmp_path / "found.json"
+    assert command.main(["latency", "--smoke", "--output", str(output)]) == 0
+    (results,) = json.loads(output.read_text())["scenarios"]
+    assert all(0 < value < 20_000 for cell in results["cells"] for value in cell["values"])
+    assert (tmp_path / "latency-p99.svg").exists()

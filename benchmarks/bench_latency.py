@@ -1,0 +1,129 @@
+"""How long a record takes from `send()` in one process to the application in another, at fixed rates.
+
+A measurement has a new topic of 12 partitions, a consumer that waits at its end, and a producer that
+sends a record when it is due (`clients/pacing.py`). The first quarter is not counted.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import product
+from typing import Final
+
+from benchmarks.harness import Context, Sample, cell
+from benchmarks.programs import ProgramFailed
+from benchmarks.results import Chart, Results, Series, Target
+
+NAME: Final = "latency"
+TITLE: Final = "Latency: from send() in one process to the application in another"
+
+RATES: Final = (1_000, 50_000, 200_000)
+LINGERS: Final = (0.0, 0.005)
+PARTITIONS: Final = 12
+SIZE: Final = 100
+WARM_SHARE: Final = 0.25
+PATIENCE: Final = 20.0
+NAMES: Final = {"folkmoot": "Folkmoot", "kafka": "Kafka (confluent-kafka)"}
+UNIT: Final = "ms (median)"
+P99: Final = "p99 ms"
+
+
+def run(context: Context) -> Results:
+    results = Results(name=NAME, title=TITLE)
+    peers = {NAMES[peer]: peer for peer in NAMES if context.has(peer)}
+    rates = RATES if context.scale.name != "smoke" else RATES[:1]
+    for number, (rate, linger) in enumerate(product(rates, LINGERS)):
+        case = f"{rate:,} records/s, linger {linger * 1000:g} ms"
+        context.say(f"-- {case}")
+        taken: dict[str, list[Sample]] = {name: [] for name in peers}
+        # Clients are new processes each time, and servers are warm after the first case.
+        for name, counts in context.turns(list(peers), _rounds(context), warm_up=number == 0):
+            sample = _once(context, peers[name], rate, linger)
+            context.say(f"   {name}: {sample.value:.3g} ms, p99 {sample.facts[P99]:.3g} ms")
+            if counts:
+                taken[name].append(sample)
+        results.cells += [cell(case, name, UNIT, samples) for name, samples in taken.items()]
+    results.notes.append(
+        "Counted from when a record was due, not from when it was sent; 100 B, 12 partitions, zstd, "
+        "acks=1; a figure behind which records still waited when time was up is told as that time."
+    )
+    _judge(results)
+    results.charts += [_chart(results, "median", None), _chart(results, "p99", P99)]
+    return results
+
+
+def _rounds(context: Context) -> int:
+    return max(1, context.scale.rounds - 1)
+
+
+def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
+    seconds = 2 * context.scale.seconds if context.scale.name != "smoke" else 1.0
+    count = round(rate * seconds)
+    server = context.server(peer)
+    topic = context.new_topic(peer, PARTITIONS)
+    module = f"benchmarks.clients.{peer}_latency"
+    told = {
+        "topic": topic,
+        "count": count,
+        "rate": rate,
+        "size": SIZE,
+        "linger": linger,
+        "warm": int(count * WARM_SHARE),
+    }
+    with ExitStack() as stack:
+        consumer = stack.enter_context(server.client("consume", module=module, **told))
+        producer = stack.enter_context(server.client("produce", module=module, **told))
+        # The producer writes to every partition before the consumer looks for their ends.
+        producer.wait_ready()
+        consumer.wait_ready()
+        consumer.go()
+        producer.go()
+        sent = producer.wait_done()
+        try:
+            lags = consumer.wait_done(PATIENCE)["lags"]
+            found = {name: (lag - sent["begun"]) / 1e6 for name, lag in lags.items()}
+        except ProgramFailed:
+            found = dict.fromkeys(("p50", "p95", "p99", "p99.9", "max"), PATIENCE * 1000)
+    server.delete_topic(topic)
+    return Sample(value=found.pop("p50"), facts={f"{name} ms": at for name, at in found.items()})
+
+
+def _judge(results: Results) -> None:
+    """The median and p99 against Kafka's in every case."""
+    for case in dict.fromkeys(each.case for each in results.cells):
+        ours, theirs = (results.find(case, name) for name in NAMES.values())
+        if ours is None or theirs is None:
+            continue
+        ratios = (ours.median / theirs.median, ours.facts[P99] / theirs.facts[P99])
+        for what, ratio in zip(("median", "p99"), ratios, strict=True):
+            results.targets.append(
+                Target(
+                    text=f"latency, {what}, {case}, against Kafka",
+                    figure=ratio,
+                    wanted=1.0,
+                    unit="×",
+                    better="lower",
+                )
+            )
+
+
+def _chart(results: Results, what: str, fact: str | None) -> Chart:
+    cases: Sequence[str] = list(dict.fromkeys(each.case for each in results.cells))
+    series = []
+    for name in NAMES.values():
+        cells = [(place, results.find(case, name)) for place, case in enumerate(cases)]
+        points = [
+            (place, found.median if fact is None else found.facts[fact])
+            for place, found in cells
+            if found is not None
+        ]
+        if points:
+            series.append(Series(name=name, points=points))
+    return Chart(
+        name=f"latency-{what}",
+        title=f"Latency from end to end, {what}",
+        kind="lines",
+        unit="ms",
+        series=series,
+        groups=[case.replace(" records", "").replace("linger ", "") for case in cases],
+        log_y=True,
+    )
