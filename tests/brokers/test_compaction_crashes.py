@@ -135,7 +135,7 @@ def steps_of(upkept: Upkept) -> Iterator[int]:
 @pytest.mark.parametrize("what", ["delete_before", "expire", "delete", "read"])
 def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path, what: str) -> None:
     counted = Upkept(tmp_path / "counted")
-    fill(counted, [], 60, keys=6)
+    fill(counted, [], 36, keys=6)
     steps = len(list(steps_of(counted)))
     assert steps > 8
     for moment in range(steps):
