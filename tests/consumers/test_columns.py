@@ -12,7 +12,13 @@ from folkmoot.consumers.views import RecordBatchView
 from folkmoot.protocol.batch import LEADER_BYTES, check, encode, leader_part
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.errors import ConcurrentUse, ConfigError, CorruptBatch, MissingExtra
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    ConcurrentUse,
+    ConfigError,
+    CorruptBatch,
+    MissingExtra,
+)
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import Bench, in_thread, values
@@ -259,6 +265,34 @@ def test_packed_columns_reach_arrow_without_being_copied() -> None:
     assert pa.total_allocated_bytes() - before < 20_000
     assert batch.column("value").to_pylist() == values
     assert batch.column("key").null_count == 100
+
+
+def test_a_part_of_packed_columns_reaches_arrow_without_being_copied() -> None:
+    values = [bytes([65 + number]) * (number % 7) for number in range(100)]
+    whole = view_of(Columns(100, Packed.of(values), Packed.of(values), [T + n for n in range(100)]))
+    part = whole.part(37, 61)
+    before = pa.total_allocated_bytes()
+    rows = part.arrow()
+    assert pa.total_allocated_bytes() - before < 20_000
+    assert rows.column("value").to_pylist() == rows.column("key").to_pylist() == values[37:61]
+    assert rows.column("offset").to_pylist() == list(range(87, 111))
+    rows.validate(full=True)
+
+
+@pytest.mark.parametrize("count", [1, 16_384, 20_000])
+def test_columns_with_one_value_are_as_long_as_the_others(count: int) -> None:
+    rows = view_of(Columns(count, None, [b"x"] * count, T)).arrow()
+    rows.validate(full=True)
+    assert rows.column("topic").to_pylist() == ["t"] * count
+    assert rows.column("partition").to_pylist() == [4] * count
+    assert rows.column("timestampType").to_pylist() == [0] * count
+
+
+def test_a_column_that_unfolds_into_too_much_for_arrow_is_refused() -> None:
+    view = view_of(Columns(5_000, None, [b"x" * 1_000_000] * 5_000, T))
+    with pytest.raises(BatchTooLarge):
+        view.arrow()
+    assert view.part(0, 2).arrow().num_rows == 2
 
 
 def test_a_view_knows_where_an_offset_and_a_time_are() -> None:
