@@ -2,14 +2,21 @@
 
 import os
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.segment import Segment
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.segments import Segments
+
+SEGMENTS_AT_ONCE: Final = 50
+"""As many are flushed of one log at a time, however many an unclean start has left in doubt."""
 
 _Natural = Annotated[int, Meta(ge=0)]
 
@@ -25,7 +32,8 @@ class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Flushing(NamedTuple):
     """What another thread is to flush: the descriptors, to be closed, and the directory's names.
 
-    `end` is where the log ended when it was lent.
+    `end` is where the log ends for all that it vouches for, once the flush has succeeded; `durable` is
+    what was vouched for when it was lent.
     """
 
     descriptors: list[int]
@@ -33,6 +41,32 @@ class Flushing(NamedTuple):
     directory: Path
     new_names: int
     end: CleanEnd | None
+    durable: CleanEnd | None
+
+
+def end_of(segment: Segment) -> CleanEnd:
+    """Where a log ends that ends with this segment."""
+    return CleanEnd(segment.end_offset, segment.base_offset, segment.size)
+
+
+def later(one: CleanEnd | None, other: CleanEnd | None) -> CleanEnd | None:
+    """The one that vouches for more."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=attrgetter("end_offset", "segment"))
+
+
+def lent(segments: "Segments", directory: Path, durable: CleanEnd | None) -> Flushing:
+    """What has to be flushed of a log, the oldest first, so many segments at once. Raises StorageError."""
+    dirty = segments.dirty()
+    some = dirty[:SEGMENTS_AT_ONCE]
+    last = some[-1:] if len(some) < len(dirty) else segments[-1:]
+    sizes = [(segment, segment.size) for segment in some]
+    ends = [end_of(segment) for segment in last]
+    return Flushing(
+        *(duplicates(some), sizes, directory, segments.new_names, ends[0] if ends else None),
+        durable,
+    )
 
 
 def dirty_end(segments: Sequence[Segment]) -> list[Segment]:

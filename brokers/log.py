@@ -8,7 +8,7 @@ from folkmoot.brokers import directories
 from folkmoot.brokers.compacted import Compacted
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.directories import save_start
-from folkmoot.brokers.flushing import CleanEnd, Flushing, duplicates
+from folkmoot.brokers.flushing import CleanEnd, Flushing, end_of, later, lent
 from folkmoot.brokers.logfile import disk_error
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.opening import look, recover, skip_lost
@@ -147,10 +147,7 @@ class Log:
 
     def end(self) -> CleanEnd | None:
         """Where the log ends now; None if nothing was ever written."""
-        if not self._segments:
-            return None
-        last = self._segments[-1]
-        return CleanEnd(end_offset=last.end_offset, segment=last.base_offset, size=last.size)
+        return end_of(self._segments[-1]) if self._segments else None
 
     def delete(self) -> None:
         """Close the log and take its directory out of use, to be removed. Raises StorageError."""
@@ -315,10 +312,7 @@ class Log:
     def lend(self) -> Flushing:
         """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
         self._memory.save_if_due(0 if self.durable is None else self.durable.end_offset)
-        dirty = self._segments.dirty()
-        sizes = [(segment, segment.size) for segment in dirty]
-        new_names = self._segments.new_names
-        return Flushing(duplicates(dirty), sizes, self.directory, new_names, self.end())
+        return lent(self._segments, self.directory, self.durable)
 
     def flushed(self, flushing: Flushing, error: OSError | None) -> None:
         """The flush of what was lent has ended so."""
@@ -326,9 +320,13 @@ class Log:
         if sound or error is not None:
             for segment, size in flushing.segments:
                 segment.flushed(size, error)
-        if sound and error is None and self._open:
+        if error is not None:
+            # Somebody else may have flushed since, in good faith: the kernel tells of an error once.
+            self._segments.doubt([segment for segment, _ in flushing.segments])
+            self.durable = flushing.durable
+        elif sound and self._open:
             self._segments.new_names -= min(self._segments.new_names, flushing.new_names)
-            self.durable = flushing.end
+            self.durable = later(self.durable, flushing.end)
 
     def replace(self, old: Sequence[Segment], replacement: Replacement, size: int) -> list[Path]:
         """Put a compacted segment in the place of `old` ones, which are all there.

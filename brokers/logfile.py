@@ -188,6 +188,10 @@ class LogFile:
         """Another thread has flushed it, when it was so long."""
         self._durable = max(self._durable, size)
 
+    def flushed_only(self, size: int) -> None:
+        """No more than this is known to be on disk."""
+        self._durable = min(self._durable, size)
+
     def flush_failed(self, error: OSError) -> StorageError:
         """A flush has failed. It is not tried again: the kernel may have dropped the pages, so that a
         second one would succeed and prove nothing.

@@ -314,7 +314,12 @@ class Segment:
         self._log.damage = load(self._log.path.with_suffix(DAMAGE_SUFFIX))
 
     def verify(self, position: int, offset: int) -> None:
-        """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged."""
+        """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged.
+
+        Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
+        broker that was killed has left it.
+        """
+        self._log.flushed_only(position)
         for found in examine(self._log, position, offset, self.end_offset):
             if isinstance(found, Damage):
                 self.mark(found)

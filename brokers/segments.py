@@ -28,13 +28,14 @@ Remove = Callable[[Sequence[Path]], None]
 class Segments(Sequence[Segment]):
     """What a log is made of. Every segment ends where the next one begins; the last one is active.
 
-    `new_names` counts the files that were made since the directory was last flushed. Files given up
+    `new_names` counts the files that were made since the directory was last flushed. A flush that
+    failed leaves its segments in doubt for good, whatever was flushed since. Files given up
     are renamed at once, so that a later segment may have their names, and removed by `remove`.
 
     Owner: the log, on the broker's reactor thread.
     """
 
-    __slots__ = ("_directory", "_files", "_list", "_remove", "config", "new_names")
+    __slots__ = ("_directory", "_doubtful", "_files", "_list", "_remove", "config", "new_names")
 
     def __init__(
         self, directory: Path, config: LogConfig, files: OpenFiles, remove: Remove
@@ -43,6 +44,7 @@ class Segments(Sequence[Segment]):
         self._files = files
         self._remove = remove
         self._list: list[Segment] = []
+        self._doubtful: list[Segment] = []
         self.config = config
         self.new_names = 0
 
@@ -107,7 +109,7 @@ class Segments(Sequence[Segment]):
 
     def sound(self) -> bool:
         """Whether no flush has failed of what is not on disk: the next would succeed, proving nothing."""
-        return all(segment.sound for segment in self.dirty())
+        return not self._doubtful and all(segment.sound for segment in self.dirty())
 
     def below(self, offset: int) -> int:
         """How many segments lie wholly before `offset`; the active one never does."""
@@ -120,7 +122,7 @@ class Segments(Sequence[Segment]):
         if not self._list:
             return self.roll()
         active = self._list[-1]
-        for segment in (active, *self.dirty()):
+        for segment in (active, *self.dirty(), *self._doubtful):
             segment.require_sound()
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
@@ -140,6 +142,8 @@ class Segments(Sequence[Segment]):
 
     def flush(self) -> None:
         """Return when all of them, and their names, are on disk. Raises StorageError."""
+        for segment in self._doubtful:
+            segment.require_sound()
         if self.new_names:
             try:
                 sync_directory(self._directory)
@@ -148,6 +152,10 @@ class Segments(Sequence[Segment]):
             self.new_names = 0
         for segment in self.dirty():
             segment.flush()
+
+    def doubt(self, segments: Sequence[Segment]) -> None:
+        """A flush of these has failed: what became of it, no later one can tell."""
+        self._doubtful += [segment for segment in segments if segment in self._list]
 
     def replace(self, old: Sequence[Segment], replacement: Replacement, size: int) -> list[Path]:
         """Put a compacted segment of `size` bytes, committed, in the place of `old` ones.
@@ -177,6 +185,7 @@ class Segments(Sequence[Segment]):
         Their names are free when this returns: a later topic's files may soon have them.
         """
         dropped, self._list = self._list[:count], self._list[count:]
+        self._doubtful = [segment for segment in self._doubtful if segment not in dropped]
         if dropped:
             logger.info(
                 "%s: deleting %d segments, up to offset %d",

@@ -74,10 +74,13 @@ class Upkept:
 
     def checkpoint(self) -> None:
         """Until the file `durable` says where the log ends."""
-        self.later(CHECKPOINT_INTERVAL)
-        for _ in range(6):
-            self.checkpoints.chore(self.now)
-            self.background.run_all()
+        while True:
+            self.later(CHECKPOINT_INTERVAL)
+            for _ in range(6):
+                self.checkpoints.chore(self.now)
+                self.background.run_all()
+            if not self.log.dirty:
+                break
 
     def step(self) -> float:
         pause = self.compactor.chore(self.now)

@@ -311,3 +311,72 @@ def test_a_round_of_the_scrub_takes_its_period_and_survives_deleted_segments(
         for _ in range(3):
             scrub.chore(NOW)
             background.run_all()
+
+
+def test_a_failed_flush_is_not_made_good_by_a_later_one_that_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells of an error once, and drops the pages: the second flush proves nothing."""
+    for batches in (1, 4):  # in one segment, and in several
+        data = tmp_path / f"data-{batches}"
+        background = Background(never)
+        logs = Logs(data, 1, SMALL)
+        logs.start()
+        log = logs.create("flights", "first", 0)
+        append(log, a_batch(b"a" * 1500))
+        checkpoints = Checkpoints(logs, background)
+        checkpoints.chore(NOW)
+        checkpoints.chore(NOW)  # lent, not yet flushed
+        for _ in range(batches):
+            append(log, a_batch(b"b" * 500))
+        log.flush()
+        with monkeypatch.context() as broken:
+            broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+            background.run_all()
+        assert log.durable is None
+        assert not log.dirty
+        with pytest.raises(StorageError, match="could not be flushed"):
+            append(log, a_batch(b"c"))
+        with pytest.raises(StorageError, match="could not be flushed"):
+            logs.close()
+        assert b"flights" not in (data / "clean-shutdown").read_bytes()
+        assert b"flights" not in (data / "durable").read_bytes()
+
+
+def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_they_are_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.flushing.SEGMENTS_AT_ONCE", 3)
+    background = Background(never)
+    logs = Logs(tmp_path / "data", 1, SMALL)
+    logs.start()
+    log = logs.create("flights", "first", 0)
+    append(log, a_batch(b"a" * 1500))
+    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    for _ in range(10):
+        append(log, a_batch(b"b" * 1500))
+    logs.abandon()
+    flushed: list[str] = []
+    real = os.fdatasync
+
+    def note(fd: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{fd}").resolve().name)
+        real(fd)
+
+    monkeypatch.setattr("folkmoot.brokers.flushing.os.fdatasync", note)
+    again = Logs(tmp_path / "data", 1, SMALL)
+    again.start()
+    found = again.get("flights", 0)
+    assert found.durable is not None
+    assert found.durable.end_offset == 1
+    checkpoints = Checkpoints(again, background)
+    now, ends = 0.0, []
+    while found.dirty:
+        now += checkpoints.chore(Now(now, 0))
+        background.run_all()
+        ends.append(found.durable.end_offset)
+        # Never more than was flushed.
+        assert len(set(flushed)) >= ends[-1] - 1
+    assert set(ends) == {1, 4, 7, 10, 11}
+    assert flushed == [f"{base:020}.log" for base in range(1, 11)]
+    again.close()
