@@ -123,7 +123,9 @@ def run(store: Store, verb: Verb[_T]) -> _T:
 
 
 def ask(store: Store, verb: Verb[_T], timeout: float) -> _T:
-    """As `run`, for a verb that only reads, and with an end: it never waits for longer than `timeout`.
+    """As `run`, with an end: it never waits for longer than `timeout`.
+
+    For a verb that only reads, or that does no harm when it is left in the middle.
 
     Raises ZooKeeperUnreachable when there is no answer in time, or no session any more.
     """

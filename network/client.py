@@ -43,7 +43,8 @@ class SupportsFileno(Protocol):
 class Reply(NamedTuple):
     """How a request ended: with `response` and payload frames, or with `error`.
 
-    Both are None when a request that expects no reply was handed to the connection.
+    Both are None when a request that expects no reply was handed to the connection. `sent` is False
+    if it never was, so that the broker cannot have got it.
     """
 
     correlation_id: int
@@ -52,6 +53,7 @@ class Reply(NamedTuple):
     response: Any
     error: FolkmootError | None
     payloads: list[memoryview]
+    sent: bool = True
 
 
 class _Request:
@@ -341,7 +343,7 @@ class Connections:
     ) -> None:
         del peer.requests[request.correlation_id]
         reply = (request.correlation_id, peer.address, request.api, response, error, payloads or [])
-        self._replies.append(Reply(*reply))
+        self._replies.append(Reply(*reply, sent=request.frames is None))
 
     # -- waiting ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from folkmoot.producers.sequences import NOBODY, Identity
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -80,8 +81,9 @@ class Batch:
     """
 
     __slots__ = (
-        *("attempts", "base_offset", "callbacks", "count", "done", "error", "last_error"),
-        *("number", "observed", "opened_at", "payload", "pieces", "size", "topic_partition"),
+        *("attempts", "base_offset", "callbacks", "count", "done", "doubtful", "error", "flying"),
+        *("last_error", "number", "observed", "opened_at", "payload", "pieces", "size"),
+        *("topic_partition", "turn", "was_oldest"),
     )
 
     def __init__(self, topic_partition: TopicPartition, number: int, opened_at: float) -> None:
@@ -92,6 +94,10 @@ class Batch:
         self.count = 0
         self.size = 0
         self.payload: bytes | None = None
+        self.turn = -1  # among those of the partition that were signed; -1: to be signed
+        self.flying = False
+        self.was_oldest = False  # of those not done, when it was sent last
+        self.doubtful = False  # it was sent, and nobody knows whether it was written
         self.attempts = 0
         self.last_error: FolkmootError | None = None
         self.callbacks: list[Callable[[], None]] = []
@@ -105,11 +111,23 @@ class Batch:
         self.count += len(piece.values)
         self.size += piece.size
 
-    def seal(self, codec: Codec) -> bytes:
-        """The bytes to send, made once: a batch sent again is the same batch."""
+    def seal(self, codec: Codec, identity: Identity | None) -> bytes:
+        """The bytes to send, made once: a batch sent again is the same batch.
+
+        Only one that is certainly not in the log is sealed again, with another identity.
+        """
+        producer_id, epoch, sequence = identity or NOBODY
         if self.payload is None:
-            self.payload = batch_format.encode(_columns(self.pieces, self.count), codec)
+            self.payload = batch_format.encode(
+                _columns(self.pieces, self.count),
+                codec,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
             self.pieces = []
+        else:
+            self.payload = batch_format.signed(self.payload, producer_id, epoch, sequence)
         return self.payload
 
     @property

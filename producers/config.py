@@ -28,6 +28,8 @@ class ProducerConfig:
     """Which of the brokers' listeners to connect to."""
     acks: Literal[0, 1, -1, "all"] = 1
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
+    idempotent: bool | None = None
+    """Batches sent again are recognised, and written once. None: yes, unless acks=0."""
     compression: str = "zstd"
     """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
     partitioner: Strategy | Choose = "key-hash"
@@ -43,7 +45,8 @@ class ProducerConfig:
     max_block: float = 60.0
     """How long `send` may block, for room in the buffer or for a topic to be known."""
     max_in_flight: int = 5
-    """Requests under way to one broker. A partition has one batch under way, which keeps its order."""
+    """Requests under way to one broker. A partition has up to five batches under way if the producer
+    is idempotent, else one; its order is kept either way."""
     request_timeout: float = 30.0
     """After this long without an answer a request is taken for lost, and its batches are sent again."""
     delivery_timeout: float = 120.0
@@ -61,6 +64,10 @@ class ProducerConfig:
             )
         if self.acks not in (0, 1, -1, "all"):
             raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")
+        if self.idempotent and self.acks == 0:
+            raise ConfigError(
+                "idempotent=True is not allowed with acks=0: what is not answered is not sent again"
+            )
         Codec.named(self.compression)
         if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
             raise ConfigError(
@@ -86,6 +93,10 @@ class ProducerConfig:
     @property
     def wire_acks(self) -> int:
         return -1 if self.acks == "all" else self.acks
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.acks != 0 if self.idempotent is None else self.idempotent
 
     @property
     def codec(self) -> Codec:

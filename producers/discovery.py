@@ -1,10 +1,18 @@
-"""Where brokers are, from ZooKeeper."""
+"""What a producer asks ZooKeeper: where brokers are, and ids that nobody else has."""
 
+from typing import TypeVar
+
+from folkmoot.coordination import producer_ids
 from folkmoot.coordination.brokers import live
+from folkmoot.coordination.operations import Verb
 from folkmoot.coordination.store import Connect, SessionState, Store, ask
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 ANSWER_WAIT = 5.0
+IDS_AT_ONCE = 8
+"""Most producers use one in their life."""
+
+_T = TypeVar("_T")
 
 
 class Discovery:
@@ -27,13 +35,20 @@ class Discovery:
 
     def __call__(self) -> list[str]:
         """Raises ZooKeeperUnreachable."""
+        brokers = self._ask(live()).values()
+        listener = self._listener
+        return [each.listeners[listener] for each in brokers if listener in each.listeners]
+
+    def producer_ids(self) -> range:
+        """Ids that nobody else has or will have. Raises ZooKeeperUnreachable, StoreError."""
+        return self._ask(producer_ids.take(IDS_AT_ONCE))
+
+    def _ask(self, verb: Verb[_T]) -> _T:
         self.open()
         store = self._store
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        brokers = ask(store, live(), ANSWER_WAIT).values()
-        listener = self._listener
-        return [each.listeners[listener] for each in brokers if listener in each.listeners]
+        return ask(store, verb, ANSWER_WAIT)
 
     def close(self) -> None:
         if self._store is not None:

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from math import inf
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from folkmoot.coordination.bell import Bell
 from folkmoot.network.client import Connections, Reply
@@ -21,9 +22,18 @@ from folkmoot.protocol.requests import Api
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0
 TOPIC_PAUSE: Final = 0.1
+IDS_PAUSE: Final = 1.0
 LINGER_AFTER_CLOSE: Final = 1.0
 
 _log = logging.getLogger(__name__)
+
+
+class Finds(Protocol):
+    """What the loop asks ZooKeeper; `discovery.Discovery` does."""
+
+    def __call__(self) -> Sequence[str]: ...
+
+    def producer_ids(self) -> Iterable[int]: ...
 
 
 class Loop:
@@ -39,12 +49,13 @@ class Loop:
         config: ProducerConfig,
         accumulator: Accumulator,
         bell: Bell,
-        discover: Callable[[], Sequence[str]],
+        discovery: Finds,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
         self._bell = bell
-        self._discover = discover
+        self._discovery = discovery
+        self._ids_at = -inf
         self.counters = ProducerCounters()
         self._stopping = False
         self._missing_since: dict[str, float] = {}
@@ -57,7 +68,7 @@ class Loop:
 
     def run(self) -> None:
         connections = Connections(self._config.client_id)
-        cluster = Cluster(connections, self._discover, listener=self._config.listener)
+        cluster = Cluster(connections, self._discovery, listener=self._config.listener)
         sender = Sender(self._config, cluster, Random(), self.counters)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
@@ -78,6 +89,7 @@ class Loop:
         accumulator, config = self._accumulator, self._config
         now = time.monotonic()
         self._look_up(cluster, now)
+        self._provide_ids(sender, now)
         hurry = accumulator.is_full or accumulator.flush_up_to > accumulator.settled
         self._taken = accumulator.take(now, config.linger, everything=hurry)
         while self._taken:
@@ -92,6 +104,7 @@ class Loop:
             sender.next_event(now, hurry=hurry),
             accumulator.oldest() + config.linger,
             now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
+            self._ids_at if sender.wants_ids else inf,
         )
         for reply in cluster.poll(max(0.0, due - time.monotonic()), self._bell):
             self._receive(sender, reply)
@@ -121,6 +134,18 @@ class Loop:
                     )
                     self._accumulator.refuse(topic, error)
 
+    def _provide_ids(self, sender: Sender, now: float) -> None:
+        """Fetch producer ids when they are wanted; nothing is sent before they are here."""
+        if not sender.wants_ids or now < self._ids_at:
+            return
+        try:
+            sender.grant(self._discovery.producer_ids())
+        except FolkmootError as error:
+            self._ids_at = time.monotonic() + IDS_PAUSE
+            if str(sender.trouble) != str(error):
+                _log.warning("no producer id yet: %s", error)
+            sender.trouble = error
+
     def _ship(self, cluster: Cluster, sender: Sender, shipment: Shipment) -> None:
         try:
             correlation_id = cluster.send(
@@ -140,7 +165,7 @@ class Loop:
         if reply.error is None:
             sender.answered(reply.correlation_id, reply.response, time.monotonic())
         else:
-            sender.lost(reply.correlation_id, reply.error, time.monotonic())
+            sender.lost(reply.correlation_id, reply.error, time.monotonic(), sent=reply.sent)
 
     def _tell(self, sender: Sender) -> None:
         """Make known what is done: room in the buffer, deliveries, callbacks."""

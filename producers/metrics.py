@@ -15,6 +15,8 @@ class ProducerCounters:
     batches_sent: int = 0
     """Each attempt counts."""
     batches_retried: int = 0
+    epochs_begun: int = 0
+    """How often a partition's sequences did not fit what its broker has, and began anew."""
     requests_sent: int = 0
     bytes_packed: int = 0
     """Records of the batches made, with their overhead in memory, before compression."""

@@ -61,7 +61,8 @@ class Producer:
     that none passes unseen.
 
     Records of one partition are written in the order of their `send`, also when they are sent again.
-    A record may be written twice when an answer was lost. Leaving the `with` block flushes.
+    Each is written once, also when an answer was lost, unless `idempotent` is off; where it cannot be
+    known, the record fails and its error says so. Leaving the `with` block flushes.
 
     A producer does not survive a fork: in the child process it is closed.
     """

@@ -1,6 +1,6 @@
 """What the sender decides: which batch goes where, and when, and what an answer means. No I/O, no clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -11,20 +11,18 @@ from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.partitioners import Partitioner
-from folkmoot.producers.queues import Queue
+from folkmoot.producers.queues import Queue, Terms
+from folkmoot.producers.sequences import Sequences
 from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
     NotLeader,
     PartitionerFailed,
-    RetriableError,
-    SerializationError,
     from_wire,
 )
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 
-LONGEST_PAUSE: Final = 1.0
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000
 
@@ -60,14 +58,17 @@ class Sender:
                partition   waiting for its next attempt ─► failed (delivery_timeout)
     ```
 
-    Order: a partition has one batch under way, its oldest, and a batch that is sent again is the
-    same bytes at the head of its queue; the next one leaves when the head is done. A lost answer
-    means that a batch may be in the log twice, never that two of them change places.
+    Order, attempts and identity of a partition's batches are its Queue's: several are under way if
+    the producer is idempotent, a batch sent again is the same, and a broker answers what it has
+    already with its offset and refuses what does not follow, so that a lost answer writes nothing
+    twice and nothing changes places. (Not idempotent: a lost answer means that a batch may be in the
+    log twice, never that two of them change places.)
 
     A batch is ready when it is full, when its first record has lingered, when another one waits
-    behind it, or when `hurry` says so; until it leaves it grows, so that a slow broker makes
-    batches larger. One shipment carries all that is ready for a broker, up to REQUEST_BYTES;
-    `max_in_flight` shipments may be under way to each.
+    behind it, or when `hurry` says so; behind others that are under way only when it is full. Until
+    it leaves it grows, so that a slow broker makes batches larger. One shipment carries a batch of
+    each partition that is ready for a broker, up to REQUEST_BYTES; `max_in_flight` shipments may be
+    under way to each. An idempotent producer sends nothing before it was granted ids.
 
     A batch that is not done `delivery_timeout` after its first record was staged has failed, also
     when it is under way: its answer is then ignored, and the next one still waits for that answer.
@@ -86,13 +87,26 @@ class Sender:
         self._config = config
         self._view = view
         self._random = random
-        self._codec = config.codec
+        self._sequences = Sequences() if config.is_idempotent else None
+        self._terms = Terms(config, self._sequences, self.counters, random, self._finish)
         self._queues: dict[TopicPartition, Queue] = {}
         self._partitioners: dict[str, Partitioner] = {}
         self._counts: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
         self._shipments: dict[int, Shipment] = {}
         self.finished: list[Batch] = []
+        self.trouble: FolkmootError | None = None
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether producer ids are to be granted before more can be sent."""
+        return self._sequences is not None and self._sequences.wants_ids
+
+    def grant(self, ids: Iterable[int]) -> None:
+        """Producer ids that nobody else has."""
+        if self._sequences is not None:
+            self._sequences.grant(ids)
+            self.trouble = None
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -132,63 +146,70 @@ class Sender:
             error = from_wire(result.error, result.message) if result.error else None
             self._settle(batch, error, result.base_offset, shipment.address, now)
 
-    def lost(self, correlation_id: int, error: FolkmootError, now: float) -> None:
-        """There was no answer, or the broker refused the request as a whole."""
-        self.undeliverable(self._shipments.pop(correlation_id), error, now)
+    def lost(
+        self, correlation_id: int, error: FolkmootError, now: float, *, sent: bool = True
+    ) -> None:
+        """There was no answer, or the broker refused the request as a whole.
+
+        `sent`: whether the broker may have got it.
+        """
+        self._fall(self._shipments.pop(correlation_id), error, now, sent)
 
     def undeliverable(self, shipment: Shipment, error: FolkmootError, now: float) -> None:
-        """The shipment ended with an error, perhaps before it was sent."""
-        self._landed(shipment)
-        for batch in shipment.batches:
-            self._settle(batch, error, -1, shipment.address, now)
+        """The shipment ended with an error before it was sent."""
+        self._fall(shipment, error, now, False)
 
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
             while queue.batches and self._deadline(queue.batches[0]) <= now:
-                batch = queue.batches.popleft()
-                why = f"; last error: {batch.last_error}" if batch.last_error else ""
+                batch = queue.batches[0]
+                cause = batch.last_error or self.trouble
+                why = f"; last error: {cause}" if cause else ""
                 error = DeliveryTimeout(
                     f"{batch.count} records for {batch.topic_partition} were not acknowledged within "
                     f"{self._config.delivery_timeout:g} s{why}"
                 )
-                error.__cause__ = batch.last_error
-                self._finish(batch, error)
+                error.__cause__ = cause
+                queue.end_oldest(error)
+            self._drop_if_idle(queue)
 
     def give_up(self, error: FolkmootError) -> None:
         """Fail all that is left."""
         for queue in self._queues.values():
             while queue.batches:
-                self._finish(queue.batches.popleft(), error)
+                queue.end_oldest(error)
 
     # -- effects ------------------------------------------------------------------------------------
 
-    def shipments(self, now: float, *, hurry: bool = False) -> list[Shipment]:
-        """What is to be sent now. Each must be followed by `sent` or `undeliverable`."""
-        ready: dict[str, list[tuple[TopicPartition, Queue]]] = {}
-        for partition, queue in self._queues.items():
-            if not queue.batches or queue.under_way is not None:
-                continue
-            if self._ready_at(queue, hurry) <= now:
-                address = self._view.leader_address(partition)
-                if address is not None:
-                    ready.setdefault(address, []).append((partition, queue))
-        shipments = []
-        for address, queues in ready.items():
-            while queues and self._in_flight.get(address, 0) < self._config.max_in_flight:
-                shipment = self._load(address, queues)
-                if shipment.batches:
-                    shipments.append(shipment)
-        return shipments
+    def shipments(self, now: float, *, hurry: bool = False) -> Iterator[Shipment]:
+        """What is to be sent now. Each must be followed by `sent` or `undeliverable`, at once: the
+        next one is made only then, while the first is on its way."""
+        partitions: Iterable[TopicPartition] = list(self._queues)
+        while partitions:
+            ready: dict[str, list[TopicPartition]] = {}
+            for partition in partitions:
+                if self._ready_at(partition, hurry) <= now:
+                    address = self._view.leader_address(partition)
+                    if address is not None:
+                        ready.setdefault(address, []).append(partition)
+            partitions = served = []
+            for address, some in ready.items():
+                while some and self._in_flight.get(address, 0) < self._config.max_in_flight:
+                    shipment = self._load(address, some)
+                    if shipment.batches:
+                        # Of those served there may be more to send, in another shipment.
+                        served += [batch.topic_partition for batch in shipment.batches]
+                        yield shipment
 
     def next_event(self, now: float, *, hurry: bool = False) -> float:
         """When time alone will make a batch ready, or fail it."""
         times = [inf]
-        for queue in self._queues.values():
+        for partition, queue in self._queues.items():
             if queue.batches:
                 times.append(self._deadline(queue.batches[0]))
-                ready_at = self._ready_at(queue, hurry)
-                if queue.under_way is None and ready_at > now:
+                ready_at = self._ready_at(partition, hurry)
+                if ready_at > now:
                     times.append(ready_at)
         return min(times)
 
@@ -234,7 +255,7 @@ class Sender:
         partition = TopicPartition(chunk.topic, number)
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = Queue()
+            queue = self._queues[partition] = Queue(partition, self._terms)
         rank = 0
         full = self._config.batch_bytes
         # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
@@ -261,22 +282,25 @@ class Sender:
             place[0].callbacks.append(call)
             place[0].observed = True
 
-    def _ready_at(self, queue: Queue, hurry: bool) -> float:
-        return queue.ready_at(self._config.linger, self._config.batch_bytes, hurry=hurry)
+    def _ready_at(self, partition: TopicPartition, hurry: bool) -> float:
+        """When the next batch of a partition may be sent, as far as is known; infinity if none may."""
+        queue = self._queues.get(partition)
+        return inf if queue is None else queue.ready_at(hurry=hurry)
 
-    def _load(self, address: str, queues: list[tuple[TopicPartition, Queue]]) -> Shipment:
-        """One shipment from the front of `queues`; who is served goes to the end of the line."""
+    def _load(self, address: str, partitions: list[TopicPartition]) -> Shipment:
+        """One shipment, from the front of `partitions`; who is served goes to the end of the line."""
         batches: list[Batch] = []
         payloads: list[bytes] = []
         entries: list[ProduceEntry] = []
         size = 0
-        while queues and size < REQUEST_BYTES and len(entries) < REQUEST_ENTRIES:
-            partition, queue = queues.pop(0)
-            payload = self._sealed_head(partition, queue)
-            if payload is None:
+        while partitions and size < REQUEST_BYTES and len(entries) < REQUEST_ENTRIES:
+            partition = partitions.pop(0)
+            queue = self._queues[partition] = self._queues.pop(partition)
+            batch = queue.send()
+            if batch is None:
+                self._drop_if_idle(queue)
                 continue
-            batch = queue.under_way = queue.batches[0]
-            self._queues[partition] = self._queues.pop(partition)
+            payload = batch.payload or b""
             size += len(payload)
             batches.append(batch)
             payloads.append(payload)
@@ -291,66 +315,39 @@ class Sender:
         acks, timeout = self._config.wire_acks, self._config.request_timeout
         return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
 
-    def _sealed_head(self, partition: TopicPartition, queue: Queue) -> bytes | None:
-        """The bytes of the queue's first batch, made if this is its first attempt.
-
-        One that cannot be written fails, and the one behind it takes its place; None if none is left.
-        """
-        while queue.batches:
-            batch = queue.batches[0]
-            if batch.payload is not None:
-                return batch.payload
-            try:
-                payload = batch.seal(self._codec)
-            except Exception as error:  # of any kind, want of memory too: the others are to be sent
-                queue.batches.popleft()
-                self._finish(batch, _unwritable(batch, error))
-                continue
-            self.counters.bytes_packed += batch.size
-            self.counters.bytes_compressed += len(payload)
-            return payload
-        self._drop_if_empty(partition, queue)
-        return None
-
     def _landed(self, shipment: Shipment) -> None:
         self._in_flight[shipment.address] -= 1
         if not self._in_flight[shipment.address]:
             del self._in_flight[shipment.address]
 
+    def _fall(self, shipment: Shipment, error: FolkmootError, now: float, sent: bool) -> None:
+        self._landed(shipment)
+        for batch in shipment.batches:
+            self._settle(batch, error, -1, shipment.address, now, sent=sent)
+
     def _settle(
-        self, batch: Batch, error: FolkmootError | None, base_offset: int, address: str, now: float
+        self,
+        batch: Batch,
+        error: FolkmootError | None,
+        base_offset: int,
+        address: str,
+        now: float,
+        *,
+        sent: bool = True,
     ) -> None:
         queue = self._queues[batch.topic_partition]
-        queue.under_way = None
-        if batch.done:  # it had expired, and is out of the queue
-            self._drop_if_empty(batch.topic_partition, queue)
-            return
-        if isinstance(error, RetriableError):
-            batch.attempts += 1
-            self.counters.batches_retried += 1
-            batch.last_error = error
-            queue.retry_at = now + self._pause(batch, error, address)
-            return
-        assert queue.batches[0] is batch
-        queue.batches.popleft()
-        queue.retry_at = -inf
+        # A leader that is known by now is tried at once.
+        leader = self._view.leader_address(batch.topic_partition)
+        moved = isinstance(error, NotLeader) and leader not in (None, address)
         if error is None:
-            batch.deliver(base_offset)
-        self._finish(batch, error)
-        self._drop_if_empty(batch.topic_partition, queue)
+            queue.delivered(batch, base_offset)
+        else:
+            queue.refused(batch, error, now, sent=sent, at_once=moved)
+        self._drop_if_idle(queue)
 
-    def _drop_if_empty(self, partition: TopicPartition, queue: Queue) -> None:
-        if not queue.batches and queue.under_way is None:
-            del self._queues[partition]
-
-    def _pause(self, batch: Batch, error: FolkmootError, address: str) -> float:
-        """How long to wait before the next attempt. A leader that is known by now is tried at once."""
-        if isinstance(error, NotLeader) and batch.attempts == 1:
-            if self._view.leader_address(batch.topic_partition) not in (None, address):
-                return 0.0
-        growth: float = 2 ** min(batch.attempts - 1, 10)
-        pause = min(LONGEST_PAUSE, self._config.retry_backoff * growth)
-        return pause * self._random.uniform(0.8, 1.2)
+    def _drop_if_idle(self, queue: Queue) -> None:
+        if queue.is_idle:
+            self._queues.pop(queue.partition, None)
 
     def _deadline(self, batch: Batch) -> float:
         return batch.opened_at + self._config.delivery_timeout
@@ -367,16 +364,6 @@ class Sender:
             counters.batches_failed += 1
             counters.records_failed += batch.count
         self.finished.append(batch)
-
-
-def _unwritable(batch: Batch, error: Exception) -> FolkmootError:
-    if isinstance(error, FolkmootError):
-        return error
-    failure = SerializationError(
-        f"{batch.count} records for {batch.topic_partition} cannot be written: {error!r}"
-    )
-    failure.__cause__ = error
-    return failure
 
 
 def describe(batches: Iterable[Batch]) -> str:

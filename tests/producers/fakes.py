@@ -4,11 +4,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from folkmoot.brokers.producer_states import Producers
 from folkmoot.coordination import brokers
 from folkmoot.coordination.memory import MemoryZooKeeper
 from folkmoot.coordination.store import Store, run
 from folkmoot.protocol import batch as batch_format
-from folkmoot.protocol.errors import NotLeader, UnknownTopicOrPartition
+from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition
 from folkmoot.protocol.requests import (
     Api,
@@ -25,7 +26,8 @@ from tests.network.stub import StubBroker
 class FakeCluster:
     """Brokers that keep what they are sent; the test says who leads and what goes wrong.
 
-    `silent`: produce requests are never answered. `failing`: answered with that error code.
+    `silent`: produce requests are not looked at. `failing`: answered with that error code. `mute`: so
+    many of them are carried out and not answered. Of producers they know what real brokers know.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class FakeCluster:
         self.leader = 1
         self.silent = False
         self.failing = 0
+        self.mute = 0
         self.requests = 0
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.payloads: list[bytes] = []
+        self.producers: dict[TopicPartition, Producers] = {}
         self.brokers: dict[int, StubBroker] = {}
         self._count = count
         self._store = self.zookeeper.connect()
@@ -93,15 +97,28 @@ class FakeCluster:
         results = []
         for entry, payload in zip(body.entries, payloads, strict=True):
             error = self.failing or (NotLeader.code if number != self.leader else 0)
-            base = -1 if error else self._append(entry, payload)
+            base = -1
+            try:
+                base = -1 if error else self._append(entry, payload)
+            except FolkmootError as refusal:
+                error = refusal.code or 0
             results.append(ProduceResult(entry.topic, entry.partition, error, "as told", base, 0))
+        if self.mute:
+            self.mute -= 1
+            return None
         return ProduceResponse(results) if body.acks else None
 
     def _append(self, entry: Any, payload: bytes) -> int:
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
         header = batch_format.check(payload)
+        partition = TopicPartition(entry.topic, entry.partition)
+        producers = self.producers.setdefault(partition, Producers(1000))
+        original = producers.check(header, {})
+        if original is not None:
+            return original
         self.payloads.append(payload)
         base = len(log)
+        producers.note(header, base)
         log += batch_format.records_of(entry.topic, entry.partition, header, payload)
         return base
 

@@ -46,6 +46,7 @@ class Bench:
         )
         self.view = FixedView(partitions)
         self.sender = Sender(self.config, self.view, Random(1))
+        self.sender.grant([7])
         self.done: list[Batch] = []
         self._ids = 0
 

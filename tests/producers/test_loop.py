@@ -11,7 +11,7 @@ from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.sender import Sender
-from folkmoot.protocol.errors import ClosedError
+from folkmoot.protocol.errors import ClosedError, FolkmootError
 from tests.producers.parts import Bench
 
 
@@ -29,6 +29,23 @@ class Quiet:
         return []
 
 
+class Nowhere:
+    """Finds no broker, and no producer id as long as `refusal` is set."""
+
+    def __init__(self, refusal: FolkmootError | None = None) -> None:
+        self.refusal = refusal
+        self.asked = 0
+
+    def __call__(self) -> list[str]:
+        return []
+
+    def producer_ids(self) -> range:
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return range(1)
+
+
 def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -44,7 +61,7 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
     monkeypatch.setattr("time.monotonic", lambda: bench.now + 0.006 * next(ticks))
     with Bell() as bell:
         cluster: Any = Quiet()
-        Loop(config, accumulator, bell, list)._round(cluster, machine)
+        Loop(config, accumulator, bell, Nowhere())._round(cluster, machine)
     assert cluster.waits == [0.0]
 
 
@@ -58,7 +75,7 @@ def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
     heard._chunk.callbacks[0] = lambda: told.append(heard)
     unheard = bench.stage(b"unheard", topic="b")
     with Bell() as bell:
-        loop = Loop(bench.config, accumulator, bell, list)
+        loop = Loop(bench.config, accumulator, bell, Nowhere())
 
         def broken(*_: Any) -> None:
             raise KeyError("broken")

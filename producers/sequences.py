@@ -1,0 +1,86 @@
+"""Who a producer is to each partition: its id, its epoch there, and the next sequence."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from folkmoot.protocol.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, following_sequence
+from folkmoot.protocol.records import TopicPartition
+
+
+class Identity(NamedTuple):
+    """What a batch is signed with: brokers know it again by this."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+NOBODY: Final = Identity(NO_PRODUCER_ID, -1, -1)
+"""Of producers that are not idempotent."""
+
+
+class _Place:
+    """Where a partition is. `producer_id` None: with the next batch it begins under a new id."""
+
+    __slots__ = ("epoch", "producer_id", "sequence")
+
+    def __init__(self) -> None:
+        self.producer_id: int | None = None
+        self.epoch = 0
+        self.sequence = 0
+
+
+class Sequences:
+    """Identities for batches, in order, partition by partition; kept as long as the producer lives.
+
+    An id is this producer's alone, for ever, so it gives itself epochs. They are counted per
+    partition: a partition whose sequences are broken begins its next epoch at sequence 0, and the
+    others go on undisturbed. After the last epoch, or when an id turns out to be another's as well,
+    a new id is taken, under which all partitions begin that are not under one yet.
+
+    Owner: the sender.
+    """
+
+    def __init__(self) -> None:
+        self._ids: deque[int] = deque()
+        self._current: int | None = None
+        self._places: dict[TopicPartition, _Place] = {}
+
+    @property
+    def wants_ids(self) -> bool:
+        """Whether nothing new can begin until there are ids."""
+        return self._current is None
+
+    def grant(self, ids: Iterable[int]) -> None:
+        """Ids that nobody else has."""
+        self._ids.extend(ids)
+        if self._current is None and self._ids:
+            self._current = self._ids.popleft()
+
+    def next(self, partition: TopicPartition) -> Identity | None:
+        """What the next batch is to be signed with; None if an id is wanting."""
+        place = self._places.get(partition)
+        if place is None:
+            place = self._places[partition] = _Place()
+        if place.producer_id is None:
+            if self._current is None:
+                return None
+            place.producer_id, place.epoch, place.sequence = self._current, 0, 0
+        return Identity(place.producer_id, place.epoch, place.sequence)
+
+    def advance(self, partition: TopicPartition, records: int) -> None:
+        """A batch of so many records was signed with `next`."""
+        place = self._places[partition]
+        place.sequence = following_sequence(place.sequence, records)
+
+    def restart(self, partition: TopicPartition, *, new_id: bool = False) -> None:
+        """Begin the partition's next epoch."""
+        place = self._places[partition]
+        if place.epoch < MAX_PRODUCER_EPOCH and not new_id:
+            place.epoch += 1
+            place.sequence = 0
+            return
+        if place.producer_id == self._current:
+            self._current = self._ids.popleft() if self._ids else None
+        place.producer_id = None
