@@ -81,6 +81,7 @@ class ByHand:
         self.accumulator = self.producer._accumulator
         self.accumulator.topic_known("t", PARTITIONS)
         self.sender = Sender(self.producer.config, OneBroker(), Random(1))
+        self.sender.grant([1])
         self.ids = iter(range(1 << 60))
 
     def stages(self, values: list[bytes], keys: Keys, *, columns: bool) -> dict[str, float]:
@@ -101,7 +102,7 @@ class ByHand:
         )
         timed("divide", lambda: self._divide(chunks))
         timed("add", lambda: self._add(chunks))
-        shipments = timed("seal", lambda: self.sender.shipments(time.monotonic(), hurry=True))
+        shipments = timed("seal", lambda: list(self.sender.shipments(time.monotonic(), hurry=True)))
         timed("settle", lambda: self._settle(shipments))
         return took
 
@@ -132,7 +133,7 @@ class ByHand:
                 self.sender.sent(number, shipment)
                 results = [ProduceResult(*b.topic_partition, 0, "", 0, 0) for b in shipment.batches]
                 self.sender.answered(number, ProduceResponse(results), 0.0)
-            shipments = self.sender.shipments(time.monotonic(), hurry=True)
+            shipments = list(self.sender.shipments(time.monotonic(), hurry=True))
         done, self.sender.finished = self.sender.finished, []
         self.accumulator.complete(done, self.sender.oldest_number())
 
