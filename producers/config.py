@@ -91,6 +91,11 @@ class ProducerConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must not be negative")
 
     @property
+    def longest_wait(self) -> float:
+        """By then every record is delivered or has failed."""
+        return self.delivery_timeout + self.request_timeout
+
+    @property
     def wire_acks(self) -> int:
         return -1 if self.acks == "all" else self.acks
 

@@ -110,7 +110,7 @@ class Producer:
             return
         self._closed = True
         if timeout is None:
-            timeout = self.config.delivery_timeout + self.config.request_timeout
+            timeout = self.config.longest_wait
         deadline = time.monotonic() + timeout
         self._accumulator.close(ClosedError("the producer is closed"))
         try:
