@@ -8,13 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from folkmoot.consumers.asynchronous import AsyncConsumer
     from folkmoot.consumers.consumer import Consumer
     from folkmoot.consumers.views import RecordBatchView
+    from folkmoot.producers.asynchronous import AsyncProducer
     from folkmoot.producers.column_chunks import BatchDelivery
     from folkmoot.producers.producer import Producer
     from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 
 __all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
     "BatchDelivery",
     "Consumer",
     "Producer",
@@ -26,6 +30,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncConsumer": "folkmoot.consumers.asynchronous",
+    "AsyncProducer": "folkmoot.producers.asynchronous",
     "BatchDelivery": "folkmoot.producers.column_chunks",
     "Consumer": "folkmoot.consumers.consumer",
     "Producer": "folkmoot.producers.producer",

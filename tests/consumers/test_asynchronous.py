@@ -1,0 +1,287 @@
+"""What only a consumer on an event loop can do wrong: a blocked loop, a loop that ends, tasks."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from folkmoot.consumers import asynchronous
+from folkmoot.consumers.asynchronous import AsyncConsumer
+from folkmoot.protocol.errors import (
+    ClosedError,
+    ConcurrentUse,
+    NotOwner,
+    RequestTimeout,
+)
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.parts import PARTITIONS, Bench, until
+from tests.consumers.tasks import cancelled, member, owns, take
+from tests.surfaces import eventually, run
+
+NEVER = 3600.0
+
+
+# -- one loop, several tasks ----------------------------------------------------------------------
+
+
+def test_one_task_reads_at_a_time(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+            waiting = asyncio.create_task(consumer.poll(30.0))
+            await asyncio.sleep(0)
+            for read in (consumer.poll(0.0), consumer.poll_batch(0.0), anext(aiter(consumer))):
+                with pytest.raises(ConcurrentUse, match="another task reads"):
+                    await read
+            await cancelled(waiting)
+
+    run(scenario)
+
+
+def test_several_consumers_share_a_loop_and_divide_the_partitions(bench: Bench) -> None:
+    bench.send(range(300), partition=None)
+
+    async def scenario() -> None:
+        got: list[int] = []
+        consumers = [member(bench) for _ in range(3)]
+
+        async def read(consumer: AsyncConsumer) -> None:
+            async with consumer:
+                async for record in consumer:
+                    got.append(int(record.value or b""))
+
+        async with asyncio.TaskGroup() as tasks:
+            for consumer in consumers:
+                tasks.create_task(read(consumer))
+            await eventually(lambda: [len(each.assignment()) for each in consumers] == [1, 1, 1])
+            await eventually(lambda: set(got) >= set(range(300)))
+            for consumer in consumers:
+                consumer.stop()
+
+    run(scenario)
+    assert [bench.committed(number) for number in range(PARTITIONS)] == [100] * PARTITIONS
+
+
+def test_reading_and_committing_do_not_block_the_loop(bench: Bench) -> None:
+    bench.send(range(20_000))
+
+    async def scenario() -> None:
+        longest, looked = 0.0, time.thread_time()
+
+        async def watch() -> None:
+            nonlocal longest, looked
+            while True:
+                now = time.thread_time()
+                longest, looked = max(longest, now - looked), now
+                await asyncio.sleep(0)
+
+        async with member(bench) as consumer:
+            await owns(consumer)
+            await consumer.seek(bench.partition(0), 0)
+            watching = asyncio.create_task(watch())
+            rows = 0
+            while rows < 20_000:
+                rows += len(await consumer.poll(1.0))
+                await consumer.commit()
+            await cancelled(watching)
+        assert longest < 0.1  # of the loop's own CPU time
+
+    run(scenario)
+
+
+# -- callbacks ------------------------------------------------------------------------------------
+
+
+def test_coroutines_as_callbacks_are_waited_for_before_a_record_comes_or_a_partition_goes(
+    bench: Bench,
+) -> None:
+    bench.send(range(10))
+    told: list[Any] = []
+
+    async def on_assign(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await asyncio.sleep(0.05)
+        told.append("assigned")
+
+    async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await asyncio.sleep(0.05)
+        offsets = {each: await consumer.position(each) for each in partitions}
+        await consumer.commit({each: offset or 0 for each, offset in offsets.items()})
+        told.append(("revoked", bench.committed()))
+
+    async def scenario() -> None:
+        options = {"on_assign": on_assign, "on_revoke": on_revoke, "auto_commit": False}
+        async with member(bench, **options) as consumer:
+            assert await take(consumer, 1) == [0]
+            assert told
+            assert told[0] == "assigned"
+            assert await take(consumer, 4) == [1, 2, 3, 4]
+
+    run(scenario)
+    assert told[-1] == ("revoked", 5)
+
+
+def test_a_callback_may_not_read_or_close_and_nor_may_what_it_calls(bench: Bench) -> None:
+    refused: list[str] = []
+
+    async def on_assign(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        for forbidden in (consumer.poll(), consumer.close(), anext(aiter(consumer))):
+            try:
+                await asyncio.create_task(_await(forbidden))
+            except ConcurrentUse as error:
+                refused.append(str(error))
+
+    async def scenario() -> None:
+        async with member(bench, on_assign=on_assign) as consumer:
+            await owns(consumer)
+
+    run(scenario)
+    assert len(refused) >= 3
+    assert {"a callback may not poll or close: call stop() to end"} == set(refused)
+
+
+async def _await(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def test_a_callback_that_never_ends_does_not_keep_close_from_ending(bench: Bench) -> None:
+    async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        consumer = member(bench, on_revoke=on_revoke)
+        await consumer.start()
+        await owns(consumer)
+        begun = time.monotonic()
+        with pytest.raises(RequestTimeout, match="callback"):
+            await consumer.close(0.5)
+        assert time.monotonic() - begun < 5.0
+
+    run(scenario)
+
+
+# -- the loop's end -------------------------------------------------------------------------------
+
+
+def test_a_task_that_ends_with_its_block_leaves_the_group_and_commits(bench: Bench) -> None:
+    bench.send(range(10))
+
+    async def scenario() -> None:
+        got = 0
+
+        async def read() -> None:
+            nonlocal got
+            async with member(bench, commit_interval=NEVER, session_timeout=30.0) as consumer:
+                async for _ in consumer:
+                    got += 1
+
+        task = asyncio.create_task(read())
+        await eventually(lambda: got == 10)
+        await cancelled(task)
+        assert bench.committed() == 10
+
+    run(scenario)
+    with bench.member() as consumer:  # long before the session of the first would have ended
+        until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+
+
+def test_a_loop_that_ends_closes_what_was_left_open(bench: Bench) -> None:
+    bench.send(range(10))
+    left: list[AsyncConsumer] = []
+
+    async def scenario() -> None:
+        consumer = member(bench, commit_interval=NEVER, session_timeout=30.0)
+        left.append(await consumer.start())
+        assert await take(consumer, 10) == list(range(10))
+
+    run(scenario)
+    assert bench.committed() == 10
+    with bench.member() as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+
+    async def afterwards() -> None:
+        with pytest.raises(ClosedError):
+            await left[0].poll(0.0)
+
+    run(afterwards)
+
+
+def test_close_goes_on_when_who_awaits_it_is_cancelled(bench: Bench) -> None:
+    async def scenario() -> None:
+        released = asyncio.Event()
+
+        async def on_revoke(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            await released.wait()
+
+        consumer = member(bench, on_revoke=on_revoke)
+        await consumer.start()
+        await owns(consumer)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0.05)
+        await cancelled(closing)
+        released.set()
+        await consumer.close()
+        with pytest.raises(ClosedError):
+            await consumer.poll(0.0)
+        assert not consumer._worker._thread.is_alive() or await eventually(
+            lambda: not consumer._worker._thread.is_alive()
+        )
+
+    run(scenario)
+
+
+def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asynchronous, "CLOSE_GRACE", 0.1)
+    release = threading.Event()
+
+    async def scenario() -> None:
+        consumer = member(bench)
+        await consumer.start()
+        monkeypatch.setattr(consumer._core, "commit", lambda offsets, timeout: release.wait(30.0))
+        committing = asyncio.create_task(consumer.commit())
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimeout, match="it goes on"):
+            await consumer.close(0.2)
+        release.set()
+        await committing
+        await consumer.close()
+
+    run(scenario)
+
+
+# -- a blocked loop -------------------------------------------------------------------------------
+
+
+def test_a_blocked_loop_loses_its_partitions_and_is_fenced(bench: Bench) -> None:
+    bench.send(range(30), partition=None)
+    stolen: list[TopicPartition] = []
+    is_stolen, is_over = threading.Event(), threading.Event()
+
+    def steal() -> None:
+        with bench.member(auto_commit=False) as thief:
+            until(thief, lambda: bool(thief.assignment()))
+            stolen.extend(thief.assignment())
+            is_stolen.set()
+            until(thief, is_over.is_set)
+
+    async def scenario() -> None:
+        async def has_heard() -> bool:
+            await consumer.poll(0.05)
+            return not consumer.assignment() & set(stolen)
+
+        async with member(bench, hand_over=0.3, auto_commit=False) as consumer:
+            assert len(await take(consumer, 30)) == 30
+            thief = threading.Thread(target=steal)
+            thief.start()
+            try:
+                is_stolen.wait(30.0)  # this loop is blocked meanwhile; the group's thread is not
+                assert stolen
+                with pytest.raises(NotOwner):
+                    await consumer.commit()
+                await eventually(has_heard)
+            finally:
+                is_over.set()
+                await asyncio.to_thread(thief.join, 30.0)
+
+    run(scenario)
+    assert [bench.committed(each.partition) for each in stolen] in ([None], [0])

@@ -1,0 +1,169 @@
+"""Tasks that are cancelled while a consumer works for them: nothing is lost, and nothing committed."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from folkmoot.consumers.asynchronous import AsyncConsumer
+from folkmoot.protocol.errors import CorruptBatch
+from tests.consumers.parts import Bench, values
+from tests.consumers.tasks import cancelled, member, owns, take
+from tests.surfaces import eventually, run
+
+NEVER = 3600.0
+
+
+def test_what_was_on_its_way_to_a_cancelled_task_is_read_by_the_next_and_not_committed(
+    bench: Bench,
+) -> None:
+    bench.send(range(1_000))
+
+    async def scenario() -> None:
+        got: list[int] = []
+        async with member(bench, commit_interval=NEVER) as consumer:
+            await owns(consumer)
+            await consumer.seek(bench.partition(0), 0)
+            words = (consumer.poll, consumer.poll_batch, consumer.poll_arrow)
+            for number in range(90):
+                task: asyncio.Task[Any] = asyncio.create_task(words[number % 3](1.0, 10))
+                # From not begun to done and not yet told.
+                for _ in range(number // 10):
+                    await asyncio.sleep(0.0003)
+                if not task.done():
+                    await cancelled(task)
+                else:
+                    some = task.result()
+                    if number % 3 == 2:
+                        got += [int(value) for value in some.column("value").to_pylist()]
+                    elif some is not None:
+                        got += values(some)
+            before = len(got)
+            await consumer.commit()
+            assert bench.committed() in (before, None)
+            got += await take(consumer, 1_000 - before)
+        assert got == list(range(1_000))
+
+    run(scenario)
+
+
+def test_a_result_that_a_task_cannot_take_any_more_is_read_again(bench: Bench) -> None:
+    """The task is cancelled when its records are there, before it goes on."""
+    bench.send(range(20))
+
+    async def scenario() -> None:
+        async with member(bench, commit_interval=NEVER) as consumer:
+            await owns(consumer)
+            await consumer.seek(bench.partition(0), 0)
+            while True:
+                await eventually(lambda: consumer.metrics()["buffered_bytes"] or _look(consumer))
+                task = asyncio.create_task(consumer.poll(5.0, 10))
+                while (found := consumer._core._offered) == [] and not task.done():
+                    await asyncio.sleep(0)
+                if found and not task.done():
+                    break
+            await cancelled(task)
+            await consumer.commit()
+            assert bench.committed() in (0, None)
+            assert await take(consumer, 20) == list(range(20))
+
+    run(scenario)
+
+
+async def _look(consumer: AsyncConsumer) -> int:
+    await consumer.poll(0.0, 1)
+    await consumer.seek(next(iter(sorted(consumer.assignment()))), 0)
+    return 1
+
+
+def test_an_iteration_that_is_cancelled_goes_on_where_it_was(bench: Bench) -> None:
+    bench.send(range(2_000))
+
+    async def scenario() -> None:
+        got: list[int] = []
+        async with member(bench, commit_interval=NEVER) as consumer:
+
+            async def read() -> None:
+                async for record in consumer:
+                    got.append(int(record.value or b""))
+                    if len(got) % 100 == 0:
+                        await asyncio.sleep(0)
+
+            while len(got) < 2_000:
+                task = asyncio.create_task(read())
+                await asyncio.sleep(0.005)
+                await cancelled(task)
+        assert got == list(range(2_000))
+
+    run(scenario)
+    assert bench.committed() == 2_000
+
+
+def test_a_wait_ends_at_once_when_its_task_is_cancelled_or_another_wants_something(
+    bench: Bench,
+) -> None:
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+            await owns(consumer)
+            waiting = asyncio.create_task(consumer.poll(30.0))
+            await asyncio.sleep(0.05)
+            begun = time.monotonic()
+            for _ in range(5):
+                assert await consumer.position(bench.partition(0)) == 0
+                await consumer.commit()
+            assert not waiting.done()
+            await cancelled(waiting)
+            assert await consumer.poll(0.0) == []
+            assert time.monotonic() - begun < 10.0
+            waiting = asyncio.create_task(consumer.poll(30.0))
+            await asyncio.sleep(0.05)
+            bench.send([7])
+            assert values(await waiting) == [7]
+
+    run(scenario)
+
+
+def test_what_has_failed_is_told_to_the_next_task_if_who_asked_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+            await owns(consumer)
+            begun = threading.Event()
+            go_on = threading.Event()
+
+            def check() -> None:
+                begun.set()
+                go_on.wait(10.0)
+                raise CorruptBatch("illegible")
+
+            monkeypatch.setattr(consumer._core._fetcher, "check", check)
+            task = asyncio.create_task(consumer.poll(1.0))
+            await eventually(begun.is_set)
+            await cancelled(task)
+            monkeypatch.undo()
+            go_on.set()
+            await consumer.position(bench.partition(0))
+            with pytest.raises(CorruptBatch):
+                await consumer.poll(0.0)
+            await consumer.poll(0.0)
+
+    run(scenario)
+
+
+def test_a_start_that_is_cancelled_leaves_no_member_behind(bench: Bench) -> None:
+    async def scenario() -> None:
+        for pause in (0.0, 0.005, 0.02):
+            task = asyncio.create_task(member(bench).start())
+            await asyncio.sleep(pause)
+            if not task.done():
+                await cancelled(task)
+            else:
+                await task.result().close()
+        async with member(bench) as consumer:
+            await owns(consumer)
+            await eventually(lambda: consumer.member is not None and consumer.member.generation)
+
+    run(scenario)
