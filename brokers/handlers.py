@@ -15,6 +15,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     NotLeader,
+    OffsetOutOfRange,
     StaleTopicId,
     StorageError,
     UnknownServerError,
@@ -84,6 +85,14 @@ class Context:
 
     def leading(self, entry: _Entry) -> Log:
         """The log that an entry is about. Raises what the entry's result shall say."""
+        return self.logs.create(entry.topic, self._checked(entry), entry.partition)
+
+    def written(self, entry: FetchEntry) -> Log | None:
+        """The same, for one who only reads: None if nothing was written yet, and nothing is made."""
+        return self.logs.find(entry.topic, self._checked(entry), entry.partition)
+
+    def _checked(self, entry: _Entry) -> str:
+        """The id of an entry's topic, if this broker leads its partition."""
         topic = self.view.topic(entry.topic, entry.partition)
         if entry.topic_id != topic.topic_id:
             raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
@@ -92,7 +101,7 @@ class Context:
         if leader != self.broker_id or epoch not in (ANY_EPOCH, LEADER_EPOCH):
             who = "nobody" if leader == NOBODY else f"broker {leader}"
             raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
-        return self.logs.create(entry.topic, topic.topic_id, entry.partition)
+        return topic.topic_id
 
     def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
         """Take over a new view; logs of deleted topics go, and who waits for a changed topic wakes."""
@@ -239,8 +248,12 @@ def _read(request: FetchRequest, context: Context) -> tuple[Answer, int, bool]:
         chunk: bytes | memoryview = b""
         start = end = NO_OFFSET
         try:
-            log = context.leading(entry)
-            start, end = log.start_offset, log.end_offset
+            log = context.written(entry)
+            start, end = (0, 0) if log is None else (log.start_offset, log.end_offset)
+            if entry.offset == end:
+                continue  # most often, of thousands
+            if log is None:
+                raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
             # The first batch found comes whole, however large: else nobody could ever read it.
             most = min(entry.max_bytes, room - found)
             if most > 0 or not found or not start <= entry.offset <= end:

@@ -147,15 +147,21 @@ class Logs:
             raise UnknownTopicOrPartition(f"{topic}-{partition} has no log on this broker")
         return log
 
+    def find(self, topic: str, topic_id: str, partition: int) -> Log | None:
+        """The log of a partition if there is one; asked for each entry of each request."""
+        log = self._logs.get(TopicPartition(topic, partition))
+        return log if log is not None and log.topic_id == topic_id else None
+
     def create(self, topic: str, topic_id: str, partition: int) -> Log:
         """The log of a partition, made if it is not there; one of an older topic of the name goes.
 
         Raises InvalidName, InvalidRequest, StorageError.
         """
+        log = self.find(topic, topic_id, partition)
+        if log is not None:
+            return log
         name = directories.check_partition(topic, topic_id, partition)
         log = self._logs.get(name)
-        if log is not None and log.topic_id == topic_id:
-            return log
         if log is not None:
             logger.warning("%s: deleting topic %s, it is %s now", name, log.topic_id, topic_id)
             self._delete(log)

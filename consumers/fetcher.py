@@ -26,7 +26,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.metrics import ConsumerCounters, state_of
@@ -56,11 +56,10 @@ from folkmoot.protocol.requests import (
     BrokerInfo,
     FetchEntry,
     FetchRequest,
-    FetchResponse,
     FetchResult,
     ListOffsetsEntry,
     ListOffsetsRequest,
-    ListOffsetsResponse,
+    ListOffsetsResult,
 )
 
 log = logging.getLogger(__name__)
@@ -265,8 +264,11 @@ class Fetcher:
         if asked is None:
             return
         self._in_flight[reply.address] -= 1
-        payloads = reply.payloads
-        for position, (partition, turn) in enumerate(asked):
+        told: dict[tuple[str, int], Any] = {}
+        if reply.error is None:
+            told = {(each.topic, each.partition): each for each in reply.response.results}
+        data = dict(zip(told, reply.payloads, strict=False))  # of look-ups there is none
+        for partition, turn in asked:
             reading = self._readings.get(partition)
             if reading is None or reading.turn != turn:
                 continue  # removed, or sent elsewhere by a seek, while this was under way
@@ -274,16 +276,20 @@ class Fetcher:
             self._waiting.offer(reading)
             if reply.error is not None:
                 self._refused(reading, reply.error)
-            elif isinstance(reply.response, FetchResponse):
-                self._fetched(reading, reply.response.results[position], payloads[position])
-            elif isinstance(reply.response, ListOffsetsResponse):
-                found = reply.response.results[position]
-                if found.error:
-                    self._refused(reading, from_wire(found.error, found.message), found.leader)
-                else:
-                    if reading.since is None:
-                        self._found(partition, found.offset)
-                    self._start_at(reading, found.offset, reading.since)
+            elif partition in data:
+                self._fetched(reading, told[partition], data[partition])
+            elif partition in told:
+                self._looked_up(reading, told[partition])
+            else:
+                reading.failures, reading.end = 0, reading.offset or 0
+
+    def _looked_up(self, reading: Reading, found: ListOffsetsResult) -> None:
+        if found.error:
+            self._refused(reading, from_wire(found.error, found.message), found.leader)
+            return
+        if reading.since is None:
+            self._found(reading.partition, found.offset)
+        self._start_at(reading, found.offset, reading.since)
 
     def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
         if result.high_watermark >= 0:

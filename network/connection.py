@@ -25,6 +25,13 @@ _BROKEN = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: "the handshake failed: it refused us",
 }
 
+# As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS: Final = int(zmq.EVENTS)
+_READABLE: Final = (int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT))
+_WITH_RESULTS: Final = (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS)
+_OTHERS: Final = "results for other partitions than were asked for"
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -75,20 +82,29 @@ class Connection:
 
     def hand_over(self, envelope: bytes, payloads: Sequence[_Bytes]) -> bool:
         """Give a message to ZeroMQ, payloads without a copy. False if its queue is full."""
+        send = self.socket.send
         try:
-            self.socket.send_multipart([envelope, *payloads], zmq.NOBLOCK, copy=False)
+            if not payloads:
+                send(envelope, _NOBLOCK)
+                return True
+            send(envelope, _MORE)
+            for payload in payloads[:-1]:
+                send(payload, _MORE, copy=False)
+            send(payloads[-1], _NOBLOCK, copy=False)
         except zmq.Again:
-            return False
+            return False  # only the first frame can be refused
         return True
 
     def messages(self) -> Iterator[list[memoryview]]:
         """The messages that have arrived, each as the views of its frames."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            yield [frame.buffer for frame in frames]
+        receive = self.socket.recv
+        while self.socket.getsockopt(_EVENTS) in _READABLE:
+            frame = receive(_NOBLOCK, copy=False)
+            frames = [frame.buffer]
+            while frame.more:
+                frame = receive(_NOBLOCK, copy=False)
+                frames.append(frame.buffer)
+            yield frames
 
     def broken(self) -> str | None:
         """Why the connection is over, or None."""
@@ -117,11 +133,19 @@ class Connection:
 
 def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
     """Why a well-formed response cannot be the answer to this request, or None."""
-    if api in (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS):
-        asked = [(entry.topic, entry.partition) for entry in request.entries]
-        if asked != [(result.topic, result.partition) for result in response.results]:
-            return "results for other partitions than were asked for"
-    expected = len(request.entries) if api is Api.FETCH else 0
+    if api in _WITH_RESULTS:
+        asked = iter(request.entries)
+        for result in response.results:
+            for entry in asked:
+                if entry.partition == result.partition and entry.topic == result.topic:
+                    break
+                if api is not Api.FETCH:  # which leaves out what there is nothing to tell of
+                    return _OTHERS
+            else:
+                return _OTHERS
+        if api is not Api.FETCH and next(asked, None) is not None:
+            return _OTHERS
+    expected = len(response.results) if api is Api.FETCH else 0
     if len(payloads) != expected:
         return f"{len(payloads)} payload frames instead of {expected}"
     return None

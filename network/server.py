@@ -17,6 +17,12 @@ Payload = bytes | bytearray | memoryview
 LARGE_BYTES: Final = 64 * 1024
 _LOOK_EVERY: Final = 64
 
+# As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS: Final = int(zmq.EVENTS)
+_READABLE: Final = (int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT))
+
 _NOT_BINDABLE: Final = {
     errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
     errno.EADDRNOTAVAIL: "is not an address of this machine",
@@ -124,18 +130,16 @@ class ServerSocket:
         """What has arrived, at most `limit` messages; never waits."""
         messages: list[Message] = []
         receive = self._socket.recv
-        try:
-            while len(messages) < limit:
-                frame = receive(zmq.NOBLOCK, copy=False)
-                peer = frame.bytes
-                frames: list[memoryview] = []
-                while frame.more:
-                    frame = receive(zmq.NOBLOCK, copy=False)
-                    if len(frames) < MAX_FRAMES:
-                        frames.append(frame.buffer)
-                messages.append(Message(peer, frames))
-        except zmq.Again:
-            pass
+        waiting = self._socket.getsockopt
+        while len(messages) < limit and waiting(_EVENTS) in _READABLE:
+            frame = receive(_NOBLOCK, copy=False)
+            peer = frame.bytes
+            frames: list[memoryview] = []
+            while frame.more:
+                frame = receive(_NOBLOCK, copy=False)
+                if len(frames) < MAX_FRAMES:
+                    frames.append(frame.buffer)
+            messages.append(Message(peer, frames))
         return messages
 
     def send(self, peer: bytes, frames: Sequence[Payload]) -> bool:
@@ -147,9 +151,9 @@ class ServerSocket:
         if large and not self._unsent.has_room(peer, large):
             return False
         with suppress(zmq.Again):
-            self._socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(peer, _MORE)
             for number, frame in enumerate(frames, start=1):
-                flags = zmq.NOBLOCK | (zmq.SNDMORE if number < len(frames) else 0)
+                flags = _MORE if number < len(frames) else _NOBLOCK
                 if len(frame) < LARGE_BYTES:
                     self._socket.send(frame, flags)
                 else:

@@ -161,7 +161,7 @@ class FetchRequest(_Message, frozen=True):
 
 
 class FetchResult(_Message, frozen=True):
-    """Outcome of one entry; the payload frame of the same position holds whole batches, as stored.
+    """What there is of one entry; the payload frame of the same position holds whole batches, as stored.
 
     `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them).
     """
@@ -176,7 +176,11 @@ class FetchResult(_Message, frozen=True):
 
 
 class FetchResponse(_Message, frozen=True):
-    """One result and one (perhaps empty) payload frame per entry, in order."""
+    """One result and one (perhaps empty) payload frame per entry that there is something to tell of.
+
+    In the order of the entries. An entry that is left out was asked for at the end of its log: a fetch
+    of thousands of partitions, one of which has got a record, is answered by one result.
+    """
 
     results: list[FetchResult]
 

@@ -161,6 +161,8 @@ class _Reading:
         reply = self._reply(asked)
         if reply.error is not None:
             raise reply.error
+        if not reply.response.results:
+            raise RequestTimeout(f"the log ends at {self._offset}, before what was planned")
         result: FetchResult = reply.response.results[0]
         if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
             self._skip_to(result.log_start)

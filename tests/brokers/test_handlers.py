@@ -209,6 +209,7 @@ def test_a_leader_that_is_gone_or_was_never_there_is_not_named(context: Context)
 
 
 def test_another_leader_epoch_than_the_brokers_is_refused(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
     fetched, _ = read(context, out_of(0, epoch=-1), out_of(0, epoch=7))
     assert [each.error for each in fetched.results] == [0, NotLeader.code]
 
@@ -227,10 +228,18 @@ def test_unknown_topics_partitions_and_ids_fail_alone(context: Context) -> None:
         UnknownTopicOrPartition.code,
         StaleTopicId.code,
         OffsetOutOfRange.code,
-        0,
     ]
     beyond = fetched.results[3]
     assert (beyond.log_start, beyond.high_watermark) == (0, 0)
+    assert len(context.logs) == 0, "who only reads makes no log"
+
+
+def test_of_what_was_asked_for_at_its_end_a_fetch_tells_nothing(context: Context) -> None:
+    append(context, 0, make_batch(b"a", b"b"))
+    append(context, 1, make_batch(b"c"))
+    fetched, chunks = read(context, out_of(0, offset=2), out_of(1), out_of(2, epoch=-1))
+    assert [each.partition for each in fetched.results] == [1, 2]
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
 
 
 def test_a_full_disk_fails_the_partition_and_no_other(
@@ -292,7 +301,7 @@ def test_the_first_batch_found_comes_whole_and_the_rest_within_max_bytes(context
     append(context, 0, one, one)
     append(context, 1, one, one)
     _, chunks = read(context, out_of(0, offset=2), out_of(0), out_of(1), max_bytes=10)
-    assert [offsets_in(chunk) for chunk in chunks] == [[], [0], []]
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
     _, chunks = read(context, out_of(0), out_of(1), max_bytes=3 * len(one))
     assert [offsets_in(chunk) for chunk in chunks] == [[0, 1], [0]]
     _, chunks = read(context, out_of(0, max_bytes=1), out_of(1, max_bytes=1))
@@ -328,8 +337,8 @@ def test_records_are_deleted_entry_by_entry_by_their_leader(context: Context) ->
     ]
     assert results[3].leader.broker_id == OTHER
     fetched, chunks = read(context, out_of(0, offset=1), out_of(0, offset=2), out_of(1, offset=1))
-    assert [each.error for each in fetched.results] == [OffsetOutOfRange.code, 0, 0]
-    assert [each.log_start for each in fetched.results] == [2, 2, 1]
+    assert [each.error for each in fetched.results] == [OffsetOutOfRange.code, 0]
+    assert [each.log_start for each in fetched.results] == [2, 2]
     assert offsets_in(chunks[1]) == [2]
 
 
@@ -357,5 +366,5 @@ def test_a_topic_created_anew_starts_empty(context: Context) -> None:
     append(context, 0, make_batch(b"a"))
     context.show(ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), frozenset({"id-1"}))
     fetched, chunks = read(context, out_of(0, topic_id="id-2"), out_of(0))
-    assert [each.error for each in fetched.results] == [0, StaleTopicId.code]
-    assert chunks == [b"", b""]
+    assert [each.error for each in fetched.results] == [StaleTopicId.code]
+    assert chunks == [b""]

@@ -108,7 +108,7 @@ def test_a_fetch_that_waits_in_vain_is_answered_empty_at_its_deadline(peer: Peer
     began = time.monotonic()
     response, frames = peer.call(Api.FETCH, fetch(out_of(0), max_wait=0.2))
     assert 0.2 <= time.monotonic() - began < 5
-    assert (response.results[0].error, frames) == (0, [b""])
+    assert (response.results, frames) == ([], [])
 
 
 def test_requests_of_one_client_take_effect_in_order_and_acks_0_is_not_answered(peer: Peer) -> None:
@@ -247,6 +247,7 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
 def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:
     peer.ask(Api.HELLO, HelloRequest("too late"))
     assert served.socket._socket.poll(10_000), "the request did not arrive"
+    eventually(lambda: served.reactor._inbox)  # the word to stop, which is acted on before requests
 
 
 def test_a_failure_of_the_loop_itself_is_reported_and_ends_it(tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ class FakeCluster:
         ]
         self._reply(asked, FetchResponse(results), payloads)
 
+    def answer_some(self, asked: Asked, chunks: dict[TopicPartition, bytes]) -> None:
+        """Answer a fetch, leaving out partitions at their ends."""
+        results = [FetchResult(*partition, 0, "", 0, 1_000) for partition in chunks]
+        self._reply(asked, FetchResponse(results), list(chunks.values()))
+
     def found(self, asked: Asked, *offsets: int, error: int = 0) -> None:
         """Answer a look-up."""
         results = [

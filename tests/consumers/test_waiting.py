@@ -6,7 +6,7 @@ from folkmoot.consumers.reading import Reading
 from folkmoot.consumers.waiting import Waiting, portions
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
-from tests.consumers.fetching import ZERO, Bench
+from tests.consumers.fetching import ONE, ZERO, Bench
 
 
 def a_reading(number: int, offset: int | None = 0) -> Reading:
@@ -94,3 +94,16 @@ def test_the_end_of_a_turn_looks_only_at_what_was_in_hand() -> None:
     before.handed_out = 5
     positions.end_turn()
     assert positions.processed(ZERO) is None, "nobody was to write to it any more"
+
+
+def test_a_partition_of_which_an_answer_tells_nothing_is_at_its_end_and_asked_for_again() -> None:
+    bench = Bench()
+    bench.reading(ZERO, ONE, offset=3)
+    asked = bench.cluster.next()
+    bench.cluster.answer_some(asked, {ONE: a_batch(3, b"x")})
+    bench.poll()
+    assert (bench.fetcher.end(ZERO), bench.fetcher.end(ONE)) == (3, 1_000)
+    assert bench.values() == [b"x"]
+    bench.poll()
+    entries = bench.cluster.next().request.entries
+    assert [(each.partition, each.offset) for each in entries] == [(0, 3), (1, 4)]

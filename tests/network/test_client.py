@@ -208,6 +208,21 @@ def test_results_for_what_was_not_asked_are_an_error(results: list[ProduceResult
         assert isinstance(reply.error, InvalidRequest)
 
 
+@pytest.mark.parametrize(
+    ("told", "right"), [([0, 1, 2], 1), ([2], 1), ([], 1), ([1, 0], 0), ([1, 1], 0), ([3], 0)]
+)
+def test_a_fetch_may_leave_partitions_out_and_nothing_else(told: list[int], right: int) -> None:
+    def some(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        response = FetchResponse([FetchResult("t", number, 0, "", 0, 1) for number in told])
+        return [wire.encode_response(envelope.correlation_id, response), *[b"chunk"] * len(told)]
+
+    request = FetchRequest(0, 0, 1, [FetchEntry("t", "", number, 0, 0, 1) for number in range(3)])
+    with StubBroker(some) as broker, Connections("me") as connections:
+        connections.send(broker.address, Api.FETCH, request)
+        (reply,) = collect(connections, 1)
+        assert isinstance(reply.error, type(None) if right else InvalidRequest)
+
+
 def test_a_frame_beyond_the_limit_is_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
     with StubBroker(metadata) as broker, Connections("me") as connections:
