@@ -3,6 +3,7 @@
 import logging
 import resource
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -89,6 +90,7 @@ class Broker:
             checkpoints.chore,
             checkpoints.flush_chore,
             Scrub(logs, background, config.scrub_period).chore,
+            partial(context.suspects.chore, background),
             Compactor(
                 *(logs, background),
                 *(config.compaction_memory_bytes, config.compaction_bytes_per_second),

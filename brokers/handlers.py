@@ -9,6 +9,7 @@ from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.parked import ParkedRequests
 from folkmoot.brokers.produced import Duplicate, Fresh
+from folkmoot.brokers.suspects import Suspects
 from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
@@ -46,6 +47,10 @@ from folkmoot.protocol.requests import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
+    ReportDamageEntry,
+    ReportDamageRequest,
+    ReportDamageResponse,
+    ReportDamageResult,
 )
 
 logger = logging.getLogger(__name__)
@@ -55,7 +60,8 @@ MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 NO_OFFSET: Final = -1
 ANY_EPOCH: Final = -1
 
-_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry | DeleteRecordsEntry
+_EPOCHLESS = (ListOffsetsEntry, ReportDamageEntry)
+_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry | DeleteRecordsEntry | ReportDamageEntry
 
 
 class Answer(NamedTuple):
@@ -82,6 +88,7 @@ class Context:
     max_batch_bytes: int
     view: ClusterView = field(default_factory=ClusterView)
     parked: ParkedRequests = field(default_factory=ParkedRequests)
+    suspects: Suspects = field(default_factory=Suspects)
 
     def leading(self, entry: _Entry) -> Log:
         """The log that an entry is about. Raises what the entry's result shall say."""
@@ -97,7 +104,7 @@ class Context:
         if entry.topic_id != topic.topic_id:
             raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
         leader = self.view.leader(topic, entry.partition)
-        epoch = ANY_EPOCH if isinstance(entry, ListOffsetsEntry) else entry.leader_epoch
+        epoch = ANY_EPOCH if isinstance(entry, _EPOCHLESS) else entry.leader_epoch
         if leader != self.broker_id or epoch not in (ANY_EPOCH, LEADER_EPOCH):
             who = "nobody" if leader == NOBODY else f"broker {leader}"
             raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
@@ -317,6 +324,29 @@ def _delete(entry: DeleteRecordsEntry, context: Context) -> DeleteRecordsResult:
         )
 
 
+# -- report damage ---------------------------------------------------------------------------------
+
+
+def _report_damage(request: ReportDamageRequest, _p: Any, _now: Now, context: Context) -> Answer:
+    return Answer(ReportDamageResponse([_report(entry, context) for entry in request.entries]))
+
+
+def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
+    try:
+        log = context.leading(entry)
+        if not log.start_offset <= entry.offset < log.end_offset:
+            raise OffsetOutOfRange(
+                f"{log.name} has offsets {log.start_offset} to {log.end_offset}, not {entry.offset}"
+            )
+        context.suspects.report(log, entry.offset)
+        return ReportDamageResult(entry.topic, entry.partition, 0, "")
+    except FolkmootError as error:
+        return ReportDamageResult(
+            *(entry.topic, entry.partition, _code(error), str(error)),
+            leader=context.hint(entry, error),
+        )
+
+
 def _code(error: FolkmootError) -> int:
     return UnknownServerError.code if error.code is None else error.code
 
@@ -330,4 +360,5 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     FetchRequest: _fetch,
     ListOffsetsRequest: _list_offsets,
     DeleteRecordsRequest: _delete_records,
+    ReportDamageRequest: _report_damage,
 }

@@ -227,6 +227,10 @@ class Log:
                 return max(self.start_offset, segment.find_time(timestamp))
         return self.end_offset
 
+    def containing(self, offset: int) -> Segment:
+        """The segment that an offset of this log, which is open, belongs to."""
+        return self._segments.containing(offset)
+
     def all_sealed(self) -> Sequence[Segment]:
         """The segments that never change again, the oldest first."""
         return self._segments[:-1]

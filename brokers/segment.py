@@ -208,6 +208,16 @@ class Segment:
             self._refuse_damaged(offset)
             raise CorruptBatch(f"offset {offset} is damaged on disk: {error}") from error
 
+    def near(self, offset: int) -> tuple[int, int]:
+        """A position at or before `offset`, and the offset that is there, if the index is right."""
+        self._files.use(self)
+        known, position, _ = self._indexes.offsets().stretch(offset)
+        return position, known
+
+    def is_damaged(self, offset: int) -> bool:
+        """Whether it is marked as such."""
+        return self._log.damage_at(offset) is not None
+
     def _refuse_damaged(self, offset: int) -> None:
         damage = self._log.damage_at(offset)
         if damage is not None:

@@ -277,7 +277,9 @@ class Fetcher:
             if reply.error is not None:
                 self._refused(reading, reply.error)
             elif partition in data:
-                self._fetched(reading, told[partition], data[partition])
+                if not self._fetched(reading, told[partition], data[partition]):
+                    where = partition, reading.topic_id, reading.offset or 0
+                    self._cluster.report_damage(reply.address, *where)
             elif partition in told:
                 self._looked_up(reading, told[partition])
             else:
@@ -291,21 +293,24 @@ class Fetcher:
             self._found(reading.partition, found.offset)
         self._start_at(reading, found.offset, reading.since)
 
-    def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> None:
+    def _fetched(self, reading: Reading, result: FetchResult, data: memoryview) -> bool:
+        """Take over what came; False if it begins with something that is no batch."""
         if result.high_watermark >= 0:
             reading.end = result.high_watermark
         if result.error:
             self._refused(reading, from_wire(result.error, result.message), result.leader)
-            return
+            return True
         reading.failures = 0
         fetched, error = whole_batches(data)
         # What came before the damage is handed out first; then the next fetch begins with it.
         if error is not None and not fetched:
             self._stick(reading, CorruptBatch(reading.about(error)))
+            return False
         if fetched:
             self.counters.fetched([header for header, _ in fetched])
             reading.buffer(fetched)
             self.turns.add(reading.partition)
+        return True
 
     def _refused(
         self, reading: Reading, error: FolkmootError, leader: BrokerInfo | None = None

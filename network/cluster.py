@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,7 +20,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api
+from folkmoot.protocol.requests import Api, ReportDamageEntry, ReportDamageRequest
 
 METADATA_TIMEOUT: Final = 5.0
 AVOID_FOR: Final = 2.0
@@ -93,6 +94,17 @@ class Cluster:
         self._metadata.expire()
 
     # -- requests -----------------------------------------------------------------------------------
+
+    def report_damage(
+        self, address: str, partition: TopicPartition, topic_id: str, offset: int
+    ) -> None:
+        """Tell the broker there that it sent no whole batch where `offset` should be.
+
+        Nobody waits for the answer, or minds if the report is lost: the next reader will report.
+        """
+        entry = ReportDamageEntry(partition.topic, topic_id, partition.partition, offset)
+        with suppress(FolkmootError):
+            self.send(address, Api.REPORT_DAMAGE, ReportDamageRequest([entry]))
 
     def send(
         self,

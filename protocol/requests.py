@@ -20,6 +20,7 @@ Seconds = Annotated[float, Meta(ge=0, le=3600)]
 TopicId = Annotated[str, Meta(max_length=64)]
 
 MAX_ENTRIES = 10_000
+MAX_REPORTS = 100
 EARLIEST = -2
 LATEST = -1
 
@@ -33,6 +34,7 @@ class Api(IntEnum):
     FETCH = 3
     LIST_OFFSETS = 4
     DELETE_RECORDS = 5
+    REPORT_DAMAGE = 6
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -252,6 +254,37 @@ class DeleteRecordsResponse(_Message, frozen=True):
     results: list[DeleteRecordsResult]
 
 
+class ReportDamageEntry(_Message, frozen=True):
+    """A reader got no whole batch where `offset` should be."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class ReportDamageRequest(_Message, frozen=True):
+    """Have batches looked at again. The broker believes its own eyes only, and takes its time."""
+
+    entries: Annotated[list[ReportDamageEntry], Meta(max_length=MAX_REPORTS)]
+
+
+class ReportDamageResult(_Message, frozen=True):
+    """Outcome of one entry: no error says that it will be looked at, or was found before."""
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+    leader: BrokerInfo | None = None
+
+
+class ReportDamageResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ReportDamageResult]
+
+
 class ApiSpec(NamedTuple):
     """What an api takes and gives, and in which versions (both inclusive)."""
 
@@ -268,4 +301,5 @@ APIS: dict[Api, ApiSpec] = {
     Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
+    Api.REPORT_DAMAGE: ApiSpec(ReportDamageRequest, ReportDamageResponse, 0, 0),
 }

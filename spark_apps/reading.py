@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from folkmoot.consumers.reading import whole_batches
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -169,10 +169,12 @@ class _Reading:
             return []
         if result.error and result.error != OffsetOutOfRange.code:
             raise from_wire(result.error, result.message)
-        try:
-            found = list(batch.split(reply.payloads[0]))
-        except CorruptBatch as error:
-            raise CorruptBatch(f"{self._partition}: {error}") from None
+        found, error = whole_batches(reply.payloads[0])
+        if error is not None:
+            where = found[-1][0].next_offset if found else self._offset
+            topic_id = self._part.topic_id
+            self._cluster.report_damage(reply.address, self._partition, topic_id, where)
+            raise CorruptBatch(f"{self._partition}: {error}")
         if not found or found[-1][0].next_offset <= self._offset:
             raise RequestTimeout(
                 f"the log ends at {result.high_watermark}, before what was planned"

@@ -43,6 +43,7 @@ class FakeCluster:
         self.asked: list[Asked] = []
         self.timeouts: list[float] = []
         self.overloaded = False
+        self.reports: list[tuple[str, TopicPartition, str, int]] = []
         self.refreshed = 0
         self._sent = 0
         self._replies: list[Reply] = []
@@ -63,6 +64,11 @@ class FakeCluster:
 
     def refresh(self) -> None:
         self.refreshed += 1
+
+    def report_damage(
+        self, address: str, partition: TopicPartition, topic_id: str, offset: int
+    ) -> None:
+        self.reports.append((address, partition, topic_id, offset))
 
     def send(self, address: str, api: Api, request: Any, *, timeout: float) -> int:
         if self.overloaded:

@@ -16,7 +16,7 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
 )
 from folkmoot.protocol.requests import EARLIEST, LATEST, Api, BrokerInfo
-from tests.consumers.fake_cluster import a_batch, spoiled
+from tests.consumers.fake_cluster import LEADER, a_batch, spoiled
 from tests.consumers.fetching import ONE, ZERO, Bench, spoiled_body
 
 
@@ -148,8 +148,10 @@ def test_a_corrupt_batch_is_never_skipped(bench: Bench) -> None:
     assert bench.values() == [b"good"]
     bench.fetcher.check()
     bench.poll()
+    assert bench.cluster.reports == []
     bench.fetched(spoiled(a_batch(1, b"bad")) + a_batch(2, b"later"))
     assert bench.values() == []
+    assert bench.cluster.reports == [(LEADER, ZERO, "id of t", 1)]
     with pytest.raises(CorruptBatch, match="t-0"):
         bench.fetcher.check()
     bench.now += 60.0

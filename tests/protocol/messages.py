@@ -29,6 +29,10 @@ from folkmoot.protocol.requests import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
+    ReportDamageEntry,
+    ReportDamageRequest,
+    ReportDamageResponse,
+    ReportDamageResult,
     TopicMetadata,
 )
 
@@ -44,6 +48,7 @@ REQUESTS: dict[Api, list[Any]] = {
     Api.FETCH: [FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20)])],
     Api.LIST_OFFSETS: [ListOffsetsRequest([ListOffsetsEntry("a", "x", 0, LATEST)])],
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
+    Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
 }
 
 RESPONSES: dict[Api, list[Any]] = {
@@ -66,6 +71,7 @@ RESPONSES: dict[Api, list[Any]] = {
     ],
     Api.LIST_OFFSETS: [ListOffsetsResponse([ListOffsetsResult("a", 0, 0, "", 12)])],
     Api.DELETE_RECORDS: [DeleteRecordsResponse([DeleteRecordsResult("a", 0, 0, "", 12)])],
+    Api.REPORT_DAMAGE: [ReportDamageResponse([ReportDamageResult("a", 0, 0, "")])],
 }
 
 _EDGES = [0, 1, -1, 2**7, 2**15, 2**31, -(2**31) - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
