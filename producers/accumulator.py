@@ -120,15 +120,14 @@ class Accumulator:
             )
 
     def staged(self, chunk: Chunk, rows: list[Any], stamp: float, max_block: float) -> Delivery:
-        """`send` has staged a plain record in `rows`, which were those of the chunk, and met `check_at`,
-        or another thread."""
-        end = chunk.end_of(rows, stamp)
+        """`send` has staged a plain record in `rows`, which were the chunk's, and met `check_at`."""
         with self.lock:
             if chunk.check_at != TAKEN:
                 self._checkpoint(chunk)
-                return Delivery(chunk, end)
+                return Delivery(chunk, stamp)
+        end = chunk.end_of(rows, stamp)
         if chunk.holds(end):
-            return Delivery(chunk, end)
+            return Delivery(chunk, stamp)
         key, value = rows[end - ROW], rows[end - ROW + 1]
         return self.stage(chunk.topic, value, key, stamp, max_block)
 

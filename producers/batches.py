@@ -12,7 +12,7 @@ from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.packed import Packed, PackedRuns
 from folkmoot.protocol.records import Headers, TopicPartition
 
 PACK_FROM: Final = 64
@@ -154,15 +154,13 @@ def headers_size(headers: Sequence[Headers]) -> int:
 
 def _columns(pieces: list[Piece], count: int) -> Columns:
     """All records of the pieces, packed if they are many."""
-    keys: Packed | None = None
+    keys: PackedRuns | None = None
     if any(piece.keys is not None for piece in pieces):
-        keys = Packed.joined([_keys(piece) for piece in pieces])
-        if keys.nulls is not None and keys.nulls.all():
-            keys = None
+        keys = PackedRuns([_keys(piece) for piece in pieces])
     headers: Sequence[Headers] | None = None
     if any(piece.headers for piece in pieces):
         headers = [row for piece in pieces for row in piece.headers or [()] * len(piece.values)]
-    values = Packed.joined([piece.values for piece in pieces])
+    values = PackedRuns([piece.values for piece in pieces])
     if count < PACK_FROM:
         few_keys = None if keys is None else keys.tolist()
         return Columns(count, few_keys, values.tolist(), _stamps(pieces), headers)

@@ -36,9 +36,6 @@ class Cells(Protocol):
     def column(self) -> Any:
         """What a partitioner of the application's own gets: a sequence, or the Arrow array."""
 
-    def distinct(self) -> "tuple[Sequence[bytes], Int64s] | None":
-        """If that is cheap to find: the different cells, and for each row which of them it is."""
-
 
 class ListCells:
     """Cells of Python bytes."""
@@ -58,15 +55,8 @@ class ListCells:
     def take(self, order: Int64s) -> "ListCells":
         return ListCells(itemgetter(*order.tolist())(self.column), self.lengths[order])
 
-    def distinct(self) -> None:
-        return None
-
     def packed(self) -> Packed:
-        nulls = self.lengths == NIL
-        if nulls.any():
-            run = b"".join(cell for cell in self.column if cell is not None)
-            return Packed(ends(np.where(nulls, 0, self.lengths)), run, nulls)
-        return Packed(ends(self.lengths), b"".join(self.column))  # type: ignore[arg-type]
+        return packed(self.column, self.lengths)
 
 
 class ArrowCells:
@@ -89,10 +79,6 @@ class ArrowCells:
         rows = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
         return ArrowCells(self.column.take(rows), self.lengths[order])
 
-    def distinct(self) -> tuple[Sequence[bytes], Int64s]:
-        encoded = self.column.dictionary_encode()
-        return encoded.dictionary.to_pylist(), _numbers(encoded.indices, np.int32)
-
     def packed(self) -> Packed:
         count, first = len(self.lengths), self.column.offset
         _, offsets, data = self.column.buffers()
@@ -103,6 +89,16 @@ class ArrowCells:
             return Packed.of(self.column.to_pylist())
         view = b"" if data is None else memoryview(data)
         return Packed(places, view, nulls if nulls.any() else None)
+
+
+def packed(cells: Sequence[bytes | None], lengths: Int64s | None = None) -> Packed:
+    """Cells in one run of bytes; `lengths` as `Cells` has them, where they are known."""
+    try:
+        if lengths is None:
+            lengths = lengths_of(cells)
+        return Packed(ends(lengths), b"".join(cells))  # type: ignore[arg-type]  # no None
+    except TypeError:
+        return Packed.of(cells)
 
 
 def lengths_of(cells: Sequence[Any]) -> Int64s:

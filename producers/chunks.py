@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Stamps, headers_size
-from folkmoot.producers.cells import Int64s, lengths_of
+from folkmoot.producers.cells import Int64s, lengths_of, packed
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.partitioners import Partitions, by_hash
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.protocol.packed import Packed, ends
+from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers, TopicPartition
 
 ROW: Final = 3
@@ -28,9 +28,9 @@ class Chunk:
     `rows.extend`, which CPython carries out at once or not at all, without a lock; that defines the
     order of records. Two questions are left, and each has its answer without a lock as well:
 
-    - *Which row is mine?* The stamp is a float object that nobody else has, so it is the row whose
-      stamp is this very object: the last one, unless another thread has got in between, and then one
-      of the last. (Hence stamps are floats, in seconds, as the clock gives them.)
+    - *Which row is mine?* The one whose stamp is this very object: a float that the clock has just
+      made, and that nobody else has. (Hence stamps are floats, in seconds.) A Delivery knows its
+      record by it, and looks for its place only when it is asked something.
     - *Was the chunk taken meanwhile?* Who takes it (under the accumulator's lock) first sets `check_at`
       to TAKEN and then reads how many rows there are; who stages a row reads `check_at` after that.
       So a row that was not counted has a thread that sees TAKEN, goes to the accumulator, finds its row
@@ -47,24 +47,15 @@ class Chunk:
 
     `divide` cuts the chunk into pieces by partition: in the thread that has filled it, while the
     records are still in the cache, or in the sender's. Then the rows are gone and it says where its
-    records went: position i went to `partitions[i]`, as that partition's nth record of this chunk, and
-    `parts` tells in which batch those are. A Delivery keeps this, and the batches, alive; nothing else.
+    records went: position i, that of the stamp `marks[i]`, went to `partitions[i]`, as that partition's
+    nth record of this chunk, and `parts` tells in which batch those are. A Delivery keeps this, and the
+    batches, alive; nothing else does.
     """
 
     __slots__ = (
         *("callbacks", "check_at", "completed", "count", "counted", "explicit", "headers"),
-        *(
-            "number",
-            "opened_at",
-            "partitions",
-            "parts",
-            "pieces",
-            "placed",
-            "ranks",
-            "rows",
-            "size",
-        ),
-        *("stamps", "topic"),
+        *("marks", "number", "opened_at", "partitions", "parts", "pieces", "placed", "places"),
+        *("ranks", "rows", "size", "topic"),
     )
 
     def __init__(self, topic: str, completed: Condition) -> None:
@@ -81,7 +72,8 @@ class Chunk:
         self.headers: dict[int, Headers] = {}
         self.callbacks: dict[int, Callable[[], None]] = {}
         self.pieces: list[tuple[int, Piece]] | None = None
-        self.stamps: Stamps | None = None
+        self.marks: list[float] = []  # the stamps of its records, once the rows are gone
+        self.places: dict[int, int] | None = None
         self.partitions: Partitions | None = None
         self.ranks: Int64s | None = None
         self.parts: dict[int, list[tuple[int, Batch, int]]] = {}
@@ -105,9 +97,8 @@ class Chunk:
         """A record of any kind. The chunk cannot be taken meanwhile, but others may stage rows."""
         rows = self.rows
         rows.extend((key, value, stamp))
-        end = self.end_of(rows, stamp)
-        position = end // ROW - 1
-        delivery = Delivery(self, end)
+        position = self.end_of(rows, stamp) // ROW - 1
+        delivery = Delivery(self, stamp)
         if partition is not None:
             self.explicit[position] = partition
         if headers:
@@ -156,8 +147,7 @@ class Chunk:
         return wrong
 
     def _size(self, start: int, end: int) -> int:
-        rows = slice(ROW * start, ROW * end)
-        staged = self.rows[rows]
+        staged = self.rows[ROW * start : ROW * end]
         size = _bytes(staged[0::ROW]) + _bytes(staged[1::ROW])
         size += RECORD_OVERHEAD_BYTES * (end - start)
         if self.headers:
@@ -184,19 +174,16 @@ class Chunk:
             lengths = lengths_of(keys)
         except TypeError:
             return False  # there is a None
-        self.divide(by_hash(b"".join(keys), lengths, count), lengths)
+        self.divide(by_hash(b"".join(keys), lengths, count))
         return True
 
-    def divide(self, partitions: Partitions, key_lengths: Int64s | None = None) -> None:
-        """Make the pieces, by partition. If it is interrupted it may be done again.
-
-        `key_lengths`, if they are known, must be those of all keys, none of them missing.
-        """
+    def divide(self, partitions: Partitions) -> None:
+        """Make the pieces, by partition. If it is interrupted it may be done again."""
         rows, end = self.rows, ROW * self.count
         keys: Sequence[bytes | None] = rows[0:end:ROW]
         values: Sequence[bytes | None] = rows[1:end:ROW]
-        seconds = np.fromiter(rows[2:end:ROW], np.float64, self.count)
-        self.stamps = stamps = np.rint(seconds * 1000).astype(np.int64)
+        self.marks = rows[2:end:ROW]
+        stamps = np.rint(np.fromiter(self.marks, np.float64, self.count) * 1000).astype(np.int64)
         headers: Sequence[Headers] | None = None
         if self.headers:
             headers = [self.headers.get(position, ()) for position in range(self.count)]
@@ -205,14 +192,8 @@ class Chunk:
             take = itemgetter(*order.tolist())
             keys, values, stamps = take(keys), take(values), stamps[order]
             headers = None if headers is None else take(headers)
-            key_lengths = None if key_lengths is None else key_lengths[order]
-        packed_keys: Packed | None
-        if key_lengths is not None:
-            packed_keys = Packed(ends(key_lengths), b"".join(keys))  # type: ignore[arg-type]
-        elif keys[0] is None and keys.count(None) == len(keys):
-            packed_keys = None
-        else:
-            packed_keys = packed(keys)
+        keyed = keys[0] is not None or keys.count(None) < len(keys)
+        packed_keys = packed(keys) if keyed else None
         self.partitions = partitions
         self.pieces = cut(numbers, starts, packed_keys, packed(values), stamps, headers)
         self.rows = [None]
@@ -222,6 +203,8 @@ class Chunk:
         batch = Batch(TopicPartition(self.topic, -1), self.number, self.opened_at)
         count = len(self)
         batch.count, batch.size = count, self.size
+        if self.pieces is None:
+            self.marks = self.rows[2 : ROW * count : ROW]
         self.rows, self.pieces = [None], None
         self.partitions = np.zeros(count, dtype=np.uint8)
         self.ranks = None
@@ -234,9 +217,17 @@ class Chunk:
         """From its `rank`-th record of `partition` on, this chunk is in `batch` from `position` on."""
         self.parts.setdefault(partition, []).append((rank, batch, position))
 
-    def whereabouts(self, index: int) -> tuple[Batch, int] | None:
+    def position_of(self, stamp: float) -> int | None:
+        """Of the record staged with this very stamp; None as long as the rows are not divided."""
+        if self.partitions is None:
+            return None
+        if self.places is None:
+            self.places = {id(mark): position for position, mark in enumerate(self.marks)}
+        return self.places[id(stamp)]
+
+    def whereabouts(self, index: int | None) -> tuple[Batch, int] | None:
         """The batch of the record at `index` and its position there; None as long as it has none."""
-        if self.partitions is None or not self.placed:
+        if index is None or self.partitions is None or not self.placed:
             return None
         if self.ranks is None:
             order = stable_order(self.partitions)
@@ -275,15 +266,6 @@ def cut(
         piece = Piece(some_keys, values[start:end], stamps[start:end], some_headers, size)
         pieces.append((number, piece))
     return pieces
-
-
-def packed(cells: Sequence[bytes | None]) -> Packed:
-    """The cells in one run of bytes."""
-    try:
-        lengths = lengths_of(cells)
-    except TypeError:
-        return Packed.of(cells)
-    return Packed(ends(lengths), b"".join(cells))  # type: ignore[arg-type]  # no None: it has a length
 
 
 def sorted_by_partition(partitions: Partitions) -> tuple[list[int], list[int], Int64s | None]:

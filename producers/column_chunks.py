@@ -63,7 +63,7 @@ class ColumnChunk(Chunk):
             self.divide(by_hash(cells.run(), keys.lengths, count))
         return True
 
-    def divide(self, partitions: Partitions, key_lengths: object = None) -> None:
+    def divide(self, partitions: Partitions) -> None:
         """Make the pieces, by partition."""
         values, keys = self.cell_values, self.cell_keys
         stamps, headers = self.row_stamps, self.row_headers

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """What became, or will become, of one record. May be kept, asked from any thread, or ignored.
 
-    One is made for every record, so it is no more than the record's chunk and where its row ended
-    there; all else is found out when somebody asks.
+    One is made for every record, so it is no more than the record's chunk and stamp, which is an object
+    that belongs to this record alone; all else is found out when somebody asks.
     """
 
     _chunk: "Chunk"
-    _end: int
+    _stamp: float
 
     def done(self) -> bool:
         """Whether the record was acknowledged, or has failed."""
-        place = self._chunk.whereabouts(self._index)
+        place = self._place()
         return place is not None and place[0].done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -34,9 +34,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         if batch.error is not None:
             raise batch.error
         offset = batch.base_offset + position if batch.base_offset >= 0 else -1
-        stamps = self._chunk.stamps
-        assert stamps is not None  # it was divided, or it would have failed
-        return RecordMetadata(*batch.topic_partition, offset, int(stamps[self._index]))
+        return RecordMetadata(*batch.topic_partition, offset, round(self._stamp * 1000))
 
     def exception(self, timeout: float | None = None) -> FolkmootError | None:
         """The error that the record failed with, or None if it was acknowledged."""
@@ -44,9 +42,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         batch.observed = True
         return batch.error
 
-    @property
-    def _index(self) -> int:
-        return self._end // 3 - 1
+    def _place(self) -> "tuple[Batch, int] | None":
+        return self._chunk.whereabouts(self._chunk.position_of(self._stamp))
 
     def _wait(self, timeout: float | None) -> "tuple[Batch, int]":
         with self._chunk.completed:
@@ -55,6 +52,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
                     f"a record for {self._chunk.topic} is not acknowledged after {timeout:g} s; "
                     "it may be yet"
                 )
-        place = self._chunk.whereabouts(self._index)
+        place = self._place()
         assert place is not None
         return place

@@ -179,15 +179,17 @@ class Producer:
             and headers is None
             and on_delivery is None
         ):
-            chunk = self._chunks.get(topic)
-            if chunk is not None:
+            try:
+                chunk = self._chunks[topic]
+            except KeyError:
+                pass
+            else:
                 stamp = _now() if timestamp is None else timestamp / 1000
                 rows = chunk.rows
                 rows += (key, value, stamp)
-                end = len(rows)
-                if end >= chunk.check_at or rows[end - 1] is not stamp:
+                if len(rows) >= chunk.check_at:
                     return self._accumulator.staged(chunk, rows, stamp, self.config.max_block)
-                return Delivery(chunk, end)
+                return Delivery(chunk, stamp)
         return self._send_any(topic, value, key, partition, headers, timestamp, on_delivery)
 
     def _send_any(

@@ -41,7 +41,7 @@ from crc32c import crc32c
 from folkmoot.protocol import codecs
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import MAX_RECORDS as MAX_RECORDS
-from folkmoot.protocol.columns import Columns, check_columns, is_constant, pack, unpack
+from folkmoot.protocol.columns import Columns, check_columns, is_constant, pack_parts, unpack
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Record
 
@@ -137,10 +137,12 @@ def encode(
     base, highest = _extremes(stamps)
     if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
         raise CorruptBatch(f"timestamps from {base} to {highest} ms are outside their range")
-    packed = pack(columns, base)
-    if len(packed) > MAX_BODY_BYTES:
-        raise BatchTooLarge(f"a body of {len(packed)} bytes exceeds the limit of {MAX_BODY_BYTES}")
-    body = codecs.compress(codec, packed)
+    body = pack_parts(columns, base)
+    size = sum(map(len, body))
+    if size > MAX_BODY_BYTES:
+        raise BatchTooLarge(f"a body of {size} bytes exceeds the limit of {MAX_BODY_BYTES}")
+    if codec != Codec.NONE:
+        body = [codecs.compress(codec, b"".join(body))]
     last_delta = columns.count - 1 if columns.offsets is None else columns.offsets[-1]
     if last_offset_delta is not None:
         last_delta = max(last_delta, last_offset_delta)
@@ -148,9 +150,11 @@ def encode(
         *(FORMAT_VERSION, 0, codec, last_delta, columns.count, base, highest),
         *(producer_id, producer_epoch, 0, base_sequence, schema_id),
     )
-    crc = crc32c(body, crc32c(fields))
-    leader = leader_part(0, HEADER_BYTES + len(body), -1, -1)
-    return b"".join((leader, _CRC.pack(crc), fields, body))
+    crc = crc32c(fields)
+    for part in body:
+        crc = crc32c(part, crc)
+    leader = leader_part(0, HEADER_BYTES + sum(map(len, body)), -1, -1)
+    return b"".join((leader, _CRC.pack(crc), fields, *body))
 
 
 def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:

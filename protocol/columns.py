@@ -16,6 +16,7 @@ A few bytes can unfold into many rows (`[0, value]`, or a compressed run of nils
 list is compared with MAX_RECORDS before any of it is made.
 """
 
+import struct
 from array import array
 from collections.abc import Sequence
 from operator import lt
@@ -25,7 +26,14 @@ import msgspec
 from msgspec import Meta
 
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
-from folkmoot.protocol.packed import MAX_DELTA, Packed, decode_deltas, encode_deltas
+from folkmoot.protocol.packed import (
+    MAX_DELTA,
+    Packed,
+    PackedRuns,
+    decode_deltas,
+    encode_deltas,
+    encoded,
+)
 from folkmoot.protocol.records import Headers
 
 CONSTANT: Final = 0
@@ -35,6 +43,8 @@ MAX_RECORDS: Final = 1_000_000
 MAX_OFFSET_DELTA: Final = 2**32 - 1
 
 _ABSENT = (CONSTANT, None)
+_FIVE_COLUMNS: Final = b"\x95"
+_PACKED_COLUMN: Final = b"\x92\x02"
 _Bytes = bytes | bytearray | memoryview
 _Length = Meta(max_length=MAX_RECORDS)
 _TimeDelta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
@@ -79,6 +89,11 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 def pack(columns: Columns, base_timestamp: int) -> bytes:
     """The body for columns that `check_columns` has passed, none of them before `base_timestamp`."""
+    return b"".join(pack_parts(columns, base_timestamp))
+
+
+def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
+    """The body in parts, so that packed columns are copied once, when all is joined."""
     stamps = columns.timestamps
     times: tuple[int, object]
     if isinstance(stamps, int):
@@ -87,15 +102,14 @@ def pack(columns: Columns, base_timestamp: int) -> bytes:
         times = (PACKED, encode_deltas(stamps, base_timestamp))
     else:
         times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
-    return _encoder.encode(
-        (
-            _ABSENT if columns.keys is None else _column(columns.keys),
-            _column(columns.values),
-            times,
-            (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT,
-            _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets),
-        )
-    )
+    headers = (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
+    offsets = _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets)
+    return [
+        _FIVE_COLUMNS,
+        *([_encoder.encode(_ABSENT)] if columns.keys is None else _cell_parts(columns.keys)),
+        *_cell_parts(columns.values),
+        *map(_encoder.encode, (times, headers, offsets)),
+    ]
 
 
 def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
@@ -138,10 +152,22 @@ def check_columns(columns: Columns) -> None:
         raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
 
 
-def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
-    if isinstance(cells, Packed):
-        return (CONSTANT, cells[0]) if cells.is_constant() else (PACKED, cells.encode())
-    return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
+def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
+    """A column of keys or values, as MessagePack."""
+    if not isinstance(cells, Packed | PackedRuns):
+        return [_encoder.encode((CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells))]
+    if cells.is_constant():
+        return [_encoder.encode((CONSTANT, cells[0]))]
+    parts = encoded(cells.parts if isinstance(cells, PackedRuns) else [cells])
+    size = sum(map(len, parts))
+    return [_PACKED_COLUMN, _bin_header(size), *parts]
+
+
+def _bin_header(size: int) -> bytes:
+    """What MessagePack writes before that many bytes."""
+    if size < 1 << 8:
+        return struct.pack(">BB", 0xC4, size)
+    return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
 
 
 def _rising(offsets: Sequence[int]) -> bool:

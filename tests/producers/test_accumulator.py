@@ -183,7 +183,7 @@ def test_a_kept_delivery_keeps_no_record() -> None:
     bench.take()
     ((number, shipment),) = bench.ship()
     bench.answer(number, shipment)
-    place = delivery._chunk.whereabouts(0)
+    place = delivery._place()
     assert place is not None
     batch = place[0]
     assert (delivery._chunk.rows, delivery._chunk.pieces) == ([None], None)

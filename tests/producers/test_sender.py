@@ -177,7 +177,7 @@ def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPa
     large._chunk.callbacks[0] = lambda: None
     behind = bench.stage(b"behind")
     unwritable = bench.stage(b"unwritable", partition=1)
-    unwritable._chunk.headers[unwritable._index] = (("\ud800", None),)
+    unwritable._chunk.headers[1] = (("\ud800", None),)
     beside = bench.stage(b"beside", partition=2)
     # As text is counted before it is written, this one would not come so far.
     monkeypatch.setattr("folkmoot.producers.chunks.headers_size", lambda headers: 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from folkmoot.protocol.errors import CorruptBatch
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.packed import Packed, PackedRuns, encoded
 
 CELLS = [b"a", None, b"", b"bcd", None, b"ef"]
 
@@ -31,10 +31,22 @@ def test_a_slice_is_a_packed_column_and_can_be_written(start: int, end: int) -> 
         Packed.of(CELLS)[::2]
 
 
-def test_parts_are_joined_with_their_nils() -> None:
+def test_parts_are_written_as_one_column_with_their_nils() -> None:
     parts = [Packed.of(CELLS)[2:5], Packed.of([b"x", b"y"])[1:], Packed.of([None])]
-    assert Packed.joined(parts) == [b"", b"bcd", None, b"y", None]
-    assert Packed.joined(parts[1:2]).nulls is None
+    runs = PackedRuns(parts)
+    cells = [b"", b"bcd", None, b"y", None]
+    assert (len(runs), list(runs), runs[3], runs[-1], runs[1:3]) == (
+        5,
+        cells,
+        b"y",
+        None,
+        cells[1:3],
+    )
+    assert Packed.decode(memoryview(b"".join(encoded(parts))), 5) == cells
+    assert b"".join(encoded(parts[1:2])) == Packed.of([b"y"]).encode()
+    assert not runs.is_constant()
+    assert PackedRuns([Packed.of([b"y"]), Packed.of([b"y", b"y"])]).is_constant()
+    assert not PackedRuns([Packed.of([b"y", b"x"]), Packed.of([b"y", b"y"])]).is_constant()
 
 
 @pytest.mark.parametrize(
