@@ -37,7 +37,7 @@ class Waiting:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
-        self._by_chunk: dict[Chunk, list[tuple[int, Condition]]] = {}
+        self._by_chunk: dict[Chunk, list[tuple[Delivery, Condition]]] = {}
         self._by_batch: dict[Batch, list[Condition]] = {}
         self._conditions: list[tuple[Condition, asyncio.Future[None]]] = []
 
@@ -69,10 +69,9 @@ class Waiting:
 
     def for_record(self, delivery: Delivery, told: Condition) -> None:
         """Have `told` called when the record is done; it returns whether anybody cared."""
-        chunk, index = delivery._chunk, delivery._index
-        place = chunk.whereabouts(index)
+        place = delivery._place()
         if place is None:
-            self._by_chunk.setdefault(chunk, []).append((index, told))
+            self._by_chunk.setdefault(delivery._chunk, []).append((delivery, told))
         else:
             self._by_batch.setdefault(place[0], []).append(told)
             self.ring()  # it may have been done a moment ago
@@ -80,8 +79,8 @@ class Waiting:
     def _look(self) -> None:
         self._rung = False  # before anything is looked at: what changes from here on rings again
         for chunk in [chunk for chunk in self._by_chunk if chunk.placed]:
-            for index, told in self._by_chunk.pop(chunk):
-                place = chunk.whereabouts(index)
+            for delivery, told in self._by_chunk.pop(chunk):
+                place = delivery._place()
                 assert place is not None
                 self._by_batch.setdefault(place[0], []).append(told)
         for batch in [batch for batch in self._by_batch if batch.done]:

@@ -43,6 +43,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return batch.error
 
     def _place(self) -> "tuple[Batch, int] | None":
+        """For the producer itself: its batch and the position there; None as long as it has none."""
         return self._chunk.whereabouts(self._chunk.position_of(self._stamp))
 
     def _wait(self, timeout: float | None) -> "tuple[Batch, int]":
