@@ -1,9 +1,13 @@
 """What a consumer can be told."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from folkmoot.consumers.assignment import MOST_WEIGHT
+from folkmoot.consumers.assignors.agreement import assignors_of
+from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.coordination.store import Connect
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
@@ -18,7 +22,21 @@ class ConsumerConfig:
     group: str | None = None
     """The group to join; without one, partitions are assigned by hand and nothing is committed."""
     topics: Sequence[str] = ()
-    """The topics whose partitions the group divides."""
+    """The topics whose partitions the group divides; members may want different ones."""
+    pattern: str = ""
+    """A regular expression: topics whose whole name matches are wanted, too, as soon as they exist."""
+    instance_id: str | None = None
+    """Makes a static member: who comes back under it within `grace` finds what it had. Of two
+    processes with one id the younger counts."""
+    grace: float = 30.0
+    """How long a static member's partitions are kept for it when it is gone."""
+    assignors: Sequence[str | Assignor] = ("sticky",)
+    """Ways of dividing that this member supports, preferred first: "sticky", "rack", "range",
+    "round-robin", or an object. The group takes one that all members support."""
+    weight: int = 1
+    """How large this member's share is beside the others'; for sticky and rack."""
+    rack: str = ""
+    """Where this member stands; for rack."""
     client_id: str = "consumer"
     """Begins the member's name, and is what brokers see."""
     listener: str = "client"
@@ -34,6 +52,9 @@ class ConsumerConfig:
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     hand_over: float = 2.0
     """How long this member may take to give a partition up; the successor steals it after that."""
+    max_processing_time: float | None = 300.0
+    """If the application does not ask for records for so long, its partitions go to others until it
+    does; None: it may stay away."""
     max_poll_records: int = 500
     """How many records one `poll` hands out at most."""
     fetch_max_wait: float = 0.5
@@ -55,8 +76,9 @@ class ConsumerConfig:
             raise ConfigError(f"topics must be a list of names: topics=[{self.topics!r}]")
         for topic in self.topics:
             check_name("topic", topic)
-        if self.topics and self.group is None:
+        if (self.topics or self.pattern) and self.group is None:
             raise ConfigError("topics are divided within a group: give group=…, or use assign()")
+        self._check_member()
         if self.auto_offset_reset not in ("earliest", "latest", "error"):
             raise ConfigError(
                 f"auto_offset_reset {self.auto_offset_reset!r} is not known: "
@@ -71,3 +93,27 @@ class ConsumerConfig:
         for name in ("fetch_max_wait", "fetch_min_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative: {getattr(self, name)!r}")
+
+    def _check_member(self) -> None:
+        """What the group is told of this member. Raises ConfigError."""
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"pattern {self.pattern!r} is no regular expression: {error}"
+            ) from None
+        if self.instance_id is not None:
+            check_name("instance id", self.instance_id)
+        if isinstance(self.assignors, str):
+            raise ConfigError(f"assignors must be a list of names: assignors=[{self.assignors!r}]")
+        assignors_of(self.assignors)
+        if type(self.weight) is not int or not 1 <= self.weight <= MOST_WEIGHT:
+            raise ConfigError(
+                f"weight={self.weight!r} is not allowed: use a whole number from 1 to {MOST_WEIGHT}"
+            )
+        if not self.grace >= 0:
+            raise ConfigError(f"grace must not be negative: {self.grace!r}")
+        if self.max_processing_time is not None and not self.max_processing_time > 0:
+            raise ConfigError(
+                f"max_processing_time must be greater than 0, or None: {self.max_processing_time!r}"
+            )

@@ -20,7 +20,9 @@ class Source(Enum):
 
 
 class Join(msgspec.Struct, frozen=True):
-    """Register this member. → its name."""
+    """Register this member; `last` is the name it had before. → its name, or Superseded."""
+
+    last: str | None = None
 
 
 class Leave(msgspec.Struct, frozen=True):
@@ -38,7 +40,12 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class MakePlan(msgspec.Struct, frozen=True):
-    """Write the next plan if one is due. → whether it was written."""
+    """Write the next plan if one is due. → whether it was written, or TooLarge.
+
+    `expired` are the seats that were empty for longer than their grace.
+    """
+
+    expired: tuple[str, ...] = ()
 
 
 class ClaimPartition(msgspec.Struct, frozen=True):
@@ -133,7 +140,11 @@ class Left(msgspec.Struct, frozen=True):
     """Everything is released and the member's node is gone."""
 
 
-Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left
+class Replaced(msgspec.Struct, frozen=True):
+    """Another process has this member's instance id now: this one is out, for good."""
+
+
+Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left | Replaced
 
 
 # -- an effect for the shell -----------------------------------------------------------------------------
@@ -214,6 +225,12 @@ class Leaving(msgspec.Struct, frozen=True):
     """The consumer wants out."""
 
 
+class Polled(msgspec.Struct, frozen=True):
+    """The application asked for records at that time (monotonic)."""
+
+    at: float
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed, or all that had happened was told: decide what follows."""
 
@@ -228,5 +245,6 @@ Event = (
     | Commit
     | Drained
     | Leaving
+    | Polled
     | Tick
 )

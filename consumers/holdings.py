@@ -82,6 +82,10 @@ class Holdings:
             held.revoking = True
             self._effects.append(Revoking(partition))
 
+    def revoke_all(self) -> None:
+        for partition in self:
+            self.revoke(partition)
+
     def drained(self, event: Drained) -> None:
         """The consumer has finished with a partition that is being revoked.
 

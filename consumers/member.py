@@ -36,7 +36,9 @@ from folkmoot.consumers.events import (
     Task,
     Tick,
 )
-from folkmoot.consumers.group import GroupMember, Phase, Timing
+from folkmoot.consumers.group import GroupMember
+from folkmoot.consumers.phase import Phase
+from folkmoot.consumers.timing import Timing
 from folkmoot.consumers.verbs import MemberSettings, Verbs
 from folkmoot.coordination import operations
 from folkmoot.coordination.bell import Bell
@@ -92,7 +94,9 @@ class Member:
         self._random = random or Random(secrets.randbits(128))
         self._bell = Bell()
         self._inbox: deque[Event | _Answer | _Ring] = deque()
-        self._group = GroupMember(settings.topics, Timing(), self._random)
+        self._group = GroupMember(
+            settings.info(), Timing(), self._random, settings.max_processing_time
+        )
         self._verbs = Verbs(settings, self._group, self._ring)
         self._rings: dict[Event, Ring] = {}
         self._session = 0

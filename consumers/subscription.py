@@ -55,9 +55,16 @@ def settings_of(config: ConsumerConfig) -> MemberSettings:
     return MemberSettings(
         group=config.group,
         topics=tuple(config.topics),
+        pattern=config.pattern,
         client_id=config.client_id,
+        instance_id=config.instance_id,
+        grace=config.grace,
         hand_over=config.hand_over,
         session_timeout=config.session_timeout,
+        max_processing_time=config.max_processing_time,
+        assignors=assignors_of(config.assignors),
+        weight=config.weight,
+        rack=config.rack,
     )
 
 

@@ -2,11 +2,14 @@
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from folkmoot.consumers import assignment
+from folkmoot.consumers.assignors.agreement import DEFAULT
+from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.events import (
     ClaimPartition,
     CommitOffsets,
@@ -25,20 +28,44 @@ from folkmoot.consumers.events import (
 )
 from folkmoot.consumers.group import GroupMember
 from folkmoot.coordination import members, ownership, plans, topics
-from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.members import MemberInfo, Superseded
 from folkmoot.coordination.operations import Ring, Verb
 from folkmoot.coordination.ownership import Claimant
-from folkmoot.coordination.plans import TopicBasis
+from folkmoot.coordination.plan_format import PROTOCOL
+from folkmoot.coordination.plans import Facts, Plan, TopicBasis
+from folkmoot.coordination.questions import Malformed
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member is told; durations in seconds."""
+    """What a member is told; durations in seconds. As in ConsumerConfig."""
 
     group: str
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
     client_id: str = "consumer"
+    instance_id: str | None = None
+    grace: float = 0.0
     hand_over: float = 2.0
     session_timeout: float = 6.0
+    max_processing_time: float | None = None
+    assignors: tuple[Assignor, ...] = (DEFAULT,)
+    weight: int = 1
+    rack: str = ""
+    protocol: int = PROTOCOL
+
+    def info(self) -> MemberInfo:
+        """What the member publishes."""
+        return MemberInfo(
+            self.topics,
+            socket.gethostname(),
+            self.hand_over,
+            self.protocol,
+            self.pattern,
+            tuple(each.name for each in self.assignors),
+            self.weight,
+            self.rack,
+            self.grace if self.instance_id is not None else 0.0,
+        )
 
 
 class Verbs:
@@ -48,6 +75,7 @@ class Verbs:
         self, settings: MemberSettings, member: GroupMember, ring: Callable[[Event], Ring]
     ) -> None:
         self._settings = settings
+        self._info = settings.info()
         self._member = member
         self._ring = ring
         self._known: dict[str, MemberInfo] = {}
@@ -58,20 +86,17 @@ class Verbs:
         name = self._member.name or ""
         me = Claimant(group, name, self._member.nonce, self._settings.hand_over)
         match task:
-            case Join():
-                prefix = f"{self._settings.client_id}-{self._member.nonce}"
-                host, hand_over = socket.gethostname(), self._settings.hand_over
-                return members.join(
-                    group, prefix, MemberInfo(self._settings.topics, host, hand_over)
-                )
+            case Join(last):
+                return self._joining(last)
             case Leave():
                 return members.leave(group, name)
             case Heartbeat():
                 return members.is_there(group, name)
             case Read(source):
                 return self._reading(source, self._ring(Rang(source)))
-            case MakePlan():
-                return plans.replace(group, self._known, assignment.next_plan)
+            case MakePlan(expired):
+                understands = self._settings.protocol
+                return plans.replace(group, self._known, self._next_plan, expired, understands)
             case ClaimPartition(partition, topic_id, version, steal_from):
                 ring = self._ring(OwnerRang(partition))
                 return ownership.claim(me, partition, topic_id, version, ring, steal_from)
@@ -82,22 +107,34 @@ class Verbs:
             case VerifyOwner(partition, held):
                 return ownership.verify(me, partition, held, self._ring(OwnerRang(partition)))
 
+    def _joining(self, last: str | None) -> Verb[str | Superseded]:
+        group, nonce = self._settings.group, self._member.nonce
+        instance = self._settings.instance_id
+        if instance is not None:
+            return members.take_seat(group, instance, nonce, self._info, last)
+        return members.join(group, f"{self._settings.client_id}-{nonce}", self._info)
+
     def _reading(self, source: Source, ring: Ring) -> Verb[Any]:
         match source:
             case Source.MEMBERS:
                 return members.names(self._settings.group, ring)
             case Source.PLAN:
-                return plans.get(self._settings.group, ring)
+                return plans.get(self._settings.group, ring, self._settings.protocol)
             case Source.TOPICS:
-                return _read_topics(self._settings.topics, ring)
+                return _read_topics(self._info, ring)
+
+    def _next_plan(self, current: Plan, facts: Facts) -> Plan | None:
+        settings = self._settings
+        return assignment.next_plan(current, facts, settings.assignors, settings.protocol)
 
 
-def _read_topics(wanted: tuple[str, ...], ring: Ring) -> Verb[dict[str, TopicBasis]]:
+def _read_topics(info: MemberInfo, ring: Ring) -> Verb[dict[str, TopicBasis]]:
     """The subscribed topics that exist; `ring` rings when one comes, goes or gets partitions."""
     found: dict[str, TopicBasis] = {}
-    existing = frozenset((yield from topics.names(ring)))
-    for name in wanted:
-        topic = (yield from topics.read(name, ring)) if name in existing else None
-        if topic is not None:
-            found[name] = TopicBasis(topic.topic_id, len(topic.partitions))
+    for name in (yield from topics.names(ring)):
+        if info.wants(name):
+            with suppress(Malformed):
+                topic = yield from topics.read(name, ring)
+                if topic is not None:
+                    found[name] = TopicBasis(topic.topic_id, len(topic.partitions))
     return found

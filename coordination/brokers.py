@@ -27,11 +27,13 @@ from folkmoot.protocol.errors import BrokerIdTaken
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker publishes: listener name → "host:port" as advertised; and which process it is."""
+    """What a broker publishes: listener name → "host:port" as advertised; which process it is; and
+    where it stands."""
 
     listeners: dict[str, str]
     nonce: str
     directory: str = ""
+    rack: str = ""
 
 
 _encode = msgspec.json.encode

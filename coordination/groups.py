@@ -20,7 +20,10 @@ class PartitionState(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group, read piece by piece while it goes on: not a snapshot of one moment."""
+    """A group, read piece by piece while it goes on: not a snapshot of one moment.
+
+    `members` by their seats, as in plans and owners' nodes.
+    """
 
     name: str
     generation: int
@@ -50,10 +53,10 @@ def describe(group: str) -> Verb[GroupState | None]:
     if not (yield from children(paths.group(group))):
         return None
     infos: dict[str, MemberInfo] = {}
-    for name in (yield from members.names(group)):
+    for seat, name in members.seats((yield from members.names(group))).items():
         found = yield from members.info(group, name)
         if found is not None:
-            infos[name] = found
+            infos[seat] = found
     try:
         plan = (yield from plans.get(group)).plan
     except NoNode:

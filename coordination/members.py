@@ -3,9 +3,22 @@
 A name is new with every session, so it names one incarnation: whatever mentions it can never mean a
 later process. Who lists the names knows all ages, and with them whose turn it is to plan. A node that
 no member can have made is nobody; one that says nothing legible is a member that wants nothing.
+
+A plan gives partitions to *seats*. A member's seat is its name, unless it has an instance id: then the
+seat is that id, and whoever takes it next finds everything as it was. Of several nodes for one seat
+the youngest counts; whoever makes it removes the older ones, and whose node was removed by a younger
+one ends instead of coming back, so that two processes with one id do not chase each other.
+
+```
+consumer-9f3a…-0000000003            seat: the same
+worker-1=9f3a…-0000000004            seat: worker-1=
+```
 """
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
+from zlib import crc32
 
 import msgspec
 
@@ -19,6 +32,7 @@ from folkmoot.coordination.operations import (
     Node,
     NoNode,
     Ring,
+    Sync,
     Verb,
 )
 from folkmoot.coordination.questions import Malformed, children, decode, surely
@@ -26,15 +40,47 @@ from folkmoot.coordination.store import ensure
 
 _SEQUENCE_DIGITS = 10
 _NAME = re.compile(rf".+-\d{{{_SEQUENCE_DIGITS}}}", re.ASCII | re.DOTALL)
+_SEAT_ENDS = "="
 
 
-class MemberInfo(msgspec.Struct, frozen=True):
-    """What a member publishes: its topics, and how long it may take to give a partition up (s)."""
+class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a member publishes; durations in seconds."""
 
     topics: tuple[str, ...]
     host: str
     hand_over: float
+    """How long it may take to give a partition up."""
     protocol: int = 1
+    """The newest kind of plan that it understands."""
+    pattern: str = ""
+    """A regular expression: it wants the topics, too, whose whole name matches."""
+    assignors: tuple[str, ...] = ()
+    """Ways of dividing that it supports, preferred first."""
+    weight: int = 1
+    rack: str = ""
+    grace: float = 0.0
+    """How long its seat is kept when it is gone; for members with an instance id."""
+
+    def wants(self, topic: str) -> bool:
+        """A pattern that is none matches nothing."""
+        return topic in self.topics or (bool(self.pattern) and _matches(self.pattern, topic))
+
+    def wish(self) -> int:
+        """A number that differs when a plan has to be made anew for this member."""
+        wanted = (self.topics, self.pattern, self.protocol, self.assignors, self.weight, self.rack)
+        return crc32(_encode((wanted, self.grace)))
+
+
+class Superseded(msgspec.Struct, frozen=True):
+    """A younger process has the seat: this one has no business here any more."""
+
+
+@lru_cache(maxsize=10_000)
+def _matches(pattern: str, topic: str) -> bool:
+    try:
+        return re.fullmatch(pattern, topic) is not None
+    except re.error:
+        return False
 
 
 _encode = msgspec.json.encode
@@ -45,6 +91,21 @@ _ILLEGIBLE = MemberInfo((), "", 0.0)
 def age(name: str) -> int:
     """The number that ZooKeeper appended; smaller is older."""
     return int(name[-_SEQUENCE_DIGITS:])
+
+
+def seat(name: str) -> str:
+    """What a plan calls the member with that name."""
+    instance, equals, _ = name.partition(_SEAT_ENDS)
+    return instance + equals if equals else name
+
+
+def seats(names: Iterable[str]) -> dict[str, str]:
+    """Who sits where: the youngest member of each seat; `names` are the oldest first, and so are these."""
+    return dict(sorted(((seat(name), name) for name in names), key=lambda found: age(found[1])))
+
+
+def seat_of(instance_id: str) -> str:
+    return f"{instance_id}{_SEAT_ENDS}"
 
 
 def join(group: str, prefix: str, info: MemberInfo) -> Verb[str]:
@@ -76,6 +137,28 @@ def join(group: str, prefix: str, info: MemberInfo) -> Verb[str]:
             yield from leave(group, name)
         if found:
             return found[0]
+
+
+def take_seat(
+    group: str, instance_id: str, nonce: str, info: MemberInfo, last: str | None
+) -> Verb[str | Superseded]:
+    """Register for a seat and remove who sat there before; `last` is the name that we had before.
+
+    A member younger than `last` has taken the seat from us: it stays. Dying after the node is made
+    and before the older one is removed leaves both; the younger counts for all who see them, and the
+    older ends with its session at the latest.
+    """
+    yield from ensure(paths.members(group))
+    yield from surely(Sync())
+    mine = seat_of(instance_id)
+    there = [name for name in (yield from names(group)) if seat(name) == mine]
+    if last is not None and any(age(name) > age(last) for name in there):
+        return Superseded()
+    name = yield from join(group, f"{mine}{nonce}", info)
+    for older in (yield from names(group)):
+        if seat(older) == mine and age(older) < age(name):
+            yield from leave(group, older)
+    return name
 
 
 def leave(group: str, member: str) -> Verb[None]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from folkmoot.coordination import paths
+from folkmoot.coordination import members, paths
 from folkmoot.coordination.operations import (
     ANY_VERSION,
     BadVersion,
@@ -33,6 +33,7 @@ from folkmoot.coordination.operations import (
     NoNode,
     Ring,
     Set,
+    Stat,
     StoreError,
     Verb,
     Write,
@@ -85,12 +86,19 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class Claimant(msgspec.Struct, frozen=True):
-    """Who claims: its name, the nonce of its incarnation, its hand-over time (s)."""
+    """Who claims: its name, the nonce of its incarnation, its hand-over time (s).
+
+    Owners are known by their seat, as in plans; the node that must be there is that of the name.
+    """
 
     group: str
-    member: str
+    name: str
     nonce: str
     hand_over: float
+
+    @property
+    def seat(self) -> str:
+        return members.seat(self.name)
 
 
 _encode = msgspec.json.encode
@@ -130,11 +138,11 @@ def claim(
                 return (yield from _watched(me, partition, Claim(was, old.stat.version), ring))
             kept = was.offset if was.topic_id in ("", topic_id) else None
             epoch = was.epoch + 1
-            new = OffsetState(kept, epoch, me.member, me.nonce, topic_id)
-            owner = Owner(me.member, me.nonce, epoch, me.hand_over)
+            new = OffsetState(kept, epoch, me.seat, me.nonce, topic_id)
+            owner = Owner(me.seat, me.nonce, epoch, me.hand_over)
             writes: list[Write] = [
                 Check(paths.plan(group), plan_version),
-                Check(paths.member(group, me.member), ANY_VERSION),
+                Check(paths.member(group, me.name), ANY_VERSION),
                 Set(offset_path, _encode(new), old.stat.version),
             ]
             if steal_from is not None:
@@ -313,7 +321,10 @@ def _sort_out(
 
 
 def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
-    """The offset's node, created if this is the first claim ever, with its parents if of any."""
+    """The offset's node, created if this is the first claim ever, with its parents if of any.
+
+    Of one just created the version is known, and all that the next write relies on.
+    """
     path = paths.offset(group, *partition)
     while True:
         try:
@@ -322,7 +333,9 @@ def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
         except NoNode:
             pass
         try:
-            yield Create(path, _encode(OffsetState()))
+            data = _encode(OffsetState())
+            yield Create(path, data)
+            return Node(data, Stat(version=0, czxid=0, ctime=0, ephemeral_owner=0))
         except NodeExists:
             continue  # somebody was faster
         except NoNode:

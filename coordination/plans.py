@@ -1,15 +1,21 @@
 """A group's plan: who shall own what. One node, replaced by compare-and-set.
 
-The plan names its basis, the members and topics that it was made for; it is due for replacement when
-these are no longer the live ones. Members never obey a plan blindly: owning takes a claim
-(ownership.py), which checks the plan's version in the same transaction.
+The plan names its basis, the seats (members.py) and topics that it was made for; it is due for
+replacement when these are no longer the live ones. Members never obey a plan blindly: owning takes a
+claim (ownership.py), which checks the plan's version in the same transaction.
+
+A plan says which kind it is (`protocol`), and no plan is made that a live member does not understand.
+Who finds one that it does not understand reads its head only: to it, the plan gives nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
-from folkmoot.coordination import members, paths
+from folkmoot.coordination import members, paths, plan_format
+from folkmoot.coordination.brokers import live
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import (
     ANY_VERSION,
@@ -20,30 +26,15 @@ from folkmoot.coordination.operations import (
     NoNode,
     Ring,
     Set,
+    TooLarge,
     Verb,
 )
-from folkmoot.coordination.questions import Malformed, decode, surely
+from folkmoot.coordination.plan_format import Plan, Standing, TopicBasis
+from folkmoot.coordination.questions import Malformed, surely
 from folkmoot.coordination.store import ensure
-from folkmoot.coordination.topics import TopicInfo, read
+from folkmoot.coordination.topics import TopicInfo, names, read
 
-
-class TopicBasis(msgspec.Struct, frozen=True):
-    """A topic as the planner saw it: the id tells it from a later topic of the same name."""
-
-    topic_id: str
-    partitions: int
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """`assignment[topic][partition]` is the member that shall own it, None if nobody can.
-
-    `members` are oldest first. `generation` grows by one with every plan.
-    """
-
-    generation: int = 0
-    members: tuple[str, ...] = ()
-    topics: dict[str, TopicBasis] = {}
-    assignment: dict[str, list[str | None]] = {}
+__all__ = ["Decide", "Facts", "Plan", "Standing", "TopicBasis", "VersionedPlan", "get", "replace"]
 
 
 class VersionedPlan(msgspec.Struct, frozen=True):
@@ -53,14 +44,26 @@ class VersionedPlan(msgspec.Struct, frozen=True):
     version: int
 
 
-Decide = Callable[[Plan, Mapping[str, MemberInfo], Mapping[str, TopicInfo]], Plan | None]
-"""The next plan for members (oldest first) and the topics that they want, or None if all is well."""
+class Facts(msgspec.Struct, frozen=True):
+    """What a plan is made for: live members by seat, oldest first, and the topics that they want.
 
-_encode = msgspec.json.encode
-_decoder = msgspec.json.Decoder(Plan)
+    `expired` are seats that were empty for longer than their grace; other seats that the current plan
+    keeps for somebody are kept. `racks` has the rack of each live broker that names one.
+    """
+
+    members: Mapping[str, MemberInfo]
+    topics: Mapping[str, TopicInfo]
+    expired: frozenset[str] = frozenset()
+    racks: Mapping[int, str] = {}
 
 
-def get(group: str, watch: Ring | None = None) -> Verb[VersionedPlan]:
+Decide = Callable[[Plan, Facts], Plan | None]
+"""The next plan, or None if all is well."""
+
+
+def get(
+    group: str, watch: Ring | None = None, understands: int = plan_format.PROTOCOL
+) -> Verb[VersionedPlan]:
     """The current plan: an empty one if none was made yet, with version -1 if there is no group.
 
     A plan that is none counts as empty, so that the next one heals the group.
@@ -69,47 +72,71 @@ def get(group: str, watch: Ring | None = None) -> Verb[VersionedPlan]:
         node: Node = yield from surely(Get(paths.plan(group), watch))
     except NoNode:
         return VersionedPlan(Plan(), ANY_VERSION)
-    return VersionedPlan(_legible(paths.plan(group), node), node.stat.version)
+    return VersionedPlan(plan_format.decode(node.data, understands), node.stat.version)
 
 
-def _legible(path: str, node: Node) -> Plan:
-    try:
-        plan = decode(_decoder, path, node) if node.data else Plan()
-    except Malformed:
-        return Plan()
-    return plan if plan.assignment.keys() <= plan.topics.keys() else Plan()
-
-
-def replace(group: str, known: dict[str, MemberInfo], decide: Decide) -> Verb[bool]:
-    """Make the next plan if one is due; True if it was written.
+def replace(
+    group: str,
+    known: dict[str, MemberInfo],
+    decide: Decide,
+    expired: Iterable[str] = (),
+    understands: int = plan_format.PROTOCOL,
+) -> Verb[bool | TooLarge]:
+    """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
 
     The plan is read *before* its basis: whatever changes after that read makes either the basis newer
     or the write fail. Dying before the write leaves the group as it was, and the next in age plans.
     `known` is the caller's memory of what members published, which never changes: it is brought up
     to date, so that the next plan reads newcomers only.
     """
-    current = yield from get(group)
+    current = yield from get(group, None, understands)
     if current.version == ANY_VERSION:
         yield from ensure(paths.plan(group))
         return False  # somebody deleted the group under our feet: look again
     infos: dict[str, MemberInfo] = {}
-    for name in (yield from members.names(group)):
+    for name in members.seats((yield from members.names(group))).values():
         found = known.get(name) or (yield from members.info(group, name))
         if found is not None:
             infos[name] = found
     known.clear()
     known.update(infos)
-    wanted = sorted({topic for found in infos.values() for topic in found.topics})
-    topics: dict[str, TopicInfo] = {}
-    for name in wanted:
-        topic = yield from read(name)
-        if topic is not None:
-            topics[name] = topic
-    plan = decide(current.plan, infos, topics)
+    facts = Facts(
+        {members.seat(name): info for name, info in infos.items()},
+        (yield from _wanted(infos.values())),
+        frozenset(expired),
+        (yield from _racks(infos.values())),
+    )
+    plan = decide(current.plan, facts)
     if plan is None:
         return False
     try:
-        yield Set(paths.plan(group), _encode(plan), current.version)
+        yield Set(paths.plan(group), plan_format.encode(plan), current.version)
+    except TooLarge as refusal:
+        return refusal
     except (BadVersion, NoNode, ConnectionLost):
         return False  # another plan won, or nobody knows: everyone reads what is there now
     return True
+
+
+def _wanted(infos: Iterable[MemberInfo]) -> Verb[dict[str, TopicInfo]]:
+    """The topics that exist and that some member wants."""
+    wishes: dict[Any, MemberInfo] = {(each.topics, each.pattern): each for each in infos}
+    topics: dict[str, TopicInfo] = {}
+    wanted = {topic for wish in wishes.values() for topic in wish.topics}
+    patterns = [wish for wish in wishes.values() if wish.pattern]
+    if patterns:
+        existing = yield from names()
+        wanted |= {name for name in existing if any(wish.wants(name) for wish in patterns)}
+    for name in sorted(wanted):
+        with suppress(Malformed):
+            topic = yield from read(name)
+            if topic is not None:
+                topics[name] = topic
+    return topics
+
+
+def _racks(infos: Iterable[MemberInfo]) -> Verb[dict[int, str]]:
+    """Where brokers stand, if any member says where it stands itself."""
+    if not any(each.rack for each in infos):
+        return {}
+    return {number: found.rack for number, found in (yield from live()).items() if found.rack}

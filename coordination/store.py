@@ -17,6 +17,7 @@ from folkmoot.coordination.operations import (
     ConnectionLost,
     Create,
     NodeExists,
+    NoNode,
     Operation,
     SessionLost,
     StoreError,
@@ -151,13 +152,15 @@ def ask(store: Store, verb: Verb[_T], timeout: float) -> _T:
 
 def ensure(path: str) -> Verb[None]:
     """Create a persistent node and its parents where missing; a lost reply is asked for again."""
-    parts = path.strip("/").split("/")
-    for depth in range(1, len(parts) + 1):
-        while True:
-            try:
-                yield Create("/" + "/".join(parts[:depth]))
-            except NodeExists:
-                pass
-            except ConnectionLost:
-                continue
-            break
+    missing = [path]
+    while missing:
+        try:
+            yield Create(missing[-1])
+        except NodeExists:
+            pass
+        except NoNode:
+            missing.append(missing[-1].rsplit("/", 1)[0])
+            continue
+        except ConnectionLost:
+            continue
+        missing.pop()

@@ -201,6 +201,10 @@ class NotOwner(FolkmootError):
     """The partition is no longer owned by this member: another one has the fencing epoch."""
 
 
+class InstanceReplaced(FolkmootError):
+    """Another process runs with this member's instance id, and it is the younger one."""
+
+
 class NotAssigned(FolkmootError, ValueError):
     """The partition is not among those that this consumer reads."""
 

@@ -21,7 +21,9 @@ from folkmoot.consumers.events import (
     Task,
     Tick,
 )
-from folkmoot.consumers.group import GroupMember, Timing
+from folkmoot.consumers.group import GroupMember
+from folkmoot.consumers.timing import Timing
+from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.ownership import Claim, OffsetState, Owner
 from folkmoot.coordination.plans import Plan, TopicBasis, VersionedPlan
 from folkmoot.protocol.records import TopicPartition
@@ -63,7 +65,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.member = GroupMember(("t",), TIMING, Random(7))
+        self.member = GroupMember(MemberInfo(("t",), "host", HAND_OVER), TIMING, Random(7))
         self.effects: list[Effect] = []
         self.topics = {"t": TopicBasis(TOPIC_ID, 4)}
         self.members: tuple[str, ...] = (ME,)

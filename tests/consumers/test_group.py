@@ -25,7 +25,7 @@ from folkmoot.consumers.events import (
     Tick,
     VerifyOwner,
 )
-from folkmoot.consumers.group import Phase
+from folkmoot.consumers.phase import Phase
 from folkmoot.coordination.ownership import Blocked, Stale
 from folkmoot.coordination.plans import TopicBasis
 from tests.consumers.machine import (

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-import msgspec
-
-from folkmoot.coordination import members, ownership, paths, plans
+from folkmoot.coordination import members, ownership, paths, plan_format, plans
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Get, Set, Verb
 from folkmoot.coordination.ownership import (
@@ -82,7 +80,7 @@ def make_plan(store: Store, *owners: str, topic_id: str = TOPIC_ID) -> int:
         {"t": TopicBasis(topic_id, len(owners))},
         {"t": list(owners)},
     )
-    version: int = perform(store, Set(paths.plan(GROUP), msgspec.json.encode(plan), before.version))
+    version: int = perform(store, Set(paths.plan(GROUP), plan_format.encode(plan), before.version))
     return version
 
 

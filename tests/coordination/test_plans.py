@@ -1,16 +1,12 @@
 """A group's plan: one wins, nobody plans on old facts, and what is no plan is replaced."""
 
-from collections.abc import Mapping
-
-import msgspec
 import pytest
 
-from folkmoot.coordination import members, paths, plans, topics
+from folkmoot.coordination import members, paths, plan_format, plans, topics
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Delete, Set
-from folkmoot.coordination.plans import Plan, TopicBasis, VersionedPlan
+from folkmoot.coordination.plans import Facts, Plan, TopicBasis, VersionedPlan
 from folkmoot.coordination.store import Store, perform, run
-from folkmoot.coordination.topics import TopicInfo
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.steps import ENOUGH, Steps, going_on
 
@@ -24,18 +20,17 @@ def store(backend: Backend) -> Store:
     return store
 
 
-def decide(
-    current: Plan, infos: Mapping[str, MemberInfo], known: Mapping[str, TopicInfo]
-) -> Plan | None:
+def decide(current: Plan, facts: Facts) -> Plan | None:
     """All to the oldest, if anything has changed."""
     basis = {
-        name: TopicBasis(topic.topic_id, len(topic.partitions)) for name, topic in known.items()
+        name: TopicBasis(topic.topic_id, len(topic.partitions))
+        for name, topic in facts.topics.items()
     }
-    if (current.members, current.topics) == (tuple(infos), basis):
+    if (current.members, current.topics) == (tuple(facts.members), basis):
         return None
-    oldest = next(iter(infos), None)
+    oldest = next(iter(facts.members), None)
     assignment = {name: [oldest] * topic.partitions for name, topic in basis.items()}
-    return Plan(current.generation + 1, tuple(infos), basis, assignment)
+    return Plan(current.generation + 1, tuple(facts.members), basis, assignment)
 
 
 def test_before_the_first_plan_there_is_an_empty_one(store: Store) -> None:
@@ -120,7 +115,15 @@ def test_whichever_reply_is_lost_a_plan_is_there_or_due(backend: Backend, execut
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xff", b"7", b'{"generation": "x"}', msgspec.json.encode(Plan(3, (), {}, {"t": ["a"]}))],
+    [
+        b"\xff",
+        b"7",
+        b'{"protocol": 1, "generation": "x"}',
+        plan_format.encode(Plan(3, ("a",), {"t": TopicBasis("", 1)}, {"t": ["a"]})).replace(
+            b"[0]", b"[1]"
+        ),
+        b"\x28\xb5\x2f\xfd" + bytes(30),
+    ],
 )
 def test_what_is_no_plan_counts_as_none_and_is_replaced(store: Store, data: bytes) -> None:
     perform(store, Set(paths.plan("g"), data))

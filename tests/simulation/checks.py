@@ -5,7 +5,7 @@ from collections import defaultdict
 import msgspec
 
 from folkmoot.consumers.events import Assigned
-from folkmoot.coordination import paths
+from folkmoot.coordination import paths, plan_format
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Delete, Multi, Operation
 from folkmoot.coordination.ownership import OffsetState, Owner
@@ -19,7 +19,6 @@ GROUP = "g"
 
 _states = msgspec.json.Decoder(OffsetState)
 _owners = msgspec.json.Decoder(Owner)
-_plans = msgspec.json.Decoder(Plan)
 _topics = msgspec.json.Decoder(TopicInfo)
 _members = msgspec.json.Decoder(MemberInfo)
 
@@ -104,7 +103,7 @@ class Checks:
     ) -> None:
         kept = old.offset if old.topic_id in ("", new.topic_id) else None
         _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
-        plan = _plans.decode(after[paths.plan(GROUP)].data)
+        plan = plan_format.decode(after[paths.plan(GROUP)].data)
         owners = plan.assignment[partition.topic]
         planned = owners[partition.partition]
         _check(planned == new.member, f"I7: claimed without a plan for it ({planned}), {what}")
@@ -153,7 +152,7 @@ class Checks:
 
     def plan(self) -> Plan:
         node = self._world.versions[-1].get(paths.plan(GROUP))
-        return Plan() if node is None or not node.data else _plans.decode(node.data)
+        return Plan() if node is None or not node.data else plan_format.decode(node.data)
 
     def members(self) -> dict[str, MemberInfo]:
         """Who has a node now."""

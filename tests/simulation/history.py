@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from folkmoot.consumers.events import Committed, Rebalanced
-from folkmoot.consumers.group import Timing
+from folkmoot.consumers.timing import Timing
 from folkmoot.coordination import paths
 from folkmoot.coordination.memory import MemoryStore
 from folkmoot.coordination.operations import Create, Delete, Operation

@@ -280,6 +280,6 @@ def _short(operation: Operation | Write) -> str:
     if isinstance(operation, Multi):
         return "Multi(" + " ".join(_short(each) for each in operation.writes) + ")"
     name, path = type(operation).__name__, operation.path.removeprefix("/groups/g")
-    data = getattr(operation, "data", b"").decode()
+    data = getattr(operation, "data", b"").decode(errors="replace")
     version = getattr(operation, "version", "")
     return f"{name} {path} {data} {version}".rstrip()
