@@ -1,11 +1,8 @@
 """`folkmoot consume`: a topic's records, once through or as they come, decoded by their schema."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from folkmoot.console.options import add_zookeeper, at_least_one, store_of
@@ -65,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         Decoder(args.zookeeper) as decoder,
         Consumer(zookeeper=args.zookeeper, **options) as consumer,
-        _stopped_by_signals(consumer) as was_stopped,
+        consumer.leave_on_signals() as was_stopped,
     ):
         write = writer(args.output, decoder)
         if not args.group:
@@ -131,7 +128,7 @@ class _Reading:
                 consumer.seek(partition, self._start)
 
     def polls(
-        self, consumer: "Consumer", was_stopped: Callable[[], bool]
+        self, consumer: "Consumer", was_stopped: Callable[[], object]
     ) -> Iterator[list["Record"]]:
         """Records as they come, until enough are there, or the end is, unless that is followed."""
         while not was_stopped() and self._left != 0:
@@ -179,21 +176,3 @@ class _Reading:
                 for each in partitions
             )
         )
-
-
-@contextmanager
-def _stopped_by_signals(consumer: "Consumer") -> Iterator[Callable[[], bool]]:
-    """SIGTERM and the first Ctrl-C end the reading in order; a second Ctrl-C at once."""
-    got: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        got.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        consumer.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: bool(got)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -12,7 +13,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -22,9 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from folkmoot.consumers.columns import TURN
 from folkmoot.consumers.consumer import CLOSE_TIMEOUT, Consumer
 from folkmoot.consumers.events import Rebalanced
+from folkmoot.consumers.health import Health
 from folkmoot.consumers.member import Member
 from folkmoot.consumers.offering import OfferingConsumer
 from folkmoot.consumers.places import Place
+from folkmoot.consumers.signals import stopped_by_signals
+from folkmoot.consumers.subscription import Starts
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.consumers.worker import Worker
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
@@ -40,6 +44,9 @@ RECORDS_IN_A_ROW: Final = 1000
 
 log = logging.getLogger(__name__)
 
+OnAssign = Callable[
+    ["AsyncConsumer", list[TopicPartition]], Awaitable[Starts | None] | Starts | None
+]
 OnPartitions = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None]
 OnRebalance = Callable[["AsyncConsumer", Rebalanced], Awaitable[None] | None]
 
@@ -74,7 +81,7 @@ class AsyncConsumer:
     def __init__(
         self,
         *,
-        on_assign: OnPartitions | None = None,
+        on_assign: OnAssign | None = None,
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
         on_rebalance: OnRebalance | None = None,
@@ -96,8 +103,8 @@ class AsyncConsumer:
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
     def _on_loop(
-        self, callback: Callable[["AsyncConsumer", Any], Awaitable[None] | None] | None
-    ) -> Callable[[Consumer, Any], None] | None:
+        self, callback: Callable[["AsyncConsumer", Any], Any] | None
+    ) -> Callable[[Consumer, Any], Any] | None:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
         if callback is None:
             return None
@@ -287,9 +294,19 @@ class AsyncConsumer:
         """The partitions that this consumer reads now."""
         return self._core.assignment()
 
-    def epoch(self, partition: TopicPartition) -> int:
-        """The fencing token of our claim on a partition: it grows with every owner. Raises NotOwner."""
-        return self._core.epoch(partition)
+    def fencing_token(self, partition: TopicPartition) -> int:
+        """The epoch of our claim on a partition: it grows with every owner. Raises NotOwner."""
+        return self._core.fencing_token(partition)
+
+    def health(self) -> Health:
+        """How it stands; never waits."""
+        return self._core.health()
+
+    def leave_on_signals(
+        self, *signals: signal.Signals
+    ) -> AbstractContextManager[Callable[[], signal.Signals | None]]:
+        """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer."""
+        return stopped_by_signals(self.stop, signals)
 
     @property
     def member(self) -> Member | None:

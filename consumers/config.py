@@ -12,6 +12,9 @@ from folkmoot.coordination.store import Connect
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
 
+LEAST_PROCESSING_TIME = 2.0
+"""While it waits for records a consumer shows itself every second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig:
@@ -113,7 +116,8 @@ class ConsumerConfig:
             )
         if not self.grace >= 0:
             raise ConfigError(f"grace must not be negative: {self.grace!r}")
-        if self.max_processing_time is not None and not self.max_processing_time > 0:
+        limit = self.max_processing_time
+        if limit is not None and not limit >= LEAST_PROCESSING_TIME:
             raise ConfigError(
-                f"max_processing_time must be greater than 0, or None: {self.max_processing_time!r}"
+                f"max_processing_time must be at least {LEAST_PROCESSING_TIME:g}, or None: {limit!r}"
             )

@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +15,10 @@ from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.consumers.lending import Lent
 from folkmoot.consumers.member import Member
-from folkmoot.consumers.places import Place, first_offsets, go_to
+from folkmoot.consumers.membership import GroupPlace
+from folkmoot.consumers.offsets import OffsetControl
 from folkmoot.consumers.positions import Positions
-from folkmoot.consumers.subscription import Callbacks, Subscription, settings_of
+from folkmoot.consumers.subscription import Callbacks, Starts, Subscription, settings_of
 from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.connector import connector
 from folkmoot.network.client import Connections
@@ -27,7 +27,6 @@ from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
     ConfigError,
-    NotOwner,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.options import build
@@ -38,11 +37,12 @@ LENT_RECORDS = 10_000
 
 log = logging.getLogger(__name__)
 
+OnAssign = Callable[["Consumer", list[TopicPartition]], Starts | None]
 OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
 OnRebalance = Callable[["Consumer", Rebalanced], None]
 
 
-class Consumer(ColumnReading):
+class Consumer(ColumnReading, OffsetControl, GroupPlace):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -56,10 +56,10 @@ class Consumer(ColumnReading):
     partition is given up, and on close. Leaving the `with` block by an exception commits nothing
     that was not processed.
 
-    `on_assign` runs before the first record is fetched: it may `seek`. `on_revoke` runs while the
-    partition is still ours: it may `commit`; also on close. `on_lost` runs when it no longer is. They
-    run in the thread that polls, between two records, and may not poll or close themselves; what
-    they raise comes out of `poll` or the iteration.
+    `on_assign` runs before the first record is fetched: it may `seek`, or return where to go on, per
+    partition. `on_revoke` runs while the partition is still ours: it may `commit`; also on close.
+    `on_lost` runs when it no longer is. They run in the thread that polls, between two records, and
+    may not poll or close themselves; what they raise comes out of `poll` or the iteration.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted) is raised once, and stops that partition until a `seek`; the others go on.
@@ -71,7 +71,7 @@ class Consumer(ColumnReading):
     def __init__(
         self,
         *,
-        on_assign: OnPartitions | None = None,
+        on_assign: OnAssign | None = None,
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
         on_rebalance: OnRebalance | None = None,
@@ -106,7 +106,7 @@ class Consumer(ColumnReading):
         self._check_thread()
         if self._directory.is_open:
             return self
-        if self.config.group is None or not self.config.topics:
+        if not (self.config.topics or self.config.pattern):
             self._directory.open()
         else:
             subscription = Subscription(
@@ -225,93 +225,6 @@ class Consumer(ColumnReading):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return frozenset(self._fetcher.partitions())
-
-    def epoch(self, partition: TopicPartition) -> int:
-        """The fencing token of our claim on a partition: it grows with every owner. Raises NotOwner."""
-        owned = {} if self._subscription is None else self._subscription.epochs
-        if partition not in owned:
-            raise NotOwner(f"{partition} is not owned by this consumer")
-        return owned[partition]
-
-    @property
-    def member(self) -> Member | None:
-        """This consumer's place in its group; None without one."""
-        return None if self._subscription is None else self._subscription.member
-
-    # -- offsets ----------------------------------------------------------------------------------
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
-    ) -> None:
-        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
-
-        Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
-        if ZooKeeper did not answer in time (then the commit may still come to pass).
-        """
-        self._check_usable()
-        if self._subscription is None:
-            raise ConfigError("there is no group to commit to: give group=… and topics=…")
-        if offsets is None:
-            if not self._calling_back:  # else what is processed is known: nothing is under way
-                self._settle()
-                self._positions.process_all()
-            offsets = self._positions.uncommitted(self._subscription.epochs)
-        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
-        for partition, offset in wanted.items():
-            if offset < 0:
-                raise ConfigError(f"offset {offset} of {partition} cannot be committed: it is < 0")
-        if wanted:
-            self._subscription.commit(wanted, timeout)
-
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
-        self._check_usable()
-        if self.config.group is None:
-            raise ConfigError("without a group nothing is committed: give group=…")
-        return self._directory.committed(self.config.group, TopicPartition(*partition))
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
-        self._check_usable()
-        lent = self._lent
-        if lent is not None and lent.view.topic_partition == partition:
-            if (offset := lent.next_offset) is not None:
-                return offset
-        return self._fetcher.position(partition)
-
-    def end_offset(self, partition: TopicPartition) -> int | None:
-        """The partition's end as the last fetch saw it; None before the first. Raises NotAssigned."""
-        self._check_usable()
-        end = self._fetcher.end(partition)
-        return None if end < 0 else end
-
-    def seek(self, partition: TopicPartition, place: Place) -> None:
-        """Go on at an offset, at "beginning" or "end", or at a time. Raises NotAssigned, ConfigError."""
-        self._check_usable()
-        self._take_back()
-        go_to(self._fetcher, partition, place)
-        self._positions.forget(partition)
-
-    def offsets_for_time(
-        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
-        self._check_usable()
-        return first_offsets(self.config, self._directory.brokers, times, timeout)
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
-        self._pause(partitions, True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause`. Raises NotAssigned."""
-        self._pause(partitions, False)
-
-    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        self._check_usable()
-        self._take_back()
-        for partition in partitions:
-            self._fetcher.pause(TopicPartition(*partition), paused)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""

@@ -63,7 +63,6 @@ from folkmoot.coordination import members
 from folkmoot.coordination.members import MemberInfo, Superseded
 from folkmoot.coordination.operations import TooLarge
 from folkmoot.coordination.ownership import Blocked, Claim, Stale
-from folkmoot.coordination.plan_format import PROTOCOL
 from folkmoot.coordination.plans import VersionedPlan
 from folkmoot.protocol.records import TopicPartition
 
@@ -87,7 +86,7 @@ class GroupMember:
         self._reads = Reads(self._effects)
         self.holdings = Holdings(self._effects)
         self.claims = Claims(self._effects, timing.patience, timing.steal_margin)
-        self.planning = Planning(info, timing, random, min(info.protocol, PROTOCOL))
+        self.planning = Planning(info, timing, random)
         self.liveness = Liveness(timing, max_processing_time, info.hand_over)
         self._timing = timing
         self._random = random

@@ -44,6 +44,8 @@ class Holdings:
 
     def __init__(self, effects: list[Effect]) -> None:
         self.fenced_commits = 0
+        self.lost = 0
+        """Partitions that went without being given up."""
         self._effects = effects
         self._held: dict[TopicPartition, _Held] = {}
         self._asked: list[Commit] = []
@@ -189,4 +191,5 @@ class Holdings:
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
         if not self._held.pop(partition).drained:
+            self.lost += 1
             self._effects.append(Lost(partition, reason))

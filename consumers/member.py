@@ -6,18 +6,19 @@ notices and the consumer's own bell. Verbs run side by side, each waiting for it
 hundred claims cost about as many round trips as one.
 
 A lost session is replaced by a new one under a new nonce; answers that belong to the old one are
-thrown away. While there is none the consumer is answered all the same: nothing is held then. An
-unforeseen error ends the thread and is raised to the consumer at its next call.
+thrown away. While there is none the consumer is answered all the same: nothing is held then, and
+the next session is opened on a thread of its own. An unforeseen error ends the group thread and is
+raised to the consumer at its next call.
 """
 
 import logging
 import math
 import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -31,12 +32,15 @@ from folkmoot.consumers.events import (
     Finished,
     Leaving,
     Notice,
+    Polled,
     SessionLost,
     Started,
     Task,
     Tick,
 )
 from folkmoot.consumers.group import GroupMember
+from folkmoot.consumers.liveness import Presence
+from folkmoot.consumers.opener import Opener
 from folkmoot.consumers.phase import Phase
 from folkmoot.consumers.timing import Timing
 from folkmoot.consumers.verbs import MemberSettings, Verbs
@@ -70,6 +74,15 @@ class _Ring(msgspec.Struct, frozen=True):
     event: Event
 
 
+class _Connected(msgspec.Struct, frozen=True):
+    """An attempt to open a session ended."""
+
+    found: Any  # Store | Exception
+
+
+_Message = Event | _Answer | _Ring | _Connected
+
+
 class Member:
     """A running member. `start` once, `stop` once; the other methods belong to the consumer's thread.
 
@@ -89,11 +102,12 @@ class Member:
         self.notices: deque[Notice] = deque()
         self.error: BaseException | None = None
         self._connect = connect
+        self._opener = Opener(connect, lambda found: self._post(_Connected(found)))
         self._wake = wake
         self._clock = clock
         self._random = random or Random(secrets.randbits(128))
         self._bell = Bell()
-        self._inbox: deque[Event | _Answer | _Ring] = deque()
+        self._inbox: deque[_Message] = deque()
         self._group = GroupMember(
             settings.info(), Timing(), self._random, settings.max_processing_time
         )
@@ -103,9 +117,14 @@ class Member:
         self._store: Store | None = None
         self._connect_at = 0.0
         self._acknowledged = 0.0
+        self._connecting = False
         self._stopping = False
-        self._remind_at = self._reminded = math.inf  # written by the consumer's thread, and by ours
-        self._thread = threading.Thread(target=self._main, name="folkmoot-group", daemon=True)
+        self._remind_at = math.inf  # written by the consumer's thread
+        self._reminded = [math.inf, math.inf]
+        self.polled_at: float | None = None
+        """When the application last asked for records, by our clock."""
+        self._told_polled_at: float | None = None
+        self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
     # -- the consumer's side ----------------------------------------------------------------------
 
@@ -116,8 +135,15 @@ class Member:
 
     def open(self) -> None:
         """What `start` does besides starting the thread. Raises ZooKeeperUnreachable."""
+        self.polled(self._clock())
         self._open(self._connect(self.settings.session_timeout))
         self._feed(self._started())
+
+    def polled(self, now: float) -> None:
+        """The application asks for records. Cheap: the group thread looks when it has to know."""
+        self.polled_at = now
+        if self.presence is not Presence.THERE:
+            self._bell.ring()
 
     def commit(
         self,
@@ -161,8 +187,22 @@ class Member:
         return self._group.name
 
     @property
+    def phase(self) -> Phase:
+        return self._group.phase
+
+    @property
+    def presence(self) -> Presence:
+        """Whether the application asks for records often enough."""
+        return self._group.liveness.presence
+
+    @property
+    def is_fenced(self) -> bool:
+        """ZooKeeper has been silent for so long that nothing is held."""
+        return self._group.liveness.fenced
+
+    @property
     def has_left(self) -> bool:
-        """Nothing more will happen: the last notice was Left."""
+        """Nothing more will happen: the last notice was Left, or Replaced."""
         return self._group.phase is Phase.LEFT
 
     @property
@@ -176,13 +216,18 @@ class Member:
         return self._group.holdings.fenced_commits
 
     @property
+    def lost_partitions(self) -> int:
+        """How many partitions went without being given up."""
+        return self._group.holdings.lost
+
+    @property
     def store(self) -> Store | None:
         """The session of the moment, for reading what has no owner."""
         return self._store
 
     # -- the group thread -------------------------------------------------------------------------
 
-    def _post(self, message: Event | _Answer | _Ring) -> None:
+    def _post(self, message: _Message) -> None:
         self._inbox.append(message)
         self._bell.ring()
 
@@ -200,24 +245,41 @@ class Member:
         finally:
             if self._store is not None:
                 self._store.close()
+            self._opener.close()
+            for message in tuple(self._inbox):
+                if isinstance(message, _Connected) and not isinstance(message.found, Exception):
+                    message.found.close()
             self._wake()
 
     def _remind(self) -> float:
-        """Wake the consumer if the time has come; → when it will, if it has not."""
-        at = self._remind_at
-        if at != self._reminded and at <= self._clock():
-            self._reminded = at
-            self._wake()
-        return math.inf if at == self._reminded else at
+        """Wake the consumer if the time has come; → when it will, if it has not.
+
+        Also when half the time has passed that the application may stay away: an iteration that goes
+        on by itself is cut, and shows itself with the next record.
+        """
+        half = (self.settings.max_processing_time or math.inf) / 2
+        due = math.inf
+        for kind, at in enumerate((self._remind_at, (self.polled_at or 0.0) + half)):
+            if at != self._reminded[kind] and at <= self._clock():
+                self._reminded[kind] = at
+                self._wake()
+            elif at != self._reminded[kind]:
+                due = min(due, at)
+        return due
 
     def deadline(self) -> float | None:
         """When the next turn is due, if nothing happens before."""
-        return self._connect_at if self._store is None else self._group.deadline()
+        if self._store is not None:
+            return self._group.deadline()
+        return None if self._connecting else self._connect_at
 
     def turn(self) -> None:
         """Take in all that has happened, and act."""
         self._check_session()
         self._check_acknowledged()
+        if self.polled_at is not None and self.polled_at != self._told_polled_at:
+            self._told_polled_at = self.polled_at
+            self._feed(Polled(self.polled_at))
         for _ in range(len(self._inbox)):
             message = self._inbox.popleft()
             self._check_acknowledged()
@@ -225,6 +287,8 @@ class Member:
                 case _Answer():
                     if message.session == self._session:
                         self._advance(message.task, message.verb, message.outcome)
+                case _Connected():
+                    self._connected(message)
                 case _Ring():
                     if message.session == self._session:
                         self._feed(message.event)
@@ -259,6 +323,8 @@ class Member:
             else:
                 operation = verb.send(outcome.result)
         except StopIteration as stop:
+            if isinstance(stop.value, operations.TooLarge):
+                log.error("group %s keeps its plan: %s", self.settings.group, stop.value)
             self._feed(Finished(task, stop.value))
         except operations.SessionLost:
             pass  # the session's own state says so, too
@@ -286,13 +352,21 @@ class Member:
                 return
             log.warning("group %s: the ZooKeeper session was lost", self.settings.group)
             self._end_session()
-        if self._store is None and self._clock() >= self._connect_at:
-            try:
-                self._open(self._connect(self.settings.session_timeout))
-                self._feed(self._started())
-            except ZooKeeperUnreachable as error:
-                log.warning("group %s: %s", self.settings.group, error)
-                self._connect_at = self._clock() + RECONNECT_PAUSE
+        if self._store is None and not self._connecting and self._clock() >= self._connect_at:
+            self._connecting = True
+            running = self._thread.ident is not None
+            self._opener.begin(self.settings.session_timeout, aside=running)
+
+    def _connected(self, message: "_Connected") -> None:
+        self._connecting = False
+        if isinstance(message.found, ZooKeeperUnreachable):
+            log.warning("group %s: %s", self.settings.group, message.found)
+            self._connect_at = self._clock() + RECONNECT_PAUSE
+        elif isinstance(message.found, Exception):
+            raise message.found
+        else:
+            self._open(message.found)
+            self._feed(self._started())
 
     def _end_session(self) -> None:
         """Nothing of this session counts any more; the next turn opens another."""

@@ -31,7 +31,7 @@ _MOST_WAITS: Final = 5
 class Planning:
     """What one incarnation of a member knows of its group, and the plan that follows from it."""
 
-    def __init__(self, info: MemberInfo, timing: Timing, random: Random, understands: int) -> None:
+    def __init__(self, info: MemberInfo, timing: Timing, random: Random) -> None:
         self.plan = NO_PLAN
         self.seats: Mapping[str, str] | None = None
         """Who sits where, oldest first; None before it was read."""
@@ -40,7 +40,6 @@ class Planning:
         self._info = info
         self._timing = timing
         self._random = random
-        self._understands = understands
         self._empty: dict[str, float] = {}  # since when a seat that is kept has been seen empty
         self._changes = 0
         self._busy = False
@@ -141,7 +140,7 @@ class Planning:
         assert self.seats is not None
         if about_us:
             return 0
-        if plan.protocol > self._understands:
+        if plan.protocol > self._info.protocol:
             return len(self.seats)
         names = list(self.seats.values())
         return names.index(name) if name in names else 0

@@ -8,24 +8,38 @@ commits overtake, since a callback may be waiting for one.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from folkmoot.consumers.assignors.agreement import assignors_of
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Rebalanced, Revoking
+from folkmoot.consumers.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Rebalanced,
+    Replaced,
+    Revoking,
+)
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.consumers.member import Member, MemberSettings
+from folkmoot.consumers.places import Place, go_to
 from folkmoot.consumers.positions import Positions
 from folkmoot.coordination.bell import Bell
-from folkmoot.protocol.errors import NotOwner, RequestTimeout
+from folkmoot.protocol.errors import InstanceReplaced, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
 _LOOK = 0.5
 
+Starts = Mapping[TopicPartition, Place | None]
+"""Where to go on, per partition; None: at the committed offset, as without an answer."""
+OnAssign = Callable[[list[TopicPartition]], Starts | None]
 OnPartitions = Callable[[list[TopicPartition]], None]
 
 
@@ -33,13 +47,13 @@ OnPartitions = Callable[[list[TopicPartition]], None]
 class Callbacks:
     """What the application wants to be told, in the polling thread."""
 
-    on_assign: OnPartitions
+    on_assign: OnAssign
     on_revoke: OnPartitions
     on_lost: OnPartitions
     on_rebalance: Callable[[Rebalanced], None]
 
     @classmethod
-    def of(cls, consumer: Any, *given: Callable[[Any, Any], None] | None) -> Self:
+    def of(cls, consumer: Any, *given: Callable[[Any, Any], Any] | None) -> Self:
         """The application's callbacks in the order of the fields, with `consumer` as first argument."""
         bound = [_ignore if each is None else partial(each, consumer) for each in given]
         return cls(on_assign=bound[0], on_revoke=bound[1], on_lost=bound[2], on_rebalance=bound[3])
@@ -83,6 +97,8 @@ class Subscription:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
         self.left = False
+        self.replaced = False
+        """Another process has our instance id: every call raises it from then on."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
@@ -95,7 +111,11 @@ class Subscription:
         self._plan_commit()
 
     def serve(self) -> None:
-        """Act on what the group thread said since the last time, and commit when it is due."""
+        """Act on what the group thread said since the last time, and commit when it is due.
+
+        Raises what callbacks raise, what ended the group thread, InstanceReplaced.
+        """
+        self.member.polled(time.monotonic())
         self._pump()
         while self._notices:
             notice = self._notices.popleft()
@@ -110,6 +130,13 @@ class Subscription:
                     self._callbacks.on_rebalance(notice)
                 case Left():
                     self.left = True
+                case Replaced():
+                    self.replaced = True
+        if self.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
             offsets = self._positions.uncommitted(self.epochs)
@@ -125,6 +152,7 @@ class Subscription:
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
         """Commit and wait. Raises NotOwner, RequestTimeout."""
+        self.member.polled(time.monotonic())
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
         refused = offsets.keys() - ours.keys()
         if ours:
@@ -162,7 +190,7 @@ class Subscription:
         """
         self.member.begin_to_leave()
         error: Exception | None = None
-        while not self.left and self.member.error is None:
+        while not self.left and not self.replaced and self.member.error is None:
             try:
                 self.serve()
             except Exception as raised:
@@ -205,11 +233,20 @@ class Subscription:
             self._positions.forget(notice.partition)  # what was true in an earlier time of ours
             self.epochs[notice.partition] = notice.epoch
             self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
-        self._callbacks.on_assign([notice.partition for notice in notices])
+        starts = self._callbacks.on_assign([notice.partition for notice in notices])
+        for partition, place in (starts or {}).items():
+            if place is not None:
+                go_to(self._fetcher, TopicPartition(*partition), place)
+                self._positions.forget(TopicPartition(*partition))
 
     def _revoking(self, notices: list[Revoking]) -> None:
-        """The application finishes; what it has processed by then is committed with the release."""
-        partitions = [each.partition for each in notices if each.partition in self.epochs]
+        """The application finishes; what it has processed by then is committed with the release.
+
+        Not with what was lost while it stayed away: that it is told next, and it owns nothing of it.
+        """
+        gone = {each.partition for each in self._notices if isinstance(each, Lost)}
+        named = [each.partition for each in notices]
+        partitions = [each for each in named if each in self.epochs and each not in gone]
         finished = False
         try:
             if partitions:

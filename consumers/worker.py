@@ -5,7 +5,7 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
 from math import inf
@@ -143,8 +143,8 @@ class Worker:
         """Whether what is under way had better end: there is more to do, or nobody waits for it."""
         return bool(self._jobs) or (self._under_way is not None and self._under_way.is_unwanted)
 
-    def call_back(self, function: Callable[[], Awaitable[None] | None]) -> None:
-        """Have the loop call `function`, and wait for it. Raises what it raises."""
+    def call_back(self, function: Callable[[], Any]) -> Any:
+        """Have the loop call `function`, await what can be awaited; → its result. Raises its error."""
         assert self._loop is not None
         call = _CallBack(function, self)
         self._on_loop(call.begin)
@@ -157,6 +157,7 @@ class Worker:
                 raise RequestTimeout("a callback did not end before the consumer had to be closed")
         if call.error is not None:
             raise call.error
+        return call.result
 
     def notice(self) -> None:
         """A callback has ended."""
@@ -211,8 +212,9 @@ class Worker:
 class _CallBack:
     """Something that the loop is to call, or to await, as a task of its own."""
 
-    def __init__(self, function: Callable[[], Awaitable[None] | None], worker: Worker) -> None:
+    def __init__(self, function: Callable[[], Any], worker: Worker) -> None:
         self.error: BaseException | None = None
+        self.result: Any = None
         self._function = function
         self._worker = worker
         self._task: asyncio.Task[None] | None = None
@@ -232,8 +234,7 @@ class _CallBack:
     async def _run(self) -> None:
         _calling_back.set(self._worker)  # for this task, and for those that it makes
         outcome = self._function()
-        if isawaitable(outcome):
-            await outcome
+        self.result = await outcome if isawaitable(outcome) else outcome
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():

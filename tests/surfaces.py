@@ -17,7 +17,17 @@ SLOW_CALLBACK = 100.0  # synchronous clients block it; that the others do not ha
 
 # What needs no `await` with either client.
 PLAIN = {
-    *("config", "stop", "metrics", "unacknowledged", "assignment", "epoch", "member"),
+    *(
+        "config",
+        "stop",
+        "metrics",
+        "unacknowledged",
+        "assignment",
+        "fencing_token",
+        "health",
+        "leave_on_signals",
+        "member",
+    ),
     *("batches", "arrow"),
 }
 

@@ -163,7 +163,7 @@ def test_commits_positions_and_epochs_in_a_group(client: Client, bench: Bench) -
                 await consumer.commit({TopicPartition("another", 0): 1})
             with pytest.raises(ConfigError):
                 await consumer.commit({first: -1})
-            assert consumer.epoch(first) > 0
+            assert consumer.fencing_token(first) > 0
             assert consumer.member is not None
             async for record in consumer:
                 if record.offset == 6:

@@ -252,7 +252,7 @@ def test_what_belongs_to_a_group_is_refused_without_one(bench: Bench) -> None:
         with pytest.raises(ConfigError, match="group"):
             consumer.committed(bench.partition(0))
         with pytest.raises(NotOwner):
-            consumer.epoch(bench.partition(0))
+            consumer.fencing_token(bench.partition(0))
         assert consumer.member is None
 
 

@@ -153,9 +153,9 @@ def test_a_partition_has_an_epoch_that_grows_with_every_owner(bench: Bench) -> N
     for _ in range(2):
         with bench.member() as consumer:
             until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
-            epochs.append(consumer.epoch(bench.partition(0)))
+            epochs.append(consumer.fencing_token(bench.partition(0)))
             with pytest.raises(NotOwner):
-                consumer.epoch(TopicPartition("another", 0))
+                consumer.fencing_token(TopicPartition("another", 0))
     assert epochs[0] < epochs[1]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from random import Random
+from threading import Event
 from typing import TypeVar
 
 import pytest
@@ -167,3 +168,57 @@ def test_what_cannot_be_gone_on_with_ends_the_thread_and_is_kept_for_the_consume
     assert second.store is not None
     assert eventually(lambda: second.store is None or second.store.state is SessionState.LOST)
     second.stop(5.0)
+
+
+# -- the thread ---------------------------------------------------------------------------------------
+
+
+class SlowServers:
+    """Connects at once the first time, and then when it is told to."""
+
+    def __init__(self) -> None:
+        self.zookeeper = MemoryZooKeeper()
+        run(self.zookeeper.connect(), topics.create("t", 2, [1]))
+        self.sessions: list[MemoryStore] = []
+        self.asked = Event()
+        self.answer = Event()
+
+    def connect(self, session_timeout: float) -> Store:
+        if self.sessions:
+            self.asked.set()
+            assert self.answer.wait(20.0)
+        self.sessions.append(self.zookeeper.connect(session_timeout))
+        return self.sessions[-1]
+
+
+def test_while_a_session_is_being_opened_the_consumer_is_answered_and_can_leave() -> None:
+    servers = SlowServers()
+    member = Member(SETTINGS, servers.connect, lambda: None)
+    member.start()
+    eventually(lambda: member.name is not None, 10.0)
+    servers.zookeeper.expire(servers.sessions[0])
+    assert servers.asked.wait(10.0)
+    member.commit(1, {T0: 5}, {T0: 1})
+    refused = Committed(1, {}, frozenset({T0}))
+    eventually(lambda: refused in member.notices, 10.0)
+    member.begin_to_leave()
+    eventually(lambda: member.has_left, 10.0)
+    member.stop(5.0)
+    servers.answer.set()
+    eventually(lambda: len(servers.sessions) == 2, 10.0)
+    eventually(lambda: servers.sessions[1].state is SessionState.LOST, 10.0)
+
+
+def test_a_session_that_took_long_to_open_is_joined_in() -> None:
+    servers = SlowServers()
+    member = Member(SETTINGS, servers.connect, lambda: None)
+    member.start()
+    try:
+        eventually(lambda: member.name is not None, 10.0)
+        before = member.name
+        servers.zookeeper.expire(servers.sessions[0])
+        assert servers.asked.wait(10.0)
+        servers.answer.set()
+        eventually(lambda: member.name not in (None, before), 10.0)
+    finally:
+        member.stop(5.0)

@@ -1,13 +1,16 @@
 """Members of a group: a node each, an age each, and nobody who is none."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from folkmoot.coordination import members, paths
-from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.members import MemberInfo, Superseded
 from folkmoot.coordination.operations import Create, Delete, Set
 from folkmoot.coordination.store import Store, perform, run
 from tests.contracts.backends import Backend, wait_for_rings
-from tests.coordination.steps import going_on, step
+from tests.coordination.steps import ENOUGH, Steps, going_on, step
 
 INFO = MemberInfo(("t", "u"), "host", 2.5)
 
@@ -86,3 +89,64 @@ def test_a_member_that_says_nothing_legible_wants_nothing(store: Store, data: by
     found = run(store, members.info("g", name))
     assert found is not None
     assert found.topics == ()
+
+
+# -- seats --------------------------------------------------------------------------------------------
+
+
+def sit(store: Store, nonce: str, last: str | None = None) -> str | Superseded:
+    return run(store, members.take_seat("g", "w1", nonce, INFO, last))
+
+
+def test_the_youngest_of_those_who_sat_in_a_seat_has_it_and_the_others_are_removed(
+    store: Store,
+) -> None:
+    another = join(store, "w1")  # a dynamic member whose name begins alike
+    first = sit(store, "n1")
+    second = sit(store, "n2")
+    assert (members.seat(str(first)), members.seat(str(second))) == ("w1=", "w1=")
+    assert members.seat(another) == another
+    assert run(store, members.names("g")) == (another, second)
+    assert members.seats((another, str(first), str(second))) == {another: another, "w1=": second}
+
+
+def test_who_was_superseded_does_not_take_the_seat_back(store: Store) -> None:
+    first = sit(store, "n1")
+    second = sit(store, "n2")
+    assert sit(store, "n3", str(first)) == Superseded()
+    assert run(store, members.names("g")) == (second,)
+
+
+def test_who_only_lost_its_session_takes_its_seat_again(store: Store) -> None:
+    first = sit(store, "n1")
+    again = sit(store, "n2", str(first))
+    assert run(store, members.names("g")) == (again,)
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_whichever_reply_is_lost_one_sits_in_the_seat(backend: Backend, executed: bool) -> None:
+    store = backend.open()
+    for lost in range(ENOUGH):
+        group, steps = f"group-{lost}", Steps(store)
+        run(store, members.take_seat(group, "w1", "n1", INFO, None))
+        taking = members.take_seat(group, "w1", "n2", INFO, None)
+        name = steps.run(taking, lost, executed=executed)
+        assert run(store, members.names(group)) == (name,)
+        if steps.taken <= lost:
+            return
+    pytest.fail("it does not end")
+
+
+def test_a_wish_differs_with_all_that_a_plan_depends_on() -> None:
+    changed: list[dict[str, Any]] = [
+        {"topics": ("t",)},
+        {"pattern": "x.*"},
+        {"protocol": 2},
+        {"assignors": ("range",)},
+        {"weight": 2},
+        {"rack": "r"},
+        {"grace": 1.0},
+    ]
+    wishes = [msgspec.structs.replace(INFO, **each).wish() for each in changed]
+    assert len({INFO.wish(), *wishes}) == 1 + len(changed)
+    assert msgspec.structs.replace(INFO, host="elsewhere", hand_over=9.0).wish() == INFO.wish()

@@ -1,0 +1,196 @@
+"""A consumer's place in its group: static members, watchdog, health, signals, starts of its own."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.health import State
+from folkmoot.consumers.places import Place
+from folkmoot.coordination.store import SessionState
+from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.parts import PARTITIONS, Bench, take, until
+from tests.waiting import eventually
+
+
+def whole(consumer: Consumer) -> Callable[[], bool]:
+    return lambda: len(consumer.assignment()) == PARTITIONS
+
+
+# -- topics by pattern --------------------------------------------------------------------------------
+
+
+def test_a_pattern_reads_the_topics_that_match(bench: Bench) -> None:
+    bench.send(range(3))
+    with bench.member(topics=[], pattern=f"{bench.topic[:-1]}.") as consumer:
+        assert take(consumer, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pattern": "("}, "no regular expression"),
+        ({"instance_id": "a b"}, "instance id"),
+        ({"assignors": "range"}, "must be a list"),
+        ({"assignors": ["best"]}, "use one of"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 1.5}, "weight"),
+        ({"grace": -1.0}, "grace"),
+        ({"max_processing_time": 1.0}, "max_processing_time"),
+        ({"group": None, "topics": [], "pattern": "a.*"}, "group"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    settings: dict[str, Any] = {"zookeeper": "h:1", "group": "g", "topics": ["t"]}
+    with pytest.raises((ConfigError, InvalidName), match=said):
+        Consumer(**settings | options)
+
+
+# -- static members -----------------------------------------------------------------------------------
+
+
+def test_a_restart_of_a_static_member_makes_no_plan_and_goes_on_where_it_was(bench: Bench) -> None:
+    bench.send(range(10))
+    with bench.member(instance_id="w1") as consumer:
+        assert take(consumer, 4) == [0, 1, 2, 3]
+        generation = consumer.health().generation
+    with bench.member(instance_id="w1") as consumer:
+        assert take(consumer, 6) == [4, 5, 6, 7, 8, 9]
+        assert consumer.health().generation == generation
+
+
+def test_a_second_process_with_an_instance_id_ends_the_first(bench: Bench) -> None:
+    with bench.member(instance_id="w1") as first:
+        until(first, whole(first))
+        with bench.member(instance_id="w1") as second:
+            until(second, whole(second))
+            with pytest.raises(InstanceReplaced, match="w1"):
+                until(first, lambda: False)
+            assert first.health().state is State.FAILED
+            assert not first.assignment()
+            with pytest.raises(InstanceReplaced):
+                first.poll(0.0)
+            first.close()
+            until(second, whole(second))
+
+
+# -- the watchdog and health --------------------------------------------------------------------------
+
+
+def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
+    bench: Bench,
+) -> None:
+    lost: list[TopicPartition] = []
+    bench.send(range(5))
+    with bench.member(
+        max_processing_time=2.0,
+        hand_over=0.2,
+        on_lost=lambda _, partitions: lost.extend(partitions),
+    ) as consumer:
+        assert take(consumer, 5) == [0, 1, 2, 3, 4]
+        until(consumer, whole(consumer))
+        with bench.member() as other:
+            eventually(lambda: consumer.health().state is State.STALLED, 10.0)
+            until(other, whole(other))
+            assert not consumer.health().is_well
+        until(consumer, whole(consumer))
+        assert sorted(set(lost)) == [bench.partition(number) for number in range(PARTITIONS)]
+        assert consumer.health().state is State.MEMBER
+        assert consumer.health().lost_partitions >= PARTITIONS
+
+
+def test_iterating_over_one_batch_for_long_is_not_staying_away(bench: Bench) -> None:
+    """Each record asked for counts, though nothing is fetched meanwhile."""
+    bench.send(range(8))
+    with bench.member(max_processing_time=2.0, hand_over=0.1) as consumer:
+        for seen, _ in enumerate(consumer, 1):
+            time.sleep(0.35)  # the work
+            assert consumer.health().state is State.MEMBER
+            if seen == 8:
+                break
+        assert consumer.health().lost_partitions == 0
+
+
+def test_health_tells_from_any_thread_how_a_consumer_stands(bench: Bench) -> None:
+    bench.send(range(10))
+    consumer = bench.member(max_poll_records=4)
+    assert consumer.health().state is State.ALONE
+    with consumer:
+        assert take(consumer, 4) == [0, 1, 2, 3]
+        until(consumer, whole(consumer))
+        found = []
+        thread = threading.Thread(target=lambda: found.append(consumer.health()))
+        thread.start()
+        thread.join()
+        (health,) = found
+        assert (health.state, health.session) == (State.MEMBER, SessionState.CONNECTED)
+        assert health.is_well
+        assert health.assignment == consumer.assignment()
+        assert health.lag[bench.partition(0)] == 10 - (consumer.position(bench.partition(0)) or 0)
+        assert health.last_poll_age is not None
+        assert 0 <= health.last_poll_age < 5.0
+        assert (health.fenced_commits, health.lost_partitions) == (0, 0)
+        assert health.member is not None
+    assert consumer.health().state is State.CLOSED
+
+
+def test_a_consumer_without_a_group_is_well_alone(bench: Bench) -> None:
+    bench.send(range(3))
+    consumer = bench.reader()
+    try:
+        take(consumer, 3)
+        health = consumer.health()
+        assert (health.state, health.member, health.session) == (State.ALONE, None, None)
+        assert health.lag == {bench.partition(0): 0}
+    finally:
+        consumer.close()
+
+
+# -- starts of the application's own ------------------------------------------------------------------
+
+
+def test_what_on_assign_returns_is_where_reading_goes_on(bench: Bench) -> None:
+    """Offsets that are kept with the results: nothing is committed, and nothing is lost or doubled."""
+    bench.send(range(10))
+    stored: dict[TopicPartition, Place | None] = {bench.partition(0): 7, bench.partition(1): None}
+
+    def restore(
+        consumer: Consumer, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, Place | None]:
+        return {each: stored.get(each) for each in partitions}
+
+    with bench.member(auto_commit=False, on_assign=restore) as consumer:
+        assert take(consumer, 3) == [7, 8, 9]
+    assert bench.committed() is None
+
+
+# -- signals ------------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_the_iteration_and_the_member_leaves_in_order(bench: Bench) -> None:
+    bench.send(range(10))
+    before = signal.getsignal(signal.SIGTERM)
+    with bench.member() as consumer, consumer.leave_on_signals() as signalled:
+        assert signalled() is None
+        for record in consumer:
+            if record.offset == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signalled() is signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert bench.committed() == 6
+
+
+def test_only_the_signals_asked_for_are_taken(bench: Bench) -> None:
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    with bench.member() as consumer, consumer.leave_on_signals(signal.SIGUSR1) as signalled:
+        assert {each: signal.getsignal(each) for each in before} == before
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert not list(consumer)
+        assert signalled() is signal.SIGUSR1
+        assert {each: signal.getsignal(each) for each in before} == before

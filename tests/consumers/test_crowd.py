@@ -1,0 +1,272 @@
+"""Whole groups on a ZooKeeper in memory: who gets what, what moves, and what it costs."""
+
+import pytest
+
+from folkmoot.consumers.events import Lost, Revoking
+from folkmoot.coordination import operations, ownership, plan_format, plans
+from folkmoot.coordination.store import run
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.crowd import Crowd, Person
+
+DEBOUNCE = 0.15
+"""At most."""
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+def t(topic: str, *numbers: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, number) for number in numbers}
+
+
+def sizes(*people: Person) -> list[int]:
+    return sorted(len(person.held) for person in people)
+
+
+# -- topics -------------------------------------------------------------------------------------------
+
+
+def test_members_that_want_different_topics_share_what_several_want(crowd: Crowd) -> None:
+    crowd.topic("a", 4)
+    crowd.topic("b", 8)
+    only_a, both, only_b = crowd.add("a"), crowd.add("a", "b"), crowd.add("b")
+    crowd.settle()
+    assert {each.topic for each in only_a.held} == {"a"}
+    assert {each.topic for each in only_b.held} == {"b"}
+    assert sizes(only_a, both, only_b) == [4, 4, 4]
+
+
+def test_a_pattern_takes_in_topics_as_they_come_and_lets_them_go(crowd: Crowd) -> None:
+    crowd.topic("orders-1", 2)
+    crowd.topic("customers", 2)
+    one = crowd.add(pattern="orders-[0-9]+")
+    crowd.settle()
+    assert one.partitions == t("orders-1", 0, 1)
+    crowd.topic("orders-2", 1)
+    crowd.topic("orders-2-old", 1)
+    crowd.pass_time(4 * DEBOUNCE)
+    assert one.partitions == t("orders-1", 0, 1) | t("orders-2", 0)
+    run(crowd.admin, _deleted("orders-1"))
+    crowd.pass_time(4 * DEBOUNCE)
+    assert one.partitions == t("orders-2", 0)
+    assert one.count(Lost) == 0
+
+
+def _deleted(name: str) -> operations.Verb[None]:
+    from folkmoot.coordination import topics
+
+    return topics.delete(name)
+
+
+def test_a_pattern_that_cannot_be_understood_by_the_planner_wants_nothing(crowd: Crowd) -> None:
+    crowd.topic("a", 2)
+    fine, broken = crowd.add("a"), crowd.add(pattern="(")
+    crowd.settle()
+    assert (fine.partitions, broken.partitions) == (t("a", 0, 1), set())
+
+
+def test_partitions_that_are_added_are_shared_and_the_others_stay(crowd: Crowd) -> None:
+    crowd.topic("a", 4)
+    people = [crowd.add("a"), crowd.add("a")]
+    crowd.settle()
+    before = [each.partitions for each in people]
+    crowd.grow("a", 7)
+    crowd.pass_time(4 * DEBOUNCE)
+    assert sizes(*people) == [3, 4]
+    for person, had in zip(people, before, strict=True):
+        assert had <= person.partitions
+        assert person.count(Revoking) == 0
+
+
+def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: Crowd) -> None:
+    crowd.topic("a", 1)
+    one = crowd.add("a")
+    crowd.settle()
+    (partition,) = one.held
+    one.member.commit(1, {partition: 50}, {partition: one.held[partition].epoch})
+    crowd.pass_time(0.1)
+    old_id = one.held[partition].topic_id
+    crowd.make_anew("a", 1)
+    crowd.pass_time(4 * DEBOUNCE)
+    assert (one.held[partition].offset, one.held[partition].epoch) == (None, 2)
+    assert one.held[partition].topic_id != old_id
+    state = run(crowd.admin, ownership.committed("g", partition))
+    assert state is not None
+    assert (state.offset, state.topic_id) == (None, one.held[partition].topic_id)
+
+
+# -- assignors, weights, racks ------------------------------------------------------------------------
+
+
+def test_weights_are_published_and_respected(crowd: Crowd) -> None:
+    from folkmoot.consumers.assignors.agreement import assignors_of
+
+    crowd.topic("a", 9)
+    light, heavy = crowd.add("a"), crowd.add("a", weight=2)
+    crowd.settle()
+    assert (len(light.held), len(heavy.held)) == (3, 6)
+    assert crowd.plan().assignor == "sticky"
+    assert assignors_of(["range"])[0].name == "range"
+
+
+def test_an_assignor_that_a_newcomer_lacks_gives_way_to_one_that_all_have(crowd: Crowd) -> None:
+    from folkmoot.consumers.assignors.agreement import assignors_of
+
+    crowd.topic("a", 6)
+    first = crowd.add("a", assignors=assignors_of(["range", "round-robin"]))
+    second = crowd.add("a", assignors=assignors_of(["range"]))
+    crowd.settle()
+    assert crowd.plan().assignor == "range"
+    newcomer = crowd.add("a", assignors=assignors_of(["round-robin"]))
+    crowd.settle()
+    assert crowd.plan().assignor == "sticky"
+    assert sizes(first, second, newcomer) == [2, 2, 2]
+
+
+def test_with_racks_partitions_go_to_members_near_their_leaders(crowd: Crowd) -> None:
+    from folkmoot.consumers.assignors.agreement import assignors_of
+    from folkmoot.coordination import topics
+
+    crowd.broker(1, "north")
+    crowd.broker(2, "south")
+    run(crowd.admin, topics.create("a", 6, [1, 2]))
+    info = run(crowd.admin, topics.read("a"))
+    assert info is not None
+    people = {
+        rack: crowd.add("a", rack=rack, assignors=assignors_of(["rack"]))
+        for rack in ("south", "north")
+    }
+    crowd.settle()
+    racks = {1: "north", 2: "south"}
+    for rack, person in people.items():
+        assert {racks[info.partitions[each.partition][0]] for each in person.held} == {rack}
+        assert len(person.held) == 3
+
+
+# -- kinds of plans -----------------------------------------------------------------------------------
+
+
+def test_old_and_new_members_agree_on_a_plan_that_all_understand(crowd: Crowd) -> None:
+    """A rolling upgrade and back: what an old member cannot read is never made while it is there."""
+    crowd.topic("a", 4)
+    new = crowd.add("a", protocol=2)
+    crowd.settle()
+    seen = run(crowd.admin, plans.get("g", understands=1)).plan
+    assert (seen.protocol, seen.generation, seen.assignment) == (2, 1, {})
+    assert sizes(new) == [4]
+    old = crowd.add("a", protocol=1)
+    crowd.settle()
+    assert crowd.plan().protocol == 1
+    assert sizes(new, old) == [2, 2]
+    assert new.count(Lost) == 0
+    assert len([each for each in new.notices if isinstance(each, Revoking)]) == 2
+    old.leave()
+    crowd.pass_time(4 * DEBOUNCE)
+    assert crowd.plan().protocol == 2
+    assert sizes(new) == [4]
+
+
+def test_old_members_plan_over_a_plan_they_do_not_understand_when_nobody_else_does(
+    crowd: Crowd,
+) -> None:
+    crowd.topic("a", 2)
+    new = crowd.add("a", protocol=2)
+    crowd.settle()
+    new.die()
+    old = crowd.add("a", protocol=1)
+    crowd.settle()
+    assert (crowd.plan().protocol, crowd.plan().generation) == (1, 2)
+    assert sizes(old) == [2]
+
+
+# -- an application that does not come back -----------------------------------------------------------
+
+
+def test_an_application_that_stays_away_loses_its_partitions_and_gets_a_share_when_it_is_back(
+    crowd: Crowd,
+) -> None:
+    crowd.topic("a", 4)
+    sleepy = crowd.add("a", max_processing_time=5.0, hand_over=1.0)
+    other = crowd.add("a")
+    crowd.settle()
+    sleepy.dozing = True
+    crowd.pass_time(4.8)
+    assert sizes(other) == [2]
+    crowd.pass_time(1.6)
+    assert sizes(other) == [4]
+    assert sleepy.member.name is None
+    sleepy.dozing = False
+    crowd.pass_time(1.0)
+    assert sizes(sleepy, other) == [2, 2]
+    assert sleepy.count(Lost) == 2
+
+
+def test_an_application_that_comes_back_within_its_hand_over_time_keeps_what_it_has(
+    crowd: Crowd,
+) -> None:
+    crowd.topic("a", 4)
+    sleepy = crowd.add("a", max_processing_time=5.0, hand_over=1.0)
+    other = crowd.add("a")
+    crowd.settle()
+    had, version = sleepy.partitions, crowd.plan().generation
+    sleepy.dozing = True
+    crowd.pass_time(5.5)
+    sleepy.dozing = False
+    crowd.pass_time(1.0)
+    assert sleepy.partitions == had
+    assert sizes(other) == [2]
+    assert sleepy.count(Lost) == 0
+    assert crowd.plan().generation == version
+
+
+def test_a_dozing_application_costs_no_turns(crowd: Crowd) -> None:
+    crowd.topic("a", 1)
+    sleepy = crowd.add("a", max_processing_time=2.0, hand_over=0.5)
+    crowd.settle()
+    sleepy.dozing = True
+    crowd.pass_time(4.0)
+    deadline = sleepy.member.deadline()
+    assert deadline is None or deadline > crowd.now
+
+
+# -- hand-over times ----------------------------------------------------------------------------------
+
+
+def test_each_owner_is_given_its_own_hand_over_time_before_its_partition_is_stolen(
+    crowd: Crowd,
+) -> None:
+    crowd.topic("a", 3)
+    slow = crowd.add("a", hand_over=4.0)
+    crowd.settle()
+    slow.drains = False
+    other, another = crowd.add("a", hand_over=0.2), crowd.add("a", hand_over=0.2)
+    crowd.pass_time(4.0)
+    assert sizes(other, another) == [0, 0]
+    crowd.pass_time(1.0)
+    assert sizes(other, another) == [1, 1]
+    assert slow.member.lost_partitions == 2
+
+
+# -- a plan that is too large -------------------------------------------------------------------------
+
+
+def test_a_plan_that_does_not_fit_ends_nobody_and_the_last_one_stands(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd.topic("a", 2)
+    one = crowd.add("a")
+    crowd.settle()
+    monkeypatch.setattr(operations, "MAX_REQUEST_BYTES", 5_000)
+    encode = plan_format.encode
+    monkeypatch.setattr(plan_format, "encode", lambda plan: encode(plan) + b" " * 9_000)
+    crowd.grow("a", 4)
+    crowd.operations.clear()
+    crowd.pass_time(3.0)
+    assert one.partitions == t("a", 0, 1)
+    assert one.member.error is None
+    assert crowd.plans_written == 1
+    monkeypatch.undo()
+    crowd.pass_time(10.0)
+    assert one.partitions == t("a", 0, 1, 2, 3)
