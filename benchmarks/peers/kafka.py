@@ -4,7 +4,7 @@ Settings, and why they are its best here: the collector and its limits are those
 script; one node is broker and controller, so that nothing but it runs; topics have one replica and
 its default of flushing (never, so the page cache, as with Folkmoot's default); groups form at once;
 deleted topics give their space back after a second and not after a minute. All else is Kafka's
-default: more network or I/O threads than 3 and 8 do not help on two cores.
+default; its 3 network and 8 I/O threads are more than two cores have use for.
 """
 
 import socket
