@@ -1,6 +1,7 @@
 """Random and mutated input: whatever arrives, the outcome is a message or a typed error.
 
-FOLKMOOT_FUZZ_CASES sets how many cases each test tries, FOLKMOOT_FUZZ_SEED repeats a run.
+FOLKMOOT_FUZZ_CASES sets how many cases each test tries, FOLKMOOT_FUZZ_SEED repeats a run. With the
+default the decoder of requests sees 315,000 inputs, and that of batches 210,000.
 """
 
 import os
@@ -30,7 +31,7 @@ from tests.protocol.messages import REQUESTS, RESPONSES, random_value, with_one_
 
 INVALID = (InvalidRequest,)
 CORRUPT = (CorruptBatch,)
-CASES = int(os.environ.get("FOLKMOOT_FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FOLKMOOT_FUZZ_CASES", "70000"))
 
 
 @pytest.fixture
@@ -43,24 +44,26 @@ def rng() -> random.Random:
 def mutated(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
     """`data` with up to three bytes or stretches changed, dropped, repeated or taken from others."""
     changed = bytearray(data)
-    for _ in range(rng.randrange(1, 4)):
-        start = rng.randrange(len(changed) + 1)
-        end = min(len(changed), start + rng.choice((1, 1, 2, 8, 50)))
-        match rng.randrange(7):
+    random = rng.random  # a third of what randrange takes
+    for _ in range(1 + int(random() * 3)):
+        start = int(random() * (len(changed) + 1))
+        end = min(len(changed), start + (1, 1, 2, 8, 50)[int(random() * 5)])
+        match int(random() * 7):
             case 0:
                 changed[start:end] = b""
             case 1:
-                changed[start:start] = changed[start:end] * rng.choice((1, 2, 100))
+                changed[start:start] = changed[start:end] * (1, 2, 100)[int(random() * 3)]
             case 2:
                 changed[start:end] = rng.randbytes(end - start)
             case 3:
                 del changed[start:]
             case 4:
-                other = rng.choice(others)
-                changed[start:end] = other[rng.randrange(len(other)) :][:50]
+                other = others[int(random() * len(others))]
+                taken = int(random() * len(other))
+                changed[start:end] = other[taken : taken + 50]
             case _:
                 if start < len(changed):
-                    changed[start] ^= 1 << rng.randrange(8)
+                    changed[start] ^= 1 << int(random() * 8)
     return bytes(changed)
 
 
@@ -143,7 +146,7 @@ def test_random_values_never_pass_for_a_message_that_they_are_not(rng: random.Ra
 
 def test_mutated_batches_are_corrupt(rng: random.Random) -> None:
     batches = [golden.path.read_bytes() for golden in GOLDEN]
-    for _ in range(CASES // 2):
+    for _ in range(2 * CASES):
         batch = rng.choice(batches)
         damaged = mutated(rng, batch, batches)
         if damaged[: len(batch)] == batch:
@@ -158,7 +161,7 @@ def test_mutated_bodies_under_a_right_checksum_are_read_or_refused(rng: random.R
     batches = [golden.path.read_bytes() for golden in GOLDEN]
     bodies = [batch[HEADER_BYTES:] for batch in batches]
     read = 0
-    for _ in range(CASES // 2):
+    for _ in range(CASES):
         place = rng.randrange(len(batches))
         true = read_header(batches[place])
         body: Any
@@ -181,4 +184,4 @@ def test_mutated_bodies_under_a_right_checksum_are_read_or_refused(rng: random.R
         assert header.base_offset <= offsets[0]
         assert offsets[-1] <= header.last_offset
         assert all(-(2**63) <= record.timestamp < 2**63 for record in records)
-    assert 0 < read < CASES // 2
+    assert 0 < read < CASES
