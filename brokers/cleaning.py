@@ -152,10 +152,10 @@ def _remembering(plan: Plan, keymap: KeyMap) -> Generator[Outcome, None, int]:
     """Remember keys; → the offset up to which all are."""
     since = plan.state.clean_before
     reached = since
+    pace = _Pace()
     for source in plan.sources:
         if source.end <= since:
             continue
-        pace = _Pace()
         for header, position in _batches(source):
             if header.next_offset > since:
                 if keymap.full:
@@ -166,7 +166,6 @@ def _remembering(plan: Plan, keymap: KeyMap) -> Generator[Outcome, None, int]:
                 yield Piece(pace.taken())
         reached = max(reached, source.end)
         source.log.release()
-        yield Piece(pace.taken())
     return reached
 
 
@@ -204,6 +203,7 @@ def _copy(
     One segment at least, and more as long as all of the next one would fit.
     """
     size = removed = tombstones = count = 0
+    pace = _Pace()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         for source in run:
@@ -212,7 +212,6 @@ def _copy(
             if count and (too_long or too_far or count == MOST_SEGMENTS):
                 break
             count += 1
-            pace = _Pace()
             parts: list[bytes | memoryview] = []
             for header, position in _batches(source):
                 data = source.log.read(header.length, position)
@@ -228,7 +227,6 @@ def _copy(
                     yield Piece(pace.taken())
             size = write_at(fd, parts, size)
             source.log.release()
-            yield Piece(pace.taken())
     finally:
         os.close(fd)
     return _Left(run[:count], size, removed, tombstones)

@@ -1,81 +1,200 @@
-"""SIGKILL at any moment of appends, rolls, checkpoints and deletions: what was acknowledged is there."""
+"""SIGKILL of a broker under load, at any moment: what was acknowledged is there, and nothing else.
+
+FOLKMOOT_KILL_ROUNDS sets how often, FOLKMOOT_KILL_SEED repeats a run's load and moments.
+"""
 
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
-from tests.brokers.batches import SMALL, read_all
+from folkmoot.protocol import batch, wire
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.requests import (
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    MetadataRequest,
+    ProduceEntry,
+    ProduceRequest,
+)
+from tests.brokers.compaction import records_in
+from tests.brokers.killed_broker import COMPACTED, CONFIG, PARTITIONS, PLAIN, TOPICS
+from tests.brokers.parts import Peer
+from tests.waiting import eventually
 
-ROUNDS = 12
+ROUNDS = int(os.environ.get("FOLKMOOT_KILL_ROUNDS", "50"))
+CODECS = (Codec.NONE, Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
+IN_FLIGHT = 6
+KEYS = 9
 
-WRITER = """
-import sys
-from pathlib import Path
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import Checkpoints
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
-from tests.brokers.batches import NOW, SMALL, a_batch
-
-logs = Logs(Path(sys.argv[1]), 1, SMALL)
-logs.start()
-background = Background(print)
-checkpoints = Checkpoints(logs, background)
-print("ready", flush=True)
-turn = 0
-while True:
-    turn += 1
-    for partition in range(3):
-        log = logs.create("flights", "first", partition)
-        offset = log.end_offset
-        values = [b"%d-%d" % (partition, offset + number) for number in range(1 + turn % 4)]
-        log.append([a_batch(value * 9) for value in values], now=NOW, leader_epoch=0)
-        if turn % 50 == 0:
-            log.delete_before(max(log.start_offset, log.end_offset - 400))
-        print(partition, log.start_offset, log.end_offset, flush=True)
-    if turn % 20 == 0:
-        checkpoints.chore(Now(0.0, NOW))
-        background.run_all()
-"""
+Place = tuple[str, int]
+PLACES: list[Place] = [*((PLAIN, number) for number in range(PARTITIONS)), (COMPACTED, 0)]
 
 
-def test_what_was_acknowledged_outlives_any_number_of_kills(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    source = random.Random(seed)
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-    acknowledged = {0: (0, 0), 1: (0, 0), 2: (0, 0)}
-    for _ in range(ROUNDS):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "data")],
-            env=environment,
+class Load:
+    """What was sent to each partition, in order, and what of it was acknowledged at which offset.
+
+    A value says which partition it was sent to and how many records were before it.
+    """
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+        self.sent: dict[Place, int] = dict.fromkeys(PLACES, 0)
+        self.acknowledged: dict[Place, dict[int, int]] = {place: {} for place in PLACES}
+        self.starts: dict[Place, int] = dict.fromkeys(PLACES, 0)
+        self.waiting: deque[list[tuple[Place, int, int]]] = deque()
+
+    def send(self, peer: Peer) -> None:
+        """Some batches for some partitions in one request."""
+        source = self.source
+        asked, entries, batches = [], [], []
+        for place in source.sample(PLACES, source.randrange(1, len(PLACES) + 1)):
+            first, count = self.sent[place], source.randrange(1, 12)
+            keys = [b"%d" % source.randrange(KEYS) for _ in range(count)]
+            values: list[bytes | None] = [
+                self.value(place, number) for number in range(first, first + count)
+            ]
+            columns = Columns(count, keys, values, 1_700_000_000_000)
+            asked.append((place, first, count))
+            entries.append(ProduceEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0))
+            batches.append(batch.encode(columns, source.choice(CODECS)))
+            self.sent[place] += count
+        peer.ask(Api.PRODUCE, ProduceRequest(1, 5.0, entries), batches)
+        self.waiting.append(asked)
+
+    def value(self, place: Place, number: int) -> bytes:
+        return b"%s-%d-%d " % (place[0].encode(), place[1], number) * (1 + number % 7)
+
+    def take(self, peer: Peer) -> None:
+        """One answer; they come in the order of the requests."""
+        envelope, _ = peer.receive()
+        response = wire.response_body(Api.PRODUCE, envelope)
+        for (place, first, count), result in zip(
+            self.waiting.popleft(), response.results, strict=True
+        ):
+            assert result.error == 0, result.message
+            for number in range(count):
+                self.acknowledged[place][result.base_offset + number] = first + number
+
+    def delete(self, peer: Peer) -> None:
+        """Give up the older records of a partition, once all requests are answered."""
+        while self.waiting:
+            self.take(peer)
+        place = PLACES[0]
+        before = max(self.acknowledged[place], default=0) // 2
+        if before > self.starts[place]:
+            entry = DeleteRecordsEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0, before)
+            self.starts[place] = before  # from here on it may be gone, answered or not
+            (result,) = peer.call(Api.DELETE_RECORDS, DeleteRecordsRequest([entry]))[0].results
+            assert (result.error, result.log_start) == (0, before)
+
+
+class Brokers:
+    """One broker after the other on the same data, the next one already waiting for its turn."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._next = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        root = Path(__file__).parents[2]
+        paths = os.pathsep.join([str(root), str(root / "src")])
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.brokers.killed_broker", str(self._data)],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        with writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-            lines = [writer.stdout.readline() for _ in range(source.randrange(300))]
-            os.kill(writer.pid, signal.SIGKILL)
-            lines += writer.stdout.read().splitlines()
-        for line in lines:
-            words = line.split()
-            if len(words) == 3:
-                acknowledged[int(words[0])] = (int(words[1]), int(words[2]))
-    assert any(end for _, end in acknowledged.values())
-    with Logs(tmp_path / "data", 1, SMALL) as logs:
-        for partition, (start, end) in acknowledged.items():
-            log = logs.create("flights", "first", partition)
-            assert log.start_offset >= start
-            assert log.end_offset >= end
-            # Dense, in order, and each value where it was written: nothing lost, nothing invented.
-            found = [each for each in read_all(log) if each[0] >= log.start_offset]
-            assert found == [
-                (offset, b"%d-%d" % (partition, offset) * 9)
-                for offset in range(log.start_offset, log.end_offset)
-            ]
+
+    @contextmanager
+    def started(self) -> Iterator[tuple[subprocess.Popen[str], Peer]]:
+        process, self._next = self._next, self._spawn()
+        with process:
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                with Peer(process.stdout.readline().strip()) as peer:
+                    yield process, peer
+            finally:
+                process.kill()
+
+    def close(self) -> None:
+        with self._next as process:
+            process.kill()
+
+
+def test_what_was_acknowledged_outlives_any_number_of_kills(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = int(os.environ.get("FOLKMOOT_KILL_SEED", random.randrange(2**32)))
+    print(f"FOLKMOOT_KILL_SEED={seed}")
+    source = random.Random(seed)
+    load = Load(source)
+    brokers = Brokers(tmp_path / "data")
+    request.addfinalizer(brokers.close)
+    for _ in range(ROUNDS):
+        load.waiting.clear()
+        with brokers.started() as (process, peer):
+            eventually(
+                lambda: len(peer.call(Api.METADATA, MetadataRequest(None))[0].topics) == len(TOPICS)
+            )
+            if source.random() < 0.5:
+                load.delete(peer)
+            for _ in range(source.randrange(80)):
+                load.send(peer)
+                while len(load.waiting) > source.randrange(IN_FLIGHT):
+                    load.take(peer)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            while load.waiting and not peer.hears_nothing(0.01):
+                load.take(peer)
+    assert all(load.acknowledged.values())
+    with Logs(tmp_path / "data", 1, CONFIG) as logs:
+        for place in PLACES:
+            check(load, place, logs.get(*place))
+        compacted = logs.get(COMPACTED, 0)
+        if ROUNDS >= 50:
+            assert len(records_in(compacted)) < compacted.end_offset  # it was met at work
+
+
+def check(load: Load, place: Place, log: Log) -> None:
+    """Every acknowledged record at its offset, none invented, none out of order, none twice."""
+    assert log.start_offset <= load.starts[place]
+    assert not any(segment.damage for segment in log.all_sealed())
+    found = records_in(log)
+    numbers = []
+    for record in found:
+        words = (record.value or b"").split(b" ")[0].split(b"-")
+        number = int(words[2])
+        assert record.value == load.value(place, number)
+        assert number < load.sent[place]
+        numbers.append(number)
+    assert numbers == sorted(set(numbers))
+    by_offset = dict(zip((record.offset for record in found), numbers, strict=True))
+    if place[0] == PLAIN:
+        assert list(by_offset) == list(range(log.start_offset, log.end_offset))
+    last = {record.key: record.offset for record in found}
+    for offset, number in load.acknowledged[place].items():
+        if offset >= load.starts[place] and offset in by_offset:
+            assert by_offset[offset] == number
+        elif offset >= load.starts[place]:
+            # Only compaction may have taken it, for a later one of its key.
+            assert place[0] == COMPACTED
+            assert offset < log.compacted.sparse_before
+    if place[0] == COMPACTED:
+        assert len(last) == KEYS
+        assert log.end_offset > max(load.acknowledged[place])

@@ -1,0 +1,62 @@
+"""A broker in a process of its own, to be killed: `python -m tests.brokers.killed_broker DATA`.
+
+It waits for a line before it starts, so that its imports cost nobody time. Its ZooKeeper is in its
+memory, so that it is up at once; what it does from time to time it does all the time, so that a kill
+meets it.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from folkmoot.brokers import checkpoints, compactor, retention
+from folkmoot.brokers.broker import Broker
+from folkmoot.brokers.config import BrokerConfig, LogConfig
+from folkmoot.coordination import paths
+from folkmoot.coordination.memory import MemoryZooKeeper
+from folkmoot.coordination.operations import Create, Verb
+from folkmoot.coordination.store import ensure, run
+from folkmoot.coordination.topics import TopicInfo
+
+PARTITIONS = 3
+PLAIN, COMPACTED = "plain", "compacted"
+CONFIG = LogConfig(segment_bytes=4096, index_interval_bytes=256)
+TOPICS = {
+    PLAIN: TopicInfo("id-plain", [[1]] * PARTITIONS),
+    COMPACTED: TopicInfo(
+        "id-compacted", [[1]], {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01"}
+    ),
+}
+
+
+def create(name: str, topic: TopicInfo) -> Verb[None]:
+    """A topic that has the same id in every life."""
+    yield from ensure(paths.TOPICS)
+    yield Create(paths.topic(name), msgspec.json.encode(topic))
+
+
+def main(data: Path) -> None:
+    for module, name in (
+        (checkpoints, "CHECKPOINT_INTERVAL"),
+        (compactor, "COMPACTION_INTERVAL"),
+        (retention, "RETENTION_INTERVAL"),
+    ):
+        setattr(module, name, 0.02)
+    for name in ("fsync", "fdatasync"):  # a kill takes nothing of what was written
+        setattr(os, name, lambda fd: None)
+    ensemble = MemoryZooKeeper()
+    store = ensemble.connect()
+    for name, topic in TOPICS.items():
+        run(store, create(name, topic))
+    config = BrokerConfig(broker_id=1, data=data, zookeeper="in.memory:1", log=CONFIG)
+    sys.stdin.readline()
+    with Broker(config, ensemble.connect) as broker:
+        print(broker.listeners["client"], flush=True)
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
