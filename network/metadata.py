@@ -26,8 +26,8 @@ class Metadata:
     """A cache that knows when it is to be filled again.
 
     It holds the topics that somebody wants, and is *due* when it is older than `max_age`, when it
-    was told that it must be wrong (`expire`), and as long as a wanted topic or the leader of one of
-    its partitions is not known. Between two requests lies a pause that grows while answers do not
+    was told that it must be wrong (`expire`) or asked for a partition that it does not know, and as
+    long as a wanted topic or the leader of one of its partitions is not known. Between two requests lies a pause that grows while answers do not
     help; while one is under way nothing is due.
 
     An answer may come from a broker that knows less than another: a leader of an older epoch never
@@ -84,7 +84,10 @@ class Metadata:
     def _leader(self, partition: TopicPartition) -> _Leader | None:
         self.want(partition.topic)
         known = self._topics.get(partition.topic)
-        if known is None or not 0 <= partition.partition < len(known.leaders):
+        if known is None:
+            return None
+        if not 0 <= partition.partition < len(known.leaders):
+            self.expire()  # whoever asks for it has heard that it was added
             return None
         return known.leaders[partition.partition]
 

@@ -158,3 +158,13 @@ def test_a_forgotten_topic_is_asked_for_no_more() -> None:
     metadata = filled((-1, 0))
     metadata.forget("t")
     assert metadata.ask(5.0) == MetadataRequest([])
+
+
+def test_a_partition_that_is_asked_for_and_not_known_may_have_been_added() -> None:
+    metadata = filled((1, 0), now=10.0)
+    assert metadata.leader_address(T1) is None
+    assert metadata.due() < 11.0
+    metadata.ask(11.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 0))]), 11.0)
+    assert metadata.leader_address(T1) == "b2:1"
+    assert metadata.due() == 311.0
