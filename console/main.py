@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "broker": Command("folkmoot.console.broker", "run one broker until it is told to stop"),
-    "topic": Command("folkmoot.console.topic", "create, list, describe and delete topics"),
+    "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
     "log": Command("folkmoot.console.log", "look into a broker's files: verify them, dump them"),

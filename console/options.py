@@ -5,11 +5,12 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.store import Store
+    from folkmoot.coordination.store import Connect, Store
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
@@ -57,12 +58,17 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def connecting(args: argparse.Namespace) -> "Connect":
+    """What opens a session at `--zookeeper`, without much patience: somebody is waiting."""
+    from folkmoot.coordination.zookeeper import connect
+
+    return partial(connect, args.zookeeper, connect_timeout=CONNECT_TIMEOUT)
+
+
 @contextmanager
 def store_of(args: argparse.Namespace) -> Iterator["Store"]:
     """A short ZooKeeper session at `--zookeeper`. Raises ZooKeeperUnreachable."""
-    from folkmoot.coordination.zookeeper import connect
-
-    store = connect(args.zookeeper, SESSION_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
+    store = connecting(args)(SESSION_TIMEOUT)
     try:
         yield store
     finally:

@@ -1,8 +1,9 @@
-"""`folkmoot topic`: create, list, describe and delete topics."""
+"""`folkmoot topic`: create, list, describe, configure and delete topics."""
 
 import argparse
 import sys
 
+from folkmoot.console import topic_changes
 from folkmoot.console.options import add_output, add_zookeeper, store_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, NotConfirmed, UnknownTopicOrPartition
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
     delete.set_defaults(act=_delete)
 
+    topic_changes.add_actions(actions)
     for action in (create, config, listing, describe, delete):
         add_zookeeper(action)
     for action in (config, listing, describe):

@@ -130,6 +130,43 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
             continue
 
 
+def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[TopicInfo]:
+    """Give a topic more partitions, so that it has `partitions` of them; those that it has stay.
+
+    Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError if it has as many or more. Keys map
+    anew from then on: that is for the caller to say. A lost reply is answered by looking: as many
+    partitions as we have tried to make are ours, or somebody's who wanted the same.
+    """
+    tried = False
+    while True:
+        try:
+            node: Node = yield from surely(Get(paths.topic(name)))
+        except NoNode:
+            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
+        topic = decode(_decoder, paths.topic(name), node)
+        count = len(topic.partitions)
+        if tried and count == partitions:
+            return topic
+        if not count < partitions <= MAX_PARTITIONS:
+            raise ConfigError(
+                f"topic {name} has {count} partitions and cannot get {partitions}: use more than it "
+                f"has, up to {MAX_PARTITIONS}"
+            )
+        if not brokers:
+            raise BrokerUnreachable(f"no broker is alive that could take partitions of {name}")
+        added = spread(name, partitions, brokers)[count:]
+        grown = msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
+        try:
+            yield Set(paths.topic(name), _encode(grown), node.stat.version)
+            return grown
+        except BadVersion:
+            tried = False
+        except ConnectionLost:
+            tried = True
+        except NoNode:
+            continue
+
+
 def delete(name: str) -> Verb[None]:
     """Delete a topic. Raises UnknownTopicOrPartition."""
     while True:

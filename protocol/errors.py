@@ -7,7 +7,8 @@ sentence, the client raises the class. Codes are never reused or renumbered; nam
 Shape after Kafka's `Errors.java` (one row per error: code, name, retriable or not).
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class FolkmootError(Exception):
@@ -219,6 +220,20 @@ class BrokerIdTaken(FolkmootError):
 
 class DirectoryLocked(FolkmootError):
     """Another process uses the same data directory."""
+
+
+class RecordsNotDeleted(FolkmootError):
+    """Some partitions kept records that were to be deleted: `failed` says why, by partition.
+
+    `starts` are the first offsets of those that did as they were told. Asking again is harmless.
+    """
+
+    def __init__(
+        self, message: str, starts: Mapping[Any, int], failed: Mapping[Any, FolkmootError]
+    ) -> None:
+        super().__init__(message)
+        self.starts = starts
+        self.failed = failed
 
 
 class NotConfirmed(FolkmootError):

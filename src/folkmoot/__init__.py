@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from folkmoot.consumers.admin import Admin
     from folkmoot.consumers.asynchronous import AsyncConsumer
     from folkmoot.consumers.consumer import Consumer
     from folkmoot.consumers.views import RecordBatchView
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 
 __all__ = [
+    "Admin",
     "AsyncConsumer",
     "AsyncProducer",
     "BatchDelivery",
@@ -30,6 +32,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Admin": "folkmoot.consumers.admin",
     "AsyncConsumer": "folkmoot.consumers.asynchronous",
     "AsyncProducer": "folkmoot.producers.asynchronous",
     "BatchDelivery": "folkmoot.producers.column_chunks",

@@ -88,6 +88,14 @@ def test_options_are_set_and_taken_back_whichever_reply_is_lost() -> None:
         run(store, topics.configure("no", {}))
 
 
+def test_partitions_are_added_once_whichever_reply_is_lost() -> None:
+    for _, store in every_loss(most=12):
+        created = run(store, topics.create("t", 2, [1, 2]))
+        grown = run(store, topics.add_partitions("t", 4, [1, 2]))
+        assert grown == run(store, topics.read("t"))
+        assert (len(grown.partitions), grown.partitions[:2]) == (4, created.partitions)
+
+
 def test_creating_and_deleting_end_well_whichever_reply_is_lost() -> None:
     lost = 0
     for ensemble, store in every_loss(most=8):
@@ -134,3 +142,20 @@ def test_what_somebody_else_wrote_is_malformed_and_not_a_topic() -> None:
         write(store, paths.topic("bad"), data)
         with pytest.raises(Malformed, match="/topics/bad"):
             run(store, topics.read("bad"))
+
+
+def test_partitions_are_added_behind_those_that_are_there() -> None:
+    store = MemoryZooKeeper().connect()
+    before = run(store, topics.create("t", 2, [1, 2]))
+    after = run(store, topics.add_partitions("t", 5, [1, 2, 3]))
+    assert after.topic_id == before.topic_id
+    assert after.partitions[:2] == before.partitions
+    assert len(after.partitions) == 5
+    assert run(store, topics.read("t")) == after
+    for wrong in (5, 4, 0, topics.MAX_PARTITIONS + 1):
+        with pytest.raises(ConfigError, match="5 partitions"):
+            run(store, topics.add_partitions("t", wrong, [1]))
+    with pytest.raises(BrokerUnreachable):
+        run(store, topics.add_partitions("t", 6, []))
+    with pytest.raises(UnknownTopicOrPartition):
+        run(store, topics.add_partitions("u", 6, [1]))

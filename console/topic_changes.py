@@ -1,0 +1,156 @@
+"""`folkmoot topic alter` and `folkmoot topic delete-records`: what changes a topic for good."""
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
+from folkmoot.console.tables import show
+from folkmoot.protocol.errors import ConfigError, NotConfirmed
+from folkmoot.protocol.records import TopicPartition
+
+if TYPE_CHECKING:
+    from folkmoot.consumers.admin import Admin
+
+_Before = dict[TopicPartition, "int | Literal['end']"]
+
+
+def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    alter = actions.add_parser("alter", help="give a topic more partitions")
+    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument(
+        "--partitions", type=int, metavar="N", required=True, help="how many it shall have"
+    )
+    alter.add_argument("--yes", action="store_true", help="do not ask whether keys may map anew")
+    alter.set_defaults(act=_alter)
+
+    delete = actions.add_parser(
+        "delete-records",
+        help="give up the oldest records of a topic",
+        description="Give up all records before an offset or a time, for good. Without --execute "
+        "nothing is deleted: the plan is printed.",
+    )
+    delete.add_argument("topic", metavar="TOPIC")
+    delete.add_argument(
+        "--before",
+        action="append",
+        default=[],
+        metavar="PARTITION=OFFSET",
+        help="up to this offset, or to the `end`; may be given several times",
+    )
+    delete.add_argument(
+        "--file", metavar="FILE", help="the same, one per line; - is the standard input"
+    )
+    delete.add_argument(
+        "--before-time",
+        metavar="TIME",
+        help="in all partitions, up to the first record of this time or later "
+        "(2026-01-31T12:00+01:00; UTC if it names no zone)",
+    )
+    delete.add_argument("--execute", action="store_true", help="do it; else it is only shown")
+    delete.set_defaults(act=_delete_records)
+
+    for action in (alter, delete):
+        add_zookeeper(action)
+    add_output(delete)
+
+
+def _admin(args: argparse.Namespace) -> "Admin":
+    from folkmoot.consumers.admin import Admin
+
+    return Admin(
+        zookeeper=connecting(args), client_id="folkmoot-topic", session_timeout=SESSION_TIMEOUT
+    )
+
+
+# -- alter -----------------------------------------------------------------------------------------
+
+
+def _alter(args: argparse.Namespace) -> int:
+    with _admin(args) as admin:
+        before = len(admin.partitions_of(args.topic))
+        if not args.yes and args.partitions > before:
+            _confirm(args.topic, before, args.partitions)
+        admin.add_partitions(args.topic, args.partitions)
+    print(f"topic {args.topic} has {args.partitions} partitions now, {before} before")
+    return 0
+
+
+def _confirm(topic: str, before: int, after: int) -> None:
+    print(
+        f"With {after} partitions instead of {before}, most keys of {topic} map to other partitions. "
+        "What is\nwritten stays where it is: a key's records may then be in two partitions, with no "
+        "order between them,\nand a compacted topic keeps a value in both. There is no way back.",
+        file=sys.stderr,
+    )
+    print("Type the topic's name to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != topic:
+        raise NotConfirmed(f"topic {topic} was not changed: type its name, or use --yes")
+
+
+# -- delete-records --------------------------------------------------------------------------------
+
+
+def _delete_records(args: argparse.Namespace) -> int:
+    words = list(args.before)
+    if args.file is not None:
+        words += _lines(args.file)
+    if bool(words) == bool(args.before_time):
+        raise ConfigError("say up to where: either --before or --file, or --before-time")
+    with _admin(args) as admin:
+        if args.before_time:
+            wanted: _Before = {**admin.offsets_for_time(args.topic, _time(args.before_time))}
+        else:
+            wanted = _offsets(args.topic, words)
+        offsets = admin.checked(wanted)
+        starts = admin.offsets(args.topic, "beginning")
+        if args.execute:
+            offsets = admin.delete_records(offsets)
+        ends = admin.offsets(args.topic, "end")
+    rows = []
+    for each, offset in offsets.items():
+        beginning = max(starts[each], offset)
+        rows.append((each.partition, starts[each], beginning, ends[each], beginning - starts[each]))
+    show(("partition", "beginning", "new beginning", "end", "given up"), rows, args.output)
+    if not args.execute:
+        print("nothing was deleted: add --execute to do it", file=sys.stderr)
+    return 0
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def _offsets(topic: str, words: list[str]) -> _Before:
+    wanted: _Before = {}
+    for word in words:
+        number, equals, offset = word.partition("=")
+        if not (equals and number.strip().isdecimal()):
+            raise ConfigError(f"{word!r} is not understood: write PARTITION=OFFSET, such as 0=100")
+        partition = TopicPartition(topic, int(number))
+        if partition in wanted:
+            raise ConfigError(f"partition {partition.partition} is named twice: name each once")
+        if offset.strip() == "end":
+            wanted[partition] = "end"
+        elif offset.strip().isdecimal():
+            wanted[partition] = int(offset)
+        else:
+            raise ConfigError(f"{offset!r} in {word!r} is no offset: use a number, or end")
+    return wanted
+
+
+def _time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

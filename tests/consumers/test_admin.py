@@ -1,0 +1,160 @@
+"""Topics grown and records given up, on real brokers and a real ZooKeeper."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.consumers.admin import Admin
+from folkmoot.consumers.consumer import Consumer
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol.errors import (
+    ClosedError,
+    ConfigError,
+    OffsetOutOfRange,
+    RecordsNotDeleted,
+    TopicExists,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.parts import PARTITIONS, Bench, take, until, values
+from tests.waiting import eventually
+
+
+def test_topics_are_created_found_and_deleted(bench: Bench) -> None:
+    name = f"topic-{uuid4().hex[:8]}"
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        admin.create_topic(name, partitions=2)
+        assert name in admin.topics()
+        assert admin.partitions_of(name) == [TopicPartition(name, 0), TopicPartition(name, 1)]
+        with pytest.raises(TopicExists):
+            admin.create_topic(name)
+        admin.delete_topic(name)
+        assert name not in admin.topics()
+        for gone in (admin.delete_topic, admin.partitions_of):
+            with pytest.raises(UnknownTopicOrPartition):
+                gone(name)
+    with pytest.raises(ClosedError, match="not open"):
+        Admin(zookeeper=bench.zookeeper).topics()
+
+
+def test_records_before_an_offset_are_gone_for_every_reader(bench: Bench) -> None:
+    bench.send(range(100))
+    first, second = bench.partition(0), bench.partition(1)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        assert admin.delete_records({first: 60, second: "end"}) == {first: 60, second: 0}
+        assert admin.offsets(bench.topic, "beginning") == {
+            first: 60,
+            second: 0,
+            bench.partition(2): 0,
+        }
+        with bench.reader() as consumer:
+            assert take(consumer, 40) == list(range(60, 100))
+        assert admin.delete_records({first: 10}) == {first: 60}  # nothing comes back
+        assert admin.delete_records({first: "end"}) == {first: 100}
+        bench.send([100])
+        with bench.reader() as consumer:
+            assert take(consumer, 1) == [100]
+
+
+def test_a_member_that_is_further_back_goes_on_at_the_new_beginning(bench: Bench) -> None:
+    bench.send(range(100))
+    with bench.member() as consumer:
+        assert take(consumer, 5) == list(range(5))
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        admin.delete_records({bench.partition(0): 50})
+    with bench.member() as consumer:
+        assert take(consumer, 50) == list(range(50, 100))
+
+
+def test_nothing_is_deleted_when_one_offset_cannot_be(bench: Bench) -> None:
+    bench.send(range(10))
+    first = bench.partition(0)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        for wrong, error in (
+            ({bench.partition(1): 1}, OffsetOutOfRange),
+            ({bench.partition(PARTITIONS): 0}, UnknownTopicOrPartition),
+            ({TopicPartition("no-such-topic", 0): 0}, UnknownTopicOrPartition),
+            ({bench.partition(1): -1}, ConfigError),
+        ):
+            with pytest.raises(error):
+                admin.delete_records({first: 5, **wrong})
+        assert admin.offsets(bench.topic, "beginning")[first] == 0
+
+
+def test_a_time_is_the_offset_of_its_first_record(bench: Bench) -> None:
+    now = time.time()
+    for number in range(10):
+        moment = round((now - 100 + 10 * number) * 1000)
+        bench.producer.send(bench.topic, b"v", partition=0, timestamp=moment)
+    bench.producer.flush()
+    half = datetime.fromtimestamp(now - 55, UTC)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        found = admin.offsets_for_time(bench.topic, half)
+        assert [found[bench.partition(number)] for number in range(PARTITIONS)] == [5, 0, 0]
+        found = admin.offsets_for_time(bench.topic, half + timedelta(days=1))
+        assert found[bench.partition(0)] == 10
+
+
+def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
+    start_cluster: Callable[..., EmbeddedCluster],
+) -> None:
+    cluster = start_cluster(brokers=2)
+    with (
+        Admin(zookeeper=cluster.zookeeper) as admin,
+        Producer(zookeeper=cluster.zookeeper) as producer,
+    ):
+        admin.create_topic("t", partitions=2)
+        for partition in (0, 1):
+            producer.send_batch("t", [b"v"] * 10, partition=partition).result(10.0)
+        both = [TopicPartition("t", number) for number in (0, 1)]
+        offsets = admin.checked(dict.fromkeys(both, 7))
+        checked = admin.checked
+        admin.checked = lambda before, timeout=0.0: offsets  # type: ignore[method-assign]
+        cluster.brokers[0].kill()
+        with pytest.raises(RecordsNotDeleted, match="t-") as raised:
+            admin.delete_records(offsets, timeout=2.0)
+        (dead,), (alive,) = raised.value.failed, raised.value.starts
+        assert {dead, alive} == set(both)
+        assert raised.value.starts[alive] == 7
+        cluster.brokers[0].start()
+        admin.checked = checked  # type: ignore[method-assign]
+        assert admin.delete_records(offsets) == dict.fromkeys(both, 7)
+
+
+def test_partitions_are_added_under_members_that_take_them_and_producers_that_find_them(
+    bench: Bench,
+) -> None:
+    bench.send(range(9), partition=None)
+    with Admin(zookeeper=bench.zookeeper) as admin, bench.member() as consumer:
+        assert sorted(take(consumer, 9)) == list(range(9))
+        admin.add_partitions(bench.topic, 6)
+        assert len(admin.partitions_of(bench.topic)) == 6
+        with Producer(zookeeper=bench.zookeeper) as producer:
+            assert len(producer.partitions_of(bench.topic)) == 6
+            producer.send(bench.topic, b"77", partition=5).result(10.0)
+        got: list[int] = []
+
+        def has_it() -> bool:
+            got.extend(values(consumer.poll(0.1)))
+            return 77 in got and len(consumer.assignment()) == 6
+
+        eventually(has_it, 20.0)
+        for wrong in (6, 3, 0, 100_000):
+            with pytest.raises(ConfigError, match="6 partitions"):
+                admin.add_partitions(bench.topic, wrong)
+        with pytest.raises(UnknownTopicOrPartition):
+            admin.add_partitions("no-such-topic", 9)
+
+
+def test_a_reader_finds_a_partition_that_was_added_after_it_had_looked(bench: Bench) -> None:
+    with Consumer(zookeeper=bench.zookeeper) as consumer:
+        assert len(consumer.partitions_of(bench.topic)) == PARTITIONS
+        with Admin(zookeeper=bench.zookeeper) as admin:
+            admin.add_partitions(bench.topic, PARTITIONS + 1)
+        added = bench.partition(PARTITIONS)
+        assert consumer._cluster.leader_address(added) is None
+        until(consumer, lambda: consumer._cluster.leader_address(added) is not None)
