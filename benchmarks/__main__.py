@@ -18,8 +18,9 @@ from typing import Final
 from benchmarks import machine, report
 from benchmarks.environment import BENCH
 from benchmarks.harness import FULL, QUICK, SMOKE, Context, Scale
-from benchmarks.peers import ALL, Peer, Unavailable
+from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
 from benchmarks.results import Report, Results
+from folkmoot.protocol.errors import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 LATEST: Final = FOLDER / "results" / "latest.json"
@@ -135,10 +136,23 @@ def prepared(wanted: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
         peer = kind()
         try:
             peer.prepare()
+            if not isinstance(peer, FolkmootPeer):
+                try_out(peer)
             present[peer.name] = peer
         except Unavailable as reason:
             missing[peer.name] = f"{peer.title}: {reason}"
     return present, missing
+
+
+def try_out(peer: Peer) -> None:
+    """Starts a server and stops it: better known now than in the middle. Raises Unavailable."""
+    BENCH.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="try-", dir=BENCH) as folder:
+        try:
+            with peer.server(Path(folder) / peer.name):
+                pass
+        except StartFailed as error:
+            raise Unavailable(str(error)) from error
 
 
 def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Results:

@@ -128,21 +128,26 @@ def _by_case(results: Results) -> Sequence[Chart]:
 
 
 def _cpu(results: Results, case: str) -> Sequence[Chart]:
-    """CPU seconds for a million records, of client and servers, producing and consuming."""
-    cells = [
-        cell for cell in results.cells if cell.case.endswith(case) and "client CPU" in cell.facts
-    ]
-    series = [
-        Series(name=who, points=[(n, cell.facts[who]) for n, cell in enumerate(cells)])
-        for who in ("client CPU", "server CPU")
-    ]
-    return [
-        Chart(
-            name="throughput-cpu",
-            title="CPU time",
-            kind="bars",
-            unit="CPU seconds per million records",
-            groups=[cell.contender for cell in cells],
-            series=series,
+    """CPU seconds for a million records, of client and servers: Folkmoot's and Kafka's ways."""
+    charts = []
+    for verb, title in (("produce", "producing"), ("consume", "consuming")):
+        cells = [
+            cell
+            for cell in results.cells
+            if cell.case == f"{verb}: {case}" and not cell.contender.startswith(("Redis", "NATS"))
+        ]
+        series = [
+            Series(name=who, points=[(n, cell.facts[who]) for n, cell in enumerate(cells)])
+            for who in ("client CPU", "server CPU")
+        ]
+        charts.append(
+            Chart(
+                name=f"throughput-cpu-{verb}",
+                title=f"CPU time, {title} (Redis and NATS: see the table)",
+                kind="bars",
+                unit="seconds per million records",
+                groups=[cell.contender for cell in cells],
+                series=series,
+            )
         )
-    ]
+    return charts

@@ -8,4 +8,4 @@ from benchmarks.peers.redis import RedisPeer
 
 ALL: tuple[type[Peer], ...] = (FolkmootPeer, KafkaPeer, RedisPeer, NatsPeer)
 
-__all__ = ["ALL", "Peer", "Server", "Unavailable"]
+__all__ = ["ALL", "FolkmootPeer", "Peer", "Server", "Unavailable"]

@@ -14,8 +14,9 @@ from benchmarks.bench_throughput import WrongCount, _check
 from benchmarks.harness import SMOKE, Context
 from benchmarks.measuring import Memory
 from benchmarks.peers import Unavailable
-from benchmarks.peers.kafka import KafkaPeer
+from benchmarks.peers.kafka import KafkaPeer, KafkaServer
 from benchmarks.programs import Outcome
+from folkmoot.protocol.errors import StartFailed
 from tests.tree import ROOT
 
 
@@ -56,6 +57,19 @@ def test_a_peer_that_is_not_here_is_skipped_and_said_or_required(
     assert skipped == {"kafka": "Apache Kafka 4.3.1: no program mvn: install it"}
     assert command.main(["throughput", "--peers", "kafka", "--require-peers"]) == 1
     assert "skipped Apache Kafka 4.3.1: no program mvn" in capsys.readouterr().out
+
+
+def test_a_peer_whose_server_does_not_start_is_skipped_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_server: KafkaServer) -> None:
+        raise StartFailed("Kafka ended with exit code 1")
+
+    monkeypatch.setattr(KafkaPeer, "prepare", lambda _peer: None)
+    monkeypatch.setattr(KafkaServer, "start", fail)
+    present, skipped = command.prepared("kafka")
+    assert list(present) == ["folkmoot"]
+    assert skipped == {"kafka": "Apache Kafka 4.3.1: Kafka ended with exit code 1"}
 
 
 def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> None:
