@@ -27,8 +27,8 @@ class Metadata:
 
     It holds the topics that somebody wants, and is *due* when it is older than `max_age`, when it
     was told that it must be wrong (`expire`) or asked for a partition that it does not know, and as
-    long as a wanted topic or the leader of one of its partitions is not known. Between two requests lies a pause that grows while answers do not
-    help; while one is under way nothing is due.
+    long as a wanted topic or the leader of one of its partitions is not known. Between two requests
+    lies a pause that grows while answers do not help; while one is under way nothing is due.
 
     An answer may come from a broker that knows less than another: a leader of an older epoch never
     replaces one of a newer epoch of the same topic id. A hint (the leader that a broker names when
