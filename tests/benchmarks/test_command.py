@@ -104,9 +104,11 @@ def test_every_scenario_has_a_name_a_title_and_something_to_run() -> None:
 
 
 @pytest.mark.slow
-def test_a_short_measurement_of_latency_runs(tmp_path: Path) -> None:
+def test_short_measurements_of_latency_growth_and_restarts_run(tmp_path: Path) -> None:
     output = tmp_path / "found.json"
-    assert command.main(["latency", "--smoke", "--output", str(output)]) == 0
-    (results,) = json.loads(output.read_text())["scenarios"]
-    assert all(0 < value < 20_000 for cell in results["cells"] for value in cell["values"])
+    assert command.main(["latency", "growth", "restart", "--smoke", "--output", str(output)]) == 0
+    latency, growth, restart = json.loads(output.read_text())["scenarios"]
+    for scenario in (latency, growth, restart):
+        assert all(value > 0 for cell in scenario["cells"] for value in cell["values"])
     assert (tmp_path / "latency-p99.svg").exists()
+    assert (tmp_path / "growth-size.svg").exists()

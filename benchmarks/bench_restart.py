@@ -1,0 +1,215 @@
+"""How soon a broker answers again, and what it holds in memory: a large log, 10,000 partitions, full load.
+
+The time runs from the start of the process (Python and its imports included) until a fetch was
+answered with records. What is written beforehand is written by the broker's own storage, in this
+process: the log of a broker that was fed for minutes, in seconds.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from benchmarks.harness import Context, Sample, cell, settle
+from benchmarks.measuring import Usage, memory
+from benchmarks.peers.folkmoot import FolkmootServer
+from benchmarks.results import Results, Target
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.logs import Logs
+from folkmoot.coordination import topics
+from folkmoot.coordination.store import run as carry_out
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.network.client import Connections
+from folkmoot.protocol import batch
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
+
+NAME: Final = "restart"
+TITLE: Final = "Restart and memory of a broker"
+
+LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_000_000}
+PARTITIONS: Final = {"full": 10_000, "quick": 2_000, "smoke": 100}
+WRITE_BYTES: Final = 8_000_000
+TOPIC: Final = "kept"
+FETCH_BYTES: Final = 1_000_000
+PATIENCE: Final = 60.0
+REST: Final = 2.0
+
+
+def run(context: Context) -> Results:
+    results = Results(name=NAME, title=TITLE)
+    _large_log(context, results)
+    _many_partitions(context, results)
+    _full_load(context, results)
+    return results
+
+
+# -- a large log --------------------------------------------------------------------------------------
+
+
+def _large_log(context: Context, results: Results) -> None:
+    free = shutil.disk_usage(context.work).free
+    size = min(LOG_BYTES[context.scale.name], free // 4)
+    case = f"a log of {size / 1e9:g} GB, to the first fetch answered"
+    context.say(f"-- {case}")
+    with _prepared(context, "log", 12) as (server, topic_id):
+        with Logs(server.data, 1, LogConfig()) as logs:
+            _fill(logs, topic_id, 12, size)
+        settle()
+        clean, killed = [], []
+        for _ in range(context.scale.rounds):
+            clean.append(_started(context, server, topic_id, "after an orderly stop"))
+            _feed(context, server)
+            server.kill()
+            killed.append(_started(context, server, topic_id, "after kill -9 under load"))
+            server.cluster.brokers[0].stop()
+    for name, samples, wanted in (("orderly stop", clean, 1.0), ("kill -9", killed, 3.0)):
+        found = cell(case, f"after {name}", "s", samples)
+        results.cells.append(found)
+        text = f"{case}, after {name}"
+        results.targets.append(
+            Target(text=text, figure=found.median, wanted=wanted, unit="s", better="lower")
+        )
+
+
+@contextmanager
+def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[FolkmootServer, str]]:
+    """A server of its own with a topic, its broker stopped."""
+    server = context.fresh_server("folkmoot", name)
+    assert isinstance(server, FolkmootServer)
+    with server:
+        server.create_topic(TOPIC, partitions)
+        store = connect(server.address, session_timeout=10.0)
+        try:
+            topic = carry_out(store, topics.read(TOPIC))
+        finally:
+            store.close()
+        assert topic is not None
+        server.cluster.brokers[0].stop()
+        yield server, topic.topic_id
+    shutil.rmtree(server.directory)
+
+
+def _fill(logs: Logs, topic_id: str, partitions: int, size: int) -> None:
+    """So many bytes in all, in batches of a megabyte or less, in turn."""
+    each = size // partitions
+    one = _batch(min(1_000_000, each))
+    batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
+    for number in range(partitions):
+        log = logs.create(TOPIC, topic_id, number)
+        while log.size < each:
+            log.append(batches, now=time.time_ns() // 1_000_000, leader_epoch=0)
+
+
+def _batch(size: int) -> bytes:
+    values = [os.urandom(50).hex().encode() for _ in range(max(1, size // 100))]
+    return batch.encode(Columns(len(values), None, values, time.time_ns() // 1_000_000))
+
+
+def _started(context: Context, server: FolkmootServer, topic_id: str, what: str) -> Sample:
+    """Start the broker and fetch, from the first partition's beginning."""
+    begun = time.monotonic()
+    server.start()
+    registered = time.monotonic() - begun
+    _fetch(server.cluster.brokers[0].address, topic_id)
+    took = time.monotonic() - begun
+    anonymous = memory(server.processes()["broker"]).anonymous
+    context.say(f"   {what}: {took:.2f} s")
+    return Sample(value=took, facts={"registered s": registered, "broker RssAnon": anonymous})
+
+
+def _fetch(address: str, topic_id: str) -> None:
+    entry = FetchEntry(TOPIC, topic_id, 0, -1, 0, FETCH_BYTES)
+    deadline = time.monotonic() + PATIENCE
+    with Connections("benchmark") as connections:
+        while time.monotonic() < deadline:
+            connections.send(address, Api.FETCH, FetchRequest(0.0, 1, FETCH_BYTES, [entry]))
+            for reply in connections.poll(PATIENCE):
+                if reply.error is None and any(map(len, reply.payloads)):
+                    return
+    raise TimeoutError(f"no records were fetched from {address} within {PATIENCE:g} s")
+
+
+def _feed(context: Context, server: FolkmootServer) -> None:
+    """Have a producer write for some seconds, so that a kill leaves something to be checked."""
+    count = max(2_000, int(1_000_000 * context.scale.seconds))
+    records = context.records.get("small", count)
+    told: dict[str, Any] = {"topic": TOPIC, "count": count, "warm": 1_000}
+    told["records"] = str(records.path)
+    server.client("produce", how="columns", compression="none", **told).run(server.processes())
+
+
+# -- many partitions ----------------------------------------------------------------------------------
+
+
+def _many_partitions(context: Context, results: Results) -> None:
+    count = PARTITIONS[context.scale.name]
+    case = f"{count:,} partitions, to the first fetch answered"
+    context.say(f"-- {case}")
+    with _prepared(context, "partitions", count) as (server, topic_id):
+        with _without_fsync(), Logs(server.data, 1, LogConfig()) as logs:
+            _fill(logs, topic_id, count, count * 10_000)
+        settle()
+        idle = 0
+        for what in ("orderly stop", "kill -9"):
+            sample = _started(context, server, topic_id, f"after {what}")
+            results.cells.append(cell(case, f"after {what}", "s", [sample]))
+            time.sleep(REST)
+            idle = memory(server.processes()["broker"]).anonymous
+            server.kill()
+        context.say(f"   idle: {idle / 1e6:.0f} MB of its own")
+    text = f"memory of a broker with {count:,} idle partitions (RssAnon)"
+    results.targets.append(
+        Target(text=text, figure=idle, wanted=250e6, unit="bytes", better="lower")
+    )
+
+
+@contextmanager
+def _without_fsync() -> Iterator[None]:
+    """To prepare a directory, which `sync` then has written: three fsyncs a partition take a minute."""
+    with mock.patch.object(os, "fsync"):
+        yield
+
+
+# -- full load ----------------------------------------------------------------------------------------
+
+
+def _full_load(context: Context, results: Results) -> None:
+    """Two producers and a consumer at once, as fast as they can."""
+    case = "two producers and a consumer at full speed"
+    context.say(f"-- {case}")
+    server = context.server("folkmoot")
+    topic = context.new_topic("folkmoot", 12)
+    count = max(4_000, int(2_000_000 * context.scale.seconds))
+    records: Path = context.records.get("small", count).path
+    told: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
+    filling: dict[str, Any] = {"compression": "none", "records": str(records)}
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(server.client("produce", how=how, **told, **filling))
+            for how in ("send", "columns")
+        ]
+        for program in programs:
+            program.wait_ready()
+        reading = {**told, "count": 2 * count, "warm": 1}
+        consumer = stack.enter_context(server.client("consume", how="columns", **reading))
+        consumer.wait_ready()
+        programs.append(consumer)
+        with Usage(server.processes()) as usage:
+            for program in programs:
+                program.go()
+            seconds = max(program.wait_done()["seconds"] for program in programs)
+    server.delete_topic(topic)
+    peak = usage.peaks["broker"]
+    facts = {"broker RssAnon": peak.anonymous, "broker RSS": peak.resident}
+    sample = Sample(value=4 * count / seconds, facts=facts)
+    context.say(f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB")
+    results.cells.append(cell(case, "in and out", "records/s", [sample]))
+    text = "memory of a broker under full load (RssAnon)"
+    results.targets.append(
+        Target(text=text, figure=peak.anonymous, wanted=150e6, unit="bytes", better="lower")
+    )
