@@ -66,12 +66,9 @@ def record_batch(view: RecordBatchView, *, headers: bool = False) -> pa.RecordBa
     )
 
 
-def table(views: Sequence[RecordBatchView], *, headers: bool = False) -> pa.Table:
-    """All rows of the views; each view is a chunk."""
-    schema = SCHEMA_WITH_HEADERS if headers else SCHEMA
-    return pa.Table.from_batches(
-        [record_batch(view, headers=headers) for view in views], schema=schema
-    )
+def table(batches: Sequence[pa.RecordBatch], *, headers: bool = False) -> pa.Table:
+    """All rows of what `record_batch` made; each batch is a chunk."""
+    return pa.Table.from_batches(batches, schema=SCHEMA_WITH_HEADERS if headers else SCHEMA)
 
 
 def _binary(cells: Sequence[bytes | None]) -> pa.Array:

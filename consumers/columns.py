@@ -1,7 +1,8 @@
 """Reading in columns: what `Consumer` offers besides records one by one."""
 
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
@@ -14,7 +15,7 @@ from folkmoot.protocol.records import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Chunk = TypeVar("_Chunk", bound=Sized)
+_Made = TypeVar("_Made")
 
 ALL: Final = 2**31
 TABLE_RECORDS: Final = 100_000
@@ -41,8 +42,8 @@ class ColumnReading:
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> RecordBatchView | None:
         """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
-        views = self._views(timeout, _limit(max_records, ALL), one=True)
-        return views[0] if views else None
+        found = self._read(timeout, _limit(max_records, ALL), _as_it_is, one=True)
+        return found[0] if found else None
 
     def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
@@ -59,39 +60,43 @@ class ColumnReading:
         Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
         timestamp, timestampType, and headers if asked for. Raises MissingExtra without pyarrow.
         """
-        from folkmoot.consumers.arrow import table
+        from folkmoot.consumers.arrow import record_batch, table
 
-        return table(
-            self._views(timeout, _limit(max_records, TABLE_RECORDS), one=False), headers=headers
-        )
+        limit, make = _limit(max_records, TABLE_RECORDS), partial(record_batch, headers=headers)
+        return table(self._read(timeout, limit, make), headers=headers)
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
     ) -> Iterator["pa.RecordBatch"]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
+        while not self._stopped:
+            found = self.next_arrow(TURN, max_records, headers=headers)
+            if found is not None:
+                yield found
+
+    def next_arrow(
+        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
+    ) -> "pa.RecordBatch | None":
+        """As `poll_batch`, as Arrow. Raises MissingExtra without pyarrow."""
         from folkmoot.consumers.arrow import record_batch
 
-        for view in self.batches(max_records):
-            yield record_batch(view, headers=headers)
+        make = partial(record_batch, headers=headers)
+        found = self._read(timeout, _limit(max_records, ALL), make, one=True)
+        return found[0] if found else None
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start (see `ConsumerCounters`), and what is buffered and the lag now."""
         return self._fetcher.metrics()
 
-    def _views(self, timeout: float, limit: int, *, one: bool) -> list[RecordBatchView]:
-        """Batches of up to `limit` records in all, or one."""
-        return self._chunks(timeout, limit, self._fetcher.take_view, _end_of, one=one)
-
-    def _chunks(
+    def _read(
         self,
         timeout: float,
         limit: int,
-        take: Callable[[int], _Chunk | None],
-        end_of: Callable[[_Chunk], tuple[TopicPartition, int]],
+        make: Callable[[RecordBatchView], _Made],
         *,
         one: bool = False,
-    ) -> list[_Chunk]:
-        """What `take` takes, up to `limit` records in all, or one chunk; waits for the first.
+    ) -> list[_Made]:
+        """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
 
         Nothing counts as handed out before all that could raise is behind us.
         """
@@ -101,21 +106,23 @@ class ColumnReading:
             self._serve()
             self._fetcher.check()
             with self._fetcher.turns.handing_out():
-                chunks: list[_Chunk] = []
+                made: list[_Made] = []
+                ends: list[tuple[TopicPartition, int]] = []
                 left = limit
-                while left > 0 and (chunk := take(left)):
-                    chunks.append(chunk)
-                    left = 0 if one else left - len(chunk)
+                while left > 0 and (view := self._fetcher.take_view(left)) is not None:
+                    made.append(make(view))
+                    ends.append((view.topic_partition, view.next_offset))
+                    left = 0 if one else left - len(view)
                 remaining = deadline - time.monotonic()
-                is_over = bool(chunks) or remaining <= 0 or self._stopped or self._is_wanted()
-                if chunks:
+                is_over = bool(made) or remaining <= 0 or self._stopped or self._is_wanted()
+                if made:
                     self._keep_fetching()
                 else:
                     self._fetch(0.0 if is_over else min(remaining, TURN))
-                for partition, end in map(end_of, chunks):
+                for partition, end in ends:
                     self._hand_out(partition, end)
             if is_over:
-                return chunks
+                return made
 
     def _keep_fetching(self) -> None:
         """Ask for what follows, and take what has come, so often that neither has to wait."""
@@ -149,5 +156,5 @@ def _limit(max_records: int | None, otherwise: int) -> int:
     return max_records or otherwise
 
 
-def _end_of(view: RecordBatchView) -> tuple[TopicPartition, int]:
-    return view.topic_partition, view.next_offset
+def _as_it_is(view: RecordBatchView) -> RecordBatchView:
+    return view

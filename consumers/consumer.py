@@ -3,22 +3,22 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
-from folkmoot.consumers.columns import TURN, ColumnReading
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.directory import Directory
 from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.fetcher import Fetcher
-from folkmoot.consumers.lending import Lent
+from folkmoot.consumers.iteration import RecordReading
 from folkmoot.consumers.member import Member
 from folkmoot.consumers.membership import GroupPlace
 from folkmoot.consumers.offsets import OffsetControl
 from folkmoot.consumers.positions import Positions
 from folkmoot.consumers.subscription import Callbacks, Starts, Subscription, settings_of
+from folkmoot.consumers.views import RecordBatchView
 from folkmoot.coordination.bell import Bell
 from folkmoot.coordination.connector import connector
 from folkmoot.network.client import Connections
@@ -33,7 +33,6 @@ from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
 
 CLOSE_TIMEOUT = 10.0
-LENT_RECORDS = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
 OnRebalance = Callable[["Consumer", Rebalanced], None]
 
 
-class Consumer(ColumnReading, OffsetControl, GroupPlace):
+class Consumer(RecordReading, OffsetControl, GroupPlace):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -82,12 +81,10 @@ class Consumer(ColumnReading, OffsetControl, GroupPlace):
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
         self._bell = Bell()
-        self._attention = False
         self._stopped = False
         self._closing = False
         self._closed = False
         self._calling_back = False
-        self._lent: Lent | None = None  # what is being iterated over
         self._thread: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
         self._cluster = Cluster(
@@ -168,52 +165,8 @@ class Consumer(ColumnReading, OffsetControl, GroupPlace):
         if max_records is not None and max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {max_records}")
         limit = max_records or self.config.max_poll_records
-        chunks = self._chunks(timeout, limit, self._fetcher.take, _end_of)
-        return list(chain.from_iterable(chunks))
-
-    def __iter__(self) -> Iterator[Record]:
-        """Records one by one, until `stop` is called. It may be left and begun again at any record."""
-        return chain.from_iterable(self._lendings())
-
-    def _lendings(self) -> Iterator[Iterator[Record]]:
-        while not self._stopped:
-            if (lent := self._lend()) is not None:
-                yield lent.records
-
-    def _lend(self) -> Lent | None:
-        """Records of one partition to be iterated over; None if none came within a turn.
-
-        What the group wants is served between any two of them: `_wake` cuts what is lent. The rest
-        is taken back by whoever looks at the consumer next: by the caller's next round, or by a
-        method that the loop's body calls.
-        """
-        self._ask_for_more()
-        self._serve()
-        self._fetcher.check()
-        with self._fetcher.turns.handing_out():
-            view = self._fetcher.take_view(LENT_RECORDS)
-            if view is None:
-                self._fetch(TURN)
-                return None
-            self._keep_fetching()
-            self._lent = lent = Lent(view)
-        if self._attention or self._stopped:  # it may have been said before there was this to cut
-            lent.cut()
-        return lent
-
-    def _settle(self) -> None:
-        """Write down how far the iteration has come."""
-        if self._lent is not None:
-            self._lent.note(self._positions.of(self._lent.view.topic_partition))
-
-    def _take_back(self) -> None:
-        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
-        lent = self._lent
-        if lent is not None:
-            lent.cut()
-            self._settle()
-            self._fetcher.turns.put_back(lent.view, lent.row)
-            self._lent = None
+        found = self._read(timeout, limit, RecordBatchView.records)
+        return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
@@ -267,14 +220,6 @@ class Consumer(ColumnReading, OffsetControl, GroupPlace):
     def _fetch(self, timeout: float) -> None:
         self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._bell)
 
-    def _wake(self) -> None:
-        """Have what the group wants served soon. From any thread, or a signal handler."""
-        self._attention = True
-        lent = self._lent
-        if lent is not None:
-            lent.cut()
-        self._bell.ring()
-
     def _close(self, timeout: float) -> None:
         self._closing = self._calling_back = True
         self._take_back()
@@ -303,8 +248,3 @@ class Consumer(ColumnReading, OffsetControl, GroupPlace):
     def _check_not_called_back(self) -> None:
         if self._calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
-
-
-def _end_of(records: list[Record]) -> tuple[TopicPartition, int]:
-    last = records[-1]
-    return last.topic_partition, last.offset + 1

@@ -48,7 +48,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     from_wire,
 )
-from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import (
     EARLIEST,
     LATEST,
@@ -172,13 +172,8 @@ class Fetcher:
             if reading.paused or not reading.has_more:
                 raise self._errors.pop(partition)
 
-    def take(self, limit: int) -> list[Record]:
-        """Up to `limit` records of the partition whose turn it is, none if nothing is buffered."""
-        view = self.take_view(limit)
-        return [] if view is None else view.records()
-
     def take_view(self, limit: int) -> RecordBatchView | None:
-        """The same in columns."""
+        """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
         view = self.turns.take(limit)
         self.counters.records_taken += 0 if view is None else len(view)
         return view

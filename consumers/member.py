@@ -234,7 +234,8 @@ class Member:
     def _main(self) -> None:
         try:
             while not self._stopping and not self.has_left:
-                deadline = min(self.deadline() or math.inf, self._remind())
+                due = self.deadline()
+                deadline = min(math.inf if due is None else due, self._remind())
                 self._bell.wait(
                     None if deadline == math.inf else max(0.0, deadline - self._clock())
                 )

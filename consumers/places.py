@@ -71,9 +71,9 @@ def first_offsets(
                 raise RequestTimeout(f"no offset of {missing[0]} was found within {timeout:g} s")
             fetcher.poll(min(remaining, _TURN))
             fetcher.check()
-            for record in fetcher.take(1):
-                found[record.topic_partition] = record.offset
-                fetcher.remove(record.topic_partition)
+            while (view := fetcher.take_view(1)) is not None:
+                found[view.topic_partition] = view.offsets[0]
+                fetcher.remove(view.topic_partition)
             for partition in list(fetcher.partitions()):
                 if fetcher.position(partition) == fetcher.end(partition):
                     found[partition] = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 from folkmoot.consumers.reading import Fetched, Reading
@@ -80,11 +81,11 @@ class Turns:
     def _decompress(self) -> None:
         """Together, and in the order in which they will be opened, batches of all whose turn comes."""
         found: list[tuple[Reading, Fetched]] = []
-        partitions = [self._readings.get(each) for each in self._ready]
+        partitions = [self._readings.get(each) for each in islice(self._ready, AHEAD)]
         readings = [each for each in partitions if each is not None and not each.paused]
         depth = 0
         while readings and len(found) < AHEAD:
-            readings = [each for each in readings if len(each.bodies) + depth < len(each.batches)]
+            readings = [each for each in readings if _is_zstd(each, len(each.bodies) + depth)]
             found += [(each, each.batches[len(each.bodies) + depth]) for each in readings]
             depth += 1
         bodies = batch.bodies_of([fetched for _, fetched in found[:AHEAD]])
@@ -123,7 +124,11 @@ class Turns:
 
 def _is_worth_it(reading: Reading) -> bool:
     """Whether the batch to be opened next is one that should be decompressed with others."""
-    if reading.opened is not None or not reading.batches or reading.bodies:
+    if reading.opened is not None or reading.bodies or not _is_zstd(reading, 0):
         return False
-    header, _ = reading.batches[0]
-    return header.codec == Codec.ZSTD and header.length >= AHEAD_FROM_BYTES
+    return reading.batches[0][0].length >= AHEAD_FROM_BYTES
+
+
+def _is_zstd(reading: Reading, number: int) -> bool:
+    """Whether there is such a batch, and it can be decompressed with others."""
+    return number < len(reading.batches) and reading.batches[number][0].codec == Codec.ZSTD

@@ -255,15 +255,11 @@ def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def bodies_of(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[_Bytes]:
-    """The bodies of the first of these batches, which `check` has passed, if they are zstd's.
+    """The bodies of the first of these zstd batches, which `check` has passed, opened together.
 
-    What cannot be opened ends the list: `columns_of` says why.
+    What cannot be opened is not among them: `columns_of` says why.
     """
-    compressed: list[_Bytes] = []
-    for header, batch in batches:
-        if header.codec != Codec.ZSTD:
-            break
-        compressed.append(memoryview(batch)[HEADER_BYTES : header.length])
+    compressed = [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
     return codecs.decompress_together(compressed, MAX_BODY_BYTES)
 
 

@@ -127,17 +127,17 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
     Only the first of them, up to TOGETHER_BYTES in all; none where one is too large or corrupt, or
     where threads would not pay. Each keeps the memory of its neighbours.
     """
-    sizes = [zstandard.frame_content_size(body) for body in bodies if len(body)]
     total = count = 0
-    for size in sizes:
-        if not 0 <= size <= limit or (count and total + size > TOGETHER_BYTES):
-            break
-        total += size
-        count += 1
-    if count < 2 or total < WORTH_THREADS_BYTES or _THREADS < 2:
-        return []
+    made: Any
     try:
-        made: Any
+        for body in bodies:
+            size = zstandard.frame_content_size(body)
+            if not 0 <= size <= limit or (count and total + size > TOGETHER_BYTES):
+                break
+            total += size
+            count += 1
+        if count < 2 or total < WORTH_THREADS_BYTES or _THREADS < 2:
+            return []
         made = _zstd.decompressor.multi_decompress_to_buffer(list(bodies[:count]), threads=_THREADS)
     except zstandard.ZstdError:
         return []

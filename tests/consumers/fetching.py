@@ -38,12 +38,16 @@ class Bench:
         self.cluster.answer(self.cluster.next(), *chunks, end=end)
         self.poll()
 
+    def take(self, limit: int) -> list[Record]:
+        view = self.fetcher.take_view(limit)
+        return [] if view is None else view.records()
+
     def values(self, limit: int = ALL) -> list[bytes | None]:
-        return [record.value for record in self.fetcher.take(limit)]
+        return [record.value for record in self.take(limit)]
 
     def everything(self) -> list[Record]:
         taken = []
-        while some := self.fetcher.take(ALL):
+        while some := self.take(ALL):
             taken += some
         return taken
 

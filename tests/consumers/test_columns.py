@@ -295,6 +295,28 @@ def test_a_column_that_unfolds_into_too_much_for_arrow_is_refused() -> None:
     assert view.part(0, 2).arrow().num_rows == 2
 
 
+def test_what_cannot_become_arrow_is_handed_out_the_next_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_columns(bench, range(30))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BatchTooLarge("too much for Arrow")
+
+    with bench.reader() as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr("folkmoot.consumers.arrow.record_batch", refuse)
+            for _ in range(2):
+                with pytest.raises(BatchTooLarge):
+                    consumer.poll_arrow(20.0)
+        assert consumer.poll_arrow(20.0, 3).column("offset").to_pylist() == [0, 1, 2]
+        with monkeypatch.context() as patch:
+            patch.setattr("folkmoot.consumers.arrow.record_batch", refuse)
+            with pytest.raises(BatchTooLarge):
+                next(consumer.arrow())
+        assert next(consumer.batches(5)).offsets[0] == 3
+
+
 def test_a_view_knows_where_an_offset_and_a_time_are() -> None:
     view = view_of(Columns(3, None, [b"a", b"b", b"c"], [1, 3, 2]))
     assert [view.row_of_offset(offset) for offset in (0, 50, 52, 53)] == [0, 0, 2, 3]

@@ -136,7 +136,7 @@ def test_pausing_often_does_not_give_a_partition_more_turns(bench: Bench) -> Non
     for _ in range(10):
         bench.fetcher.pause(ZERO, True)
         bench.fetcher.pause(ZERO, False)
-    assert sorted(bench.fetcher.take(1)[0].partition for _ in range(2)) == [0, 1]
+    assert sorted(bench.take(1)[0].partition for _ in range(2)) == [0, 1]
 
 
 # -- what goes wrong ------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Compression, and how little a small hostile batch can make a reader do."""
 
+import random
 import struct
 import sys
 import tracemalloc
@@ -11,6 +12,7 @@ import msgpack
 import pytest
 import zstandard
 
+from folkmoot.protocol import codecs
 from folkmoot.protocol.batch import (
     MAX_BODY_BYTES,
     MAX_RECORDS,
@@ -263,3 +265,56 @@ def test_the_records_of_the_tiniest_batch_take_less_than_200_bytes_each() -> Non
     batch = tiny(count)
     with at_most(200 * count):
         records_of("t", 0, check(batch), batch)
+
+
+# -- several at once --------------------------------------------------------------------------------
+
+
+def zstd_of(*bodies: bytes) -> list[bytes]:
+    return [compress(Codec.ZSTD, body) for body in bodies]
+
+
+BODIES = [bytes([number]) * 200_000 + random.Random(number).randbytes(1000) for number in range(9)]
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "_THREADS", 2)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_bodies_decompressed_together_are_those_of_each_by_itself() -> None:
+    made = codecs.decompress_together(zstd_of(*BODIES), 2**20)
+    assert [bytes(body) for body in made] == BODIES
+    views = [memoryview(b"x" + body)[1:] for body in zstd_of(*BODIES)]
+    assert [bytes(body) for body in codecs.decompress_together(views, 2**20)] == BODIES
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_no_more_is_decompressed_together_than_the_bound_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 500_000)
+    made = codecs.decompress_together(zstd_of(*BODIES), 2**20)
+    assert [bytes(body) for body in made] == BODIES[:2]
+    huge = zstd_of(*BODIES[:2], bytes(2**20 + 1), *BODIES[2:])
+    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 2**30)
+    made = codecs.decompress_together(huge, 2**20)
+    assert [bytes(body) for body in made] == BODIES[:2]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("bad", [b"", b"no zstd", zstd_of(BODIES[0])[0][:-9]])
+def test_what_cannot_be_decompressed_is_left_to_be_told_by_itself(bad: bytes) -> None:
+    bodies = [*zstd_of(*BODIES[:3]), bad, *zstd_of(*BODIES[3:])]
+    made = codecs.decompress_together(bodies, 2**20)
+    assert [bytes(body) for body in made] in ([], BODIES[:3])
+    with pytest.raises(CorruptBatch):
+        decompress(Codec.ZSTD, bad, 2**20)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_single_body_and_a_few_bytes_are_not_worth_threads() -> None:
+    assert codecs.decompress_together(zstd_of(BODIES[0]), 2**20) == []
+    assert codecs.decompress_together(zstd_of(b"a", b"b"), 2**20) == []
+    assert codecs.decompress_together([], 2**20) == []
