@@ -253,7 +253,7 @@ class AsyncConsumer:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
         while not self._core.is_stopped:
             found = await self._read(
-                lambda left: self._core.next_arrow(left, max_records, headers=headers), TURN
+                lambda left: self._core.next_arrow(left, max_records, headers), TURN
             )
             if found is not None:
                 yield found

@@ -70,14 +70,14 @@ class ColumnReading:
     ) -> Iterator["pa.RecordBatch"]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
         while not self._stopped:
-            found = self.next_arrow(TURN, max_records, headers=headers)
+            found = self._next_arrow(TURN, max_records, headers)
             if found is not None:
                 yield found
 
-    def next_arrow(
-        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
+    def _next_arrow(
+        self, timeout: float, max_records: int | None, headers: bool
     ) -> "pa.RecordBatch | None":
-        """As `poll_batch`, as Arrow. Raises MissingExtra without pyarrow."""
+        """As `poll_batch`, as Arrow."""
         from folkmoot.consumers.arrow import record_batch
 
         make = partial(record_batch, headers=headers)

@@ -1,12 +1,15 @@
 """A consumer whose application lives in another thread."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from folkmoot.consumers.consumer import CLOSE_TIMEOUT, Consumer
 from folkmoot.consumers.lending import Lent
 from folkmoot.consumers.positions import Progress
 from folkmoot.protocol.records import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class OfferingConsumer(Consumer):
@@ -45,6 +48,11 @@ class OfferingConsumer(Consumer):
     def lend(self) -> Lent | None:
         """What to iterate over. It counts as handed out as far as the iteration comes."""
         return self._lend()
+
+    def next_arrow(
+        self, timeout: float, max_records: int | None, headers: bool
+    ) -> "pa.RecordBatch | None":
+        return self._next_arrow(timeout, max_records, headers)
 
     def wake(self) -> None:
         self._wake()
