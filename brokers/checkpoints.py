@@ -19,27 +19,34 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL: Final = 30.0
+CHECKPOINT_BYTES: Final = 512 * 1024 * 1024
+"""After so much the next round begins earlier: a start checks about a gigabyte in a second."""
+
+SHORTEST_INTERVAL: Final = 2.0
 FLUSH_TICK: Final = 0.1
 LOGS_AT_ONCE: Final = 200
 """Each has a few descriptors on loan to the background meanwhile."""
 
 _MORE = 0.05
+_TICK = 1.0
 
 
 class Checkpoints:
     """Bounds what an unclean stop leaves to be checked, and what a power cut can take.
 
-    Every CHECKPOINT_INTERVAL, from one beginning to the next, the logs that were appended to are
-    flushed in the background, then the ends that they had before the flush are written to `durable`
-    in the data directory. A start without an orderly stop before it checks only what lies behind. The
-    file may be old, which costs time, and is never ahead of the disk. The reactor's thread.
+    Every CHECKPOINT_INTERVAL, from one beginning to the next, or once CHECKPOINT_BYTES came since the
+    last one, the logs that were appended to are flushed in the background, then the ends that they
+    had before the flush are written to `durable` in the data directory. A start without an orderly
+    stop before it checks only what lies behind. The file may be old, which costs time, and is never
+    ahead of the disk. The reactor's thread.
     """
 
     def __init__(self, logs: Logs, background: Background) -> None:
         self._logs = logs
         self._background = background
         self._round: list[Log] = []
-        self._next_round = 0.0
+        self._next_round = self._soonest = 0.0
+        self._appended_before = 0
         self._busy = False
         self._news = False
         self._lent: list[tuple[Log, Flushing]] = []
@@ -54,14 +61,21 @@ class Checkpoints:
             self._flush(some)
         elif self._news:
             self._note()
-        elif now.monotonic < self._next_round:
-            return self._next_round - now.monotonic
+        elif now.monotonic < self._next_round and not self._is_much(now):
+            return min(_TICK, self._next_round - now.monotonic)
         else:
             self._next_round = now.monotonic + CHECKPOINT_INTERVAL
+            self._soonest = now.monotonic + SHORTEST_INTERVAL
+            self._appended_before = self._logs.appended_bytes
             self._round = [log for log in self._logs if log.dirty]
             if not self._round:
-                return CHECKPOINT_INTERVAL
+                return _TICK
         return _MORE
+
+    def _is_much(self, now: Now) -> bool:
+        """Whether so much has come since the last round that a start would take long to check it."""
+        much = self._logs.appended_bytes - self._appended_before >= CHECKPOINT_BYTES
+        return much and now.monotonic >= self._soonest
 
     def flush_chore(self, now: Now) -> float:
         """Hand to the background those logs whose topics ask for a flush by now."""

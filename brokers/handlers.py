@@ -220,7 +220,9 @@ def _append(
         return results
     for number, offset in zip(fresh, offsets, strict=True):
         results[number] = ProduceResult(*partition, 0, "", offset, now.wall)
-    context.parked.appended(partition, sum(each.header.length for each in fresh.values()))
+    appended = sum(each.header.length for each in fresh.values())
+    context.logs.appended_bytes += appended
+    context.parked.appended(partition, appended)
     return results
 
 

@@ -15,6 +15,8 @@ from folkmoot.protocol.errors import CorruptBatch, DiskFull, StorageError
 
 logger = logging.getLogger(__name__)
 
+_SKIPPED_BYTES = 8 * 1024
+
 
 class LogFile:
     """A file that grows at its end.
@@ -145,11 +147,12 @@ class LogFile:
             left = len(view) - at
             if left < HEADER_BYTES or (whole and left < batch.batch_length(view, at)):
                 view, start, at = self.read(window_bytes, position), position, 0
-                # A length is believed, and so much memory taken, only after its own checksum.
-                length = batch.read_header(view).length
-                if whole and length > len(view):
-                    view = self.read(length, position)
+                if whole and len(view) >= HEADER_BYTES and batch.batch_length(view) > len(view):
+                    # A length is believed, and so much memory taken, only after its own checksum.
+                    view = self.read(batch.read_header(view).length, position)
             header = parse(view, at)
+            if not whole and header.length > _SKIPPED_BYTES:
+                window_bytes = HEADER_BYTES  # more would mostly be bodies, which nobody looks at
             if position + header.length > self.size:
                 raise CorruptBatch(f"a batch is cut off at {self.size - position} bytes")
             yield header, position

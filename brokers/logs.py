@@ -80,6 +80,8 @@ class Logs:
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
         self._topics: dict[str, LogConfig] = {}
+        self.appended_bytes = 0
+        """What producers have brought since the start, over all logs."""
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""

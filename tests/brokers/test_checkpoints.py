@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import Checkpoints
+from folkmoot.brokers.checkpoints import CHECKPOINT_BYTES, Checkpoints
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.scrub import Scrub
 from folkmoot.brokers.upkeep import Now
@@ -69,7 +69,7 @@ def test_after_a_crash_only_what_came_since_the_last_checkpoint_is_read(
         for _ in range(20):
             append(log, a_batch(b"before" * 50))
         assert log.dirty
-    turn_until_idle(checkpoints.chore, background, 30.0)
+    turn_until_idle(checkpoints.chore, background, 1.0)
     assert not any(log.dirty for log in logs)
     idle = crash(tmp_path / "data", "idle")
     append(logs.get("flights", 3), a_batch(b"after" * 100), a_batch(b"after"))
@@ -93,7 +93,7 @@ def test_the_batches_checked_after_a_crash_are_those_behind_the_checkpoint(
     log = logs.create("flights", "first", 0)
     for _ in range(20):
         append(log, a_batch(b"before" * 50))
-    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    turn_until_idle(Checkpoints(logs, background).chore, background, 1.0)
     since = [a_batch(b"x" * number) for number in range(1, 40)]
     for each in since:
         append(log, each)
@@ -110,7 +110,7 @@ def test_a_topic_made_again_is_not_recovered_by_the_old_ones_checkpoint(tmp_path
     logs = Logs(tmp_path / "data", 1, SMALL)
     logs.start()
     append(logs.create("flights", "first", 0), a_batch(b"old" * 50))
-    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    turn_until_idle(Checkpoints(logs, background).chore, background, 1.0)
     append(logs.create("flights", "second", 0), a_batch(b"new" * 50), a_batch(b"newer" * 50))
     with Logs(crash(tmp_path / "data", "killed"), 1, SMALL) as again:
         assert read_all(again.get("flights", 0)) == [(0, b"new" * 50), (1, b"newer" * 50)]
@@ -240,7 +240,7 @@ def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
     new = logs.create("flights", "second", 0)
     append(new, a_batch(b"new"))
     opened = len(logs.files)
-    turn_until_idle(checkpoints.chore, background, 30.0)
+    turn_until_idle(checkpoints.chore, background, 1.0)
     assert len(logs.files) == opened
     assert old.durable is None
     logs.close()
@@ -352,7 +352,7 @@ def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_t
     logs.start()
     log = logs.create("flights", "first", 0)
     append(log, a_batch(b"a" * 1500))
-    turn_until_idle(Checkpoints(logs, background).chore, background, 30.0)
+    turn_until_idle(Checkpoints(logs, background).chore, background, 1.0)
     for _ in range(10):
         append(log, a_batch(b"b" * 1500))
     logs.abandon()
@@ -380,3 +380,19 @@ def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_t
     assert set(ends) == {1, 4, 7, 10, 11}
     assert flushed == [f"{base:020}.log" for base in range(1, 11)]
     again.close()
+
+
+def test_much_that_came_brings_the_next_round_forward(tmp_path: Path) -> None:
+    background = Background(never)
+    with Logs(tmp_path / "data", 1, SMALL) as logs:
+        log = logs.create("flights", "first", 0)
+        checkpoints = Checkpoints(logs, background)
+        turn_until_idle(checkpoints.chore, background, 1.0)
+        append(log, a_batch(b"a"))
+        logs.appended_bytes += CHECKPOINT_BYTES - 1
+        for bytes_more, later, noted in ((0, 3.0, None), (1, 1.0, None), (0, 3.0, 1)):
+            logs.appended_bytes += bytes_more
+            for _ in range(5):
+                checkpoints.chore(Now(later, 0))
+                background.run_all()
+            assert (log.noted and log.noted.end_offset) == noted
