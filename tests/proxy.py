@@ -59,7 +59,11 @@ class Proxy:
                 if self._is_cut:
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
                 self._open += [client, server]
             Thread(
                 target=self._copy, args=(client, server, False), name="proxy", daemon=True

@@ -1,11 +1,14 @@
 """The producer against real broker processes and a real ZooKeeper; the log is read back and compared."""
 
 import random
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.store import run
@@ -17,6 +20,8 @@ from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
 from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
+from tests.proxy import Proxy
+from tests.waiting import eventually
 
 StartCluster = Callable[..., EmbeddedCluster]
 PARTITIONS = 6
@@ -30,9 +35,18 @@ def create_topic(zookeeper: str, name: str, partitions: int = PARTITIONS) -> Non
         store.close()
 
 
-def read_all(cluster: EmbeddedCluster, topic: str) -> dict[int, list[Record]]:
+def addresses(cluster: EmbeddedCluster) -> list[str]:
+    return [broker.address for broker in cluster.brokers]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def read_all(addresses: Sequence[str], topic: str) -> dict[int, list[Record]]:
     """Every record of the topic, by partition."""
-    addresses = [broker.address for broker in cluster.brokers]
     with Cluster(Connections("reader"), lambda: addresses) as network:
         while not network.partitions(topic):
             network.poll(0.1)
@@ -71,6 +85,14 @@ def check(log: dict[int, list[Record]], sent: list[tuple[bytes, bytes, Delivery]
         assert place.partition == partition_for(key, PARTITIONS)
 
 
+def check_once_and_in_order(
+    log: dict[int, list[Record]], sent: list[tuple[bytes, bytes, Delivery]]
+) -> None:
+    for partition, records in log.items():
+        mine = [value for key, value, _ in sent if partition_for(key, PARTITIONS) == partition]
+        assert [record.value for record in records] == mine
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "gzip", "snappy"])
 def test_every_record_is_read_back_where_its_delivery_says(
     start_cluster: StartCluster, compression: str
@@ -82,12 +104,12 @@ def test_every_record_is_read_back_where_its_delivery_says(
         for number in range(20_000):
             key, value = b"key %d" % (number % 500), b"value %d" % number
             sent.append((key, value, producer.send("t", value, key)))
-    log = read_all(cluster, "t")
+    log = read_all(addresses(cluster), "t")
     assert sum(map(len, log.values())) == len(sent)
     check(log, sent)
 
 
-def test_a_killed_broker_costs_no_acknowledged_record_and_no_order(
+def test_a_killed_broker_costs_no_record_and_no_order_and_writes_none_twice(
     start_cluster: StartCluster,
 ) -> None:
     seed = random.randrange(2**32)
@@ -95,7 +117,7 @@ def test_a_killed_broker_costs_no_acknowledged_record_and_no_order(
     chance = random.Random(seed)
     cluster = start_cluster(brokers=2, session_timeout=1.0)
     create_topic(cluster.zookeeper, "t")
-    kills = {chance.randrange(1_000, 30_000) for _ in range(2)}
+    kills = {chance.randrange(1_000, 30_000) for _ in range(3)}
     sent = []
     with Producer(zookeeper=cluster.zookeeper, linger=0.001, batch_bytes=10_000) as producer:
         for number in range(30_000):
@@ -105,8 +127,48 @@ def test_a_killed_broker_costs_no_acknowledged_record_and_no_order(
                 victim.start()
             key, value = b"key %d" % (number % 50), b"%d" % number
             sent.append((key, value, producer.send("t", value, key)))
-    log = read_all(cluster, "t")
+    log = read_all(addresses(cluster), "t")
     check(log, sent)
-    for records in log.values():
-        first_copies = list(dict.fromkeys(int(record.value or b"") for record in records))
-        assert first_copies == sorted(first_copies)
+    check_once_and_in_order(log, sent)
+
+
+def lose_an_answer(proxy: Proxy, producer: Producer) -> None:
+    before = proxy.lost_answers
+    proxy.lose_answers()
+    if producer.unacknowledged():
+        eventually(lambda: proxy.lost_answers > before or not producer.unacknowledged())
+
+
+def test_lost_answers_cut_connections_and_kills_write_nothing_twice(
+    chroot: str, tmp_path: Path
+) -> None:
+    """A network that carries requests to the broker and not its answers back, then breaks; and kills."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    faults = {1 + chance.randrange(20_000): chance.choice(["cut", "kill"]) for _ in range(6)}
+    port = free_port()
+    options: dict[str, Any] = {"linger": 0.001, "batch_bytes": 3_000, "retry_backoff": 0.02}
+    with Proxy(port) as proxy:
+        listener = f"client=127.0.0.1:{port}@{proxy.address}"
+        with BrokerProcess(1, tmp_path / "b", chroot, [listener], 1.0) as broker:
+            create_topic(chroot, "t")
+            sent = []
+            with Producer(zookeeper=chroot, request_timeout=2.0, **options) as producer:
+                for number in range(20_000):
+                    key, value = b"key %d" % (number % 50), b"%d" % number
+                    sent.append((key, value, producer.send("t", value, key)))
+                    fault = faults.get(number)
+                    if fault is not None:
+                        lose_an_answer(proxy, producer)
+                        if fault == "kill":
+                            broker.kill()
+                            broker.start()
+                        proxy.cut()
+                        proxy.heal()
+                counters = producer.metrics()
+            log = read_all([f"127.0.0.1:{port}"], "t")
+    assert counters["batches_retried"] > 0
+    assert counters["epochs_begun"] == 0
+    check(log, sent)
+    check_once_and_in_order(log, sent)
