@@ -102,6 +102,7 @@ def test_a_request_without_an_answer_times_out_and_the_next_is_answered() -> Non
         connections.send(broker.address, Api.METADATA, ASK, timeout=0.05)
         (reply,) = collect(connections, 1)
         assert isinstance(reply.error, RequestTimeout)
+        assert reply.sent
         answering.set()
         connections.send(broker.address, Api.METADATA, ASK)
         (reply,) = collect(connections, 1)
@@ -128,6 +129,7 @@ def test_nobody_listening_fails_everything_in_flight_at_once() -> None:
         assert time.monotonic() - begun < 3.0
         assert [reply.correlation_id for reply in replies] == ids
         assert all(isinstance(reply.error, BrokerUnreachable) for reply in replies)
+        assert not any(reply.sent for reply in replies), "no broker can have got them"
         assert address in str(replies[0].error)
 
 
@@ -148,6 +150,7 @@ def test_a_broker_that_goes_away_fails_what_is_in_flight_and_is_found_again() ->
                 assert connections.poll(0.01) == []
         replies = collect(connections, 2)
         assert all(isinstance(reply.error, BrokerUnreachable) for reply in replies)
+        assert all(reply.sent for reply in replies)
         with StubBroker(metadata, port=broker.port) as again:
             connections.send(again.address, Api.METADATA, ASK)
             (reply,) = collect(connections, 1)
@@ -264,6 +267,7 @@ def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout(
         connections.send(broker.address, Api.METADATA, ASK)
         (reply,) = collect(connections, 1, timeout=5.0)
         assert isinstance(reply.error, BrokerUnreachable)
+        assert not reply.sent
         assert "0.2 s" in str(reply.error)
 
 
