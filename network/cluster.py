@@ -34,11 +34,11 @@ class Cluster:
     """`Connections` that know where to send.
 
     Metadata is fetched inside `poll`, whenever the cache says that it is due, from any broker that
-    was not unreachable within the last AVOID_FOR seconds. When there is none, `discover` is called
-    for addresses (clients: it reads ZooKeeper; Spark executors: fixed ones); it runs on the owner's
-    thread and must end by itself. Replies to metadata requests are not given out; all others are,
-    after what they say about leaders was taken in: an answer that names the leader counts at once,
-    a wrong leader or a lost broker makes the cache ask again.
+    was not unreachable within the last AVOID_FOR seconds, nor for metadata since there was any. When
+    there is none, `discover` is called for addresses (clients: it reads ZooKeeper; Spark executors:
+    fixed ones); it runs on the owner's thread and must end by itself. Replies to metadata requests
+    are not given out; all others are, after what they say about leaders was taken in: an answer that
+    names the leader counts at once, a wrong leader or a lost broker makes the cache ask again.
 
     Nothing is sent again here: whoever made a request decides. `version` grows with every change of
     the metadata. `trouble` is why there is none, or None. One thread owns it, `close` included.
@@ -59,6 +59,9 @@ class Cluster:
         self._metadata = Metadata(listener, max_age)
         self._found: list[str] = []
         self._avoid: dict[str, float] = {}
+        # Where metadata was not to be had since it last was: without this, addresses of brokers that
+        # have all moved would be tried by turns for ever, each while the others are avoided.
+        self._failed: set[str] = set()
         self._asking = -1
         self.version = 0
         self.trouble: FolkmootError | None = None
@@ -174,7 +177,7 @@ class Cluster:
 
     def _reachable(self, now: float) -> str | None:
         """Some broker, not one that has just failed."""
-        known = {*self._metadata.addresses(), *self._found}
+        known = {*self._metadata.addresses(), *self._found} - self._failed
         usable = sorted(address for address in known if self._avoid.get(address, now) <= now)
         return random.choice(usable) if usable else None
 
@@ -188,7 +191,9 @@ class Cluster:
         if not self._found:
             self._note(BrokerUnreachable("no broker is registered: is one running?"))
             return None
-        return self._reachable(now) or random.choice(self._found)
+        self._failed.difference_update(self._found)
+        usable = [address for address in self._found if self._avoid.get(address, now) <= now]
+        return random.choice(usable or self._found)
 
     def _answered(self, reply: Reply) -> None:
         self._asking = -1
@@ -197,12 +202,14 @@ class Cluster:
             return
         self._avoid.pop(reply.address, None)
         self._metadata.update(reply.response, self._clock())
+        self._failed.clear()
         self.version += 1
         self.trouble = None
 
     def _fail(self, address: str, error: FolkmootError) -> None:
         now = self._clock()
         self._avoid[address] = now + AVOID_FOR
+        self._failed.add(address)
         self._metadata.fail(now)
         self._note(error)
 

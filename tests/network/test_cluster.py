@@ -140,6 +140,27 @@ def test_all_brokers_gone_means_that_they_are_discovered_again() -> None:
             assert cluster.trouble is None
 
 
+def test_brokers_that_have_all_moved_are_discovered_however_many_there_were() -> None:
+    world = World()
+    found = [unused_address() for _ in range(5)]
+    now = 1000.0
+    with Cluster(Connections("me"), lambda: found, clock=lambda: now) as cluster:
+        with world.broker(1) as one:
+            world.brokers = {1: one.address, **dict(enumerate(found, 2))}
+            found.append(one.address)
+            while cluster.leader_address(T0) is None:
+                now += 1.0
+                cluster.poll(0.05)
+        with world.broker(1) as again:
+            world.brokers = {1: again.address}
+            found[:] = [again.address]
+            cluster.refresh()
+            for _ in range(20):  # a try a second, while each address is avoided for two
+                now += 1.0
+                cluster.poll(0.05)
+            assert cluster.leader_address(T0) == again.address
+
+
 def test_a_discovery_that_fails_is_trouble_and_is_tried_again() -> None:
     world, calls = World(), []
 
