@@ -11,6 +11,7 @@ from folkmoot.brokers.config import DAY
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import OutOfOrderSequence
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers
 from tests.brokers.batches import NOW
@@ -286,4 +287,28 @@ def test_without_its_note_gaps_are_told_as_damage_and_the_rest_is_served(tmp_pat
             header, data = next(batch.split(chunk))
             found += [r.offset for r in batch.records_of("t", 0, header, data)]
     assert sorted(set(found)) == before
+    upkept.logs.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
+    tmp_path: Path, clean: bool
+) -> None:
+    def sent(producer_id: int, sequence: int) -> bytes:
+        columns = Columns(1, [b"key"], [b"v" * 100], NOW)
+        return batch.encode(
+            columns, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+        )
+
+    upkept = Upkept(tmp_path)
+    upkept.append(sent(7, 0), sent(7, 1))
+    for number in range(60):
+        upkept.append(sent(8, number))
+    upkept.compact()
+    assert 7 not in {header.producer_id for header, _ in batch.split(upkept.log.read(0, 10_000))}
+    upkept.reopen(clean=clean)
+    with pytest.raises(OutOfOrderSequence):
+        upkept.append(sent(7, 3))
+    assert upkept.log.append([sent(7, 1)], now=NOW, leader_epoch=3) == [1]  # a duplicate
+    assert upkept.log.append([sent(7, 2)], now=NOW, leader_epoch=3) == [62]
     upkept.logs.close()
