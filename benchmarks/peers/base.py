@@ -22,6 +22,8 @@ class Server(ABC):
     """The Python in which its clients run."""
     module: str
     """The program of its clients, which knows the verbs."""
+    compiles_as_it_runs: ClassVar[bool] = False
+    """Whether it is slow at first and should do some work before anything is measured."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

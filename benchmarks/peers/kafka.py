@@ -58,6 +58,7 @@ def java_command(jars: Path, heap: str, main: str, *arguments: str) -> list[str]
 
 class KafkaServer(Server):
     module = "benchmarks.clients.kafka"
+    compiles_as_it_runs = True
 
     def __init__(self, directory: Path, python: str, jars: Path) -> None:
         super().__init__(directory)
