@@ -9,6 +9,7 @@ from typing import Any, Final
 from folkmoot.producers.batches import Batch
 from folkmoot.producers.chunks import ROW, TAKEN, Chunk
 from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
@@ -79,6 +80,7 @@ class Accumulator:
         self._clock = clock or time.monotonic
         self._gated: dict[str, Chunk] = {}
         self._handed_in: list[Chunk] = []
+        self._memories: dict[str, KeyMemory] = {}
         self._closed: FolkmootError | None = None
         self._number = 0
 
@@ -158,8 +160,14 @@ class Accumulator:
         self._take(chunk)
         self._handed_in.append(chunk)
         self._ring_once()
-        if self.by_key and len(chunk) > FEW and chunk.divide_by_key(self.counts[chunk.topic]):
+        if self.by_key and len(chunk) > FEW and self.divide(chunk):
             self.buffered += chunk.measure()
+
+    def divide(self, chunk: Chunk) -> bool:
+        """By key, if that is all that decides where its records go. Needs no lock."""
+        topic = chunk.topic
+        memory = self._memories.setdefault(topic, KeyMemory())
+        return chunk.divide_by_key(self.counts[topic], memory)
 
     def hand_in(self, chunk: Chunk, max_block: float) -> None:
         """Stage a chunk that is complete, behind all that was staged before it. The lock is held.

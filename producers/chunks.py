@@ -12,6 +12,7 @@ import numpy as np
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Stamps, headers_size
 from folkmoot.producers.cells import Int64s, lengths_of, packed
 from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.partitioners import Partitions, by_hash
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.packed import Packed
@@ -165,16 +166,20 @@ class Chunk:
     def keys(self) -> list[bytes | None]:
         return self.rows[0 : ROW * self.count : ROW]
 
-    def divide_by_key(self, count: int) -> bool:
+    def divide_by_key(self, count: int, memory: KeyMemory) -> bool:
         """Divide it among `count` partitions if nothing but the keys of all records decides."""
         if self.explicit:
             return False
-        keys: list[Any] = self.keys
-        try:
-            lengths = lengths_of(keys)
-        except TypeError:
-            return False  # there is a None
-        self.divide(by_hash(b"".join(keys), lengths, count))
+        partitions = memory.recall(self.keys, count)
+        if partitions is None:
+            keys: list[Any] = self.keys
+            try:
+                lengths = lengths_of(keys)
+            except TypeError:
+                return False  # there is a None
+            partitions = by_hash(b"".join(keys), lengths, count)
+            memory.learn(keys, partitions, count)
+        self.divide(partitions)
         return True
 
     def divide(self, partitions: Partitions) -> None:

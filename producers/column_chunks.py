@@ -7,8 +7,9 @@ from threading import Condition
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Stamps, headers_size
-from folkmoot.producers.cells import NIL, Cells
+from folkmoot.producers.cells import NIL, Cells, ListCells
 from folkmoot.producers.chunks import TAKEN, Chunk, cut, sorted_by_partition
+from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.partitioners import Partitions, by_hash
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.records import Headers
@@ -52,15 +53,20 @@ class ColumnChunk(Chunk):
     def measure(self) -> int:
         return 0  # its size has always been exact
 
-    def divide_by_key(self, count: int) -> bool:
+    def divide_by_key(self, count: int, memory: KeyMemory) -> bool:
         keys = self.cell_keys
         if self.partition is not None:
             self.divide(np.full(self.count, self.partition, np.uint16))
-        elif self.keyless or keys is None:
+            return True
+        if keys is None or self.keyless:
             return False
-        else:
-            cells = keys.packed()
-            self.divide(by_hash(cells.run(), keys.lengths, count))
+        listed = keys.column if isinstance(keys, ListCells) else None
+        partitions = None if listed is None else memory.recall(listed, count)
+        if partitions is None:
+            partitions = by_hash(keys.packed().run(), keys.lengths, count)
+            if listed is not None:
+                memory.learn(listed, partitions, count)
+        self.divide(partitions)
         return True
 
     def divide(self, partitions: Partitions) -> None:

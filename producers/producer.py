@@ -270,7 +270,7 @@ class Producer:
         most = min(count * config.batch_bytes, config.buffer_bytes // 8, COLUMNS_BYTES)
         for chunk in columns.chunks(topic, accumulator.completed, most, config.max_record_bytes):
             if accumulator.by_key:
-                chunk.divide_by_key(count)  # here, while it is in the cache, as for `send`
+                accumulator.divide(chunk)  # here, while it is in the cache, as for `send`
             yield chunk
 
     def _partition_count(self, topic: str) -> int:
