@@ -9,16 +9,17 @@ from folkmoot.producers.partitioners import Partitions
 
 KEYS_KNOWN: Final = 65_536
 MOST_PARTITIONS: Final = 256
-WORTH_KNOWING: Final = 0.9
+MOST_NEW: Final = 0.9
 LONGEST_REST: Final = 1024
 
 
 class KeyMemory:
     """Remembers where keys of one topic belong: looking up costs a third of hashing in bulk.
 
-    Only as long as that pays. When a chunk has an unknown key it is hashed, and learnt if keys repeat
-    in it; if they do not, or too many are known, twice as many chunks as so far go by before that is
-    looked at again. A partition's number fits into a byte, or nothing is remembered.
+    Only as long as that pays. A chunk with an unknown key is hashed, and learnt if its keys repeat,
+    among themselves or from the chunk that was looked at before; if they do not, or too many are known,
+    as many chunks as so far go by before that is looked at again. A partition's number fits into a
+    byte, or nothing is remembered.
 
     Any thread may call, several at a time: what is known of a key never changes for one number of
     partitions, and all else is only about speed.
@@ -27,6 +28,7 @@ class KeyMemory:
     def __init__(self) -> None:
         self._known: tuple[int, dict[bytes | None, int]] = (0, {})
         self._chunks = 0
+        self._seen: set[bytes | None] = set()  # in the chunk that was looked at last
         self._look_again_at = 0
 
     def recall(self, keys: Sequence[bytes | None], count: int) -> Partitions | None:
@@ -47,7 +49,8 @@ class KeyMemory:
         known_count, known = self._known
         if count != known_count:
             known = {}
-        if len(set(keys)) > WORTH_KNOWING * len(keys) or len(known) > KEYS_KNOWN:
+        before, self._seen = self._seen, set(keys)
+        if len(self._seen - before) > MOST_NEW * len(keys) or len(known) > KEYS_KNOWN:
             known = {}
             self._look_again_at = self._chunks + min(self._chunks, LONGEST_REST)
         else:

@@ -111,6 +111,8 @@ class Partitioner:
             chosen = np.zeros(len(keys), dtype=np.int64)
         elif self._strategy != "key-hash":
             chosen = self._spread(topic, keys, len(keys), record_bytes, count, available)
+        elif keys[0] is None and keys.count(None) == len(keys):
+            chosen = self._stick(len(keys), record_bytes, count, available)
         elif not keyless:
             chosen = by_key(cast(Sequence[bytes], keys), count)
         else:

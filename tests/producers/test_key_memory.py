@@ -42,12 +42,20 @@ def test_with_another_number_of_partitions_nothing_is_known() -> None:
     assert not known(memory, FEW, 257)
 
 
+def test_keys_are_learnt_that_come_again_in_the_next_chunk() -> None:
+    memory = KeyMemory()
+    learn(memory, DIFFERENT)
+    assert not known(memory, DIFFERENT)
+    learn(memory, DIFFERENT)
+    assert known(memory, DIFFERENT)
+
+
 def test_keys_that_do_not_repeat_are_not_learnt_and_looked_at_ever_more_rarely() -> None:
     memory = KeyMemory()
     looks = []
     for number in range(100):
         before = memory._look_again_at
-        learn(memory, DIFFERENT)
+        learn(memory, [b"%d %d" % (number, key) for key in range(100)])
         if memory._look_again_at != before:
             looks.append(number)
     assert looks == [0, 1, 3, 7, 15, 31, 63]
