@@ -160,7 +160,11 @@ class Chunk:
     @property
     def keyless(self) -> bool:
         """Whether any record has no key."""
-        return any(key is None for key in self.keys)
+        try:
+            _bytes_of(self.keys)
+        except TypeError:
+            return True
+        return False
 
     @property
     def keys(self) -> list[bytes | None]:
@@ -291,8 +295,12 @@ def stable_order(partitions: Partitions) -> Int64s:
     return np.argsort(partitions.astype(narrow, copy=False), kind="stable")
 
 
+def _bytes_of(cells: Sequence[Any]) -> int:
+    return sum(map(len, cells))
+
+
 def _bytes(cells: Sequence[bytes | None]) -> int:
     try:
-        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+        return _bytes_of(cells)
     except TypeError:
         return sum(len(cell) for cell in cells if cell is not None)
