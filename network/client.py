@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import zmq
 
 from folkmoot.network.connection import Connection, misfit
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -116,6 +117,7 @@ class Connections:
         connect_timeout: float = CONNECT_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        keep_freed_memory()
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._clock = clock
