@@ -131,6 +131,19 @@ def test_a_flush_includes_what_another_thread_has_staged_and_not_told(bench: Ben
     check(log, (other, delivery), (untold, untold.end()))
 
 
+def test_what_is_settled_stays_so_when_a_row_is_taken_that_nobody_has_told_of(bench: Bench) -> None:
+    bench.stage(b"first")
+    target = bench.accumulator.request_flush()
+    log = deliver_all(bench)
+    untold = Sending(bench, b"untold").look().append()
+    bench.take()
+    bench.settle()
+    assert bench.accumulator.settled >= target
+    untold.end()
+    assert bench.accumulator.request_flush() > bench.accumulator.settled
+    assert log + deliver_all(bench) == [b"first", b"untold"]
+
+
 def test_unusual_records_keep_what_is_theirs_beside_rows_of_other_threads(bench: Bench) -> None:
     chunk = bench.accumulator.chunks["t"]
     stamp = bench.now + 0.0
