@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -99,6 +100,7 @@ class Producer:
             self._thread = threading.Thread(target=self._loop.run, name=name, daemon=True)
             self._thread.start()
             _open_producers.add(self)
+            _let_others_run(self.config.switch_interval)
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then let go of everything, within `timeout` seconds whatever is dead.
@@ -327,6 +329,13 @@ class Producer:
         reason = ClosedError("the producer was made before a fork: make one in each process")
         self._accumulator = Accumulator(1, 1, lambda: None)
         self._accumulator.close(reason)
+
+
+def _let_others_run(interval: float | None) -> None:
+    """The sender's thread gives Python up at every call that waits, and gets it back from a busy
+    application only after this long: several times for each request."""
+    if interval is not None and sys.getswitchinterval() > interval:
+        sys.setswitchinterval(interval)
 
 
 def _bytes(what: str, given: object) -> bytes | None:

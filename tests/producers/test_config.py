@@ -35,6 +35,7 @@ def test_without_zookeeper_there_is_no_producer() -> None:
         {"buffer_bytes": -1},
         {"delivery_timeout": 0},
         {"max_in_flight": 0},
+        {"switch_interval": 0.0},
         {"request_timeout": float("nan")},
         {"zookeeper": "/only/a/chroot"},
     ],
