@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import threading
 import time
 import warnings
@@ -53,22 +52,6 @@ def test_a_record_is_delivered_and_says_where(cluster: FakeCluster) -> None:
         assert delivery.done()
         assert delivery.exception() is None
     assert cluster.values() == [b"value"]
-
-
-@pytest.fixture
-def switch_interval() -> Iterator[float]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.005)
-    yield 0.005
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.parametrize(("given", "then"), [(0.0005, 0.0005), (0.1, 0.005), (None, 0.005)])
-def test_python_changes_threads_more_often_and_never_less_often(
-    cluster: FakeCluster, switch_interval: float, given: float | None, then: float
-) -> None:
-    with make(cluster, switch_interval=given):
-        assert sys.getswitchinterval() == pytest.approx(then)
 
 
 def test_leaving_the_block_flushes(cluster: FakeCluster) -> None:

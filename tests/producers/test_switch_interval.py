@@ -1,0 +1,29 @@
+"""A producer has Python change threads more often, and never less often."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from folkmoot.producers.producer import Producer
+from tests.producers.fakes import FakeCluster
+
+USUAL = 0.005
+
+
+@pytest.fixture
+def usual() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize(("given", "then"), [(0.0005, 0.0005), (0.1, USUAL), (None, USUAL)])
+def test_the_interval_is_made_shorter_and_never_longer(given: float | None, then: float) -> None:
+    with (
+        FakeCluster() as cluster,
+        Producer(zookeeper=cluster.connect, switch_interval=given),
+    ):
+        assert sys.getswitchinterval() == pytest.approx(then)
