@@ -1,4 +1,4 @@
-"""What many partitions cost one broker's storage: `python -m benchmarks partitions`.
+"""What many partitions cost one broker's storage: `python -m benchmarks.profile_partitions [number]`.
 
 Memory per idle partition, open files, and the start after an orderly stop, after a kill with
 everything before it on disk, and after a kill without any checkpoint.
@@ -6,6 +6,7 @@ everything before it on disk, and after a kill without any checkpoint.
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,8 +14,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from benchmarks.harness import FULL, Context
-from benchmarks.results import Results
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import LogConfig
@@ -23,8 +22,6 @@ from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
 
-NAME: Final = "partitions"
-TITLE: Final = "Many partitions in one broker's storage"
 PARTITIONS: Final = 10_000
 BATCHES: Final = 3
 BATCH: Final = batch.encode(Columns(100, None, [bytes([n]) * 100 for n in range(100)], 0))
@@ -107,7 +104,5 @@ def main(partitions: int) -> None:
         shutil.rmtree(scratch)
 
 
-def run(context: Context) -> Results:
-    """Prints what it finds; there is no peer to compare with."""
-    main(PARTITIONS if context.scale is FULL else PARTITIONS // 10)
-    return Results(name=NAME, title=TITLE)
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else PARTITIONS)
