@@ -28,12 +28,14 @@ def write_checked(path: Path, data: bytes) -> None:
     write_whole(path, b"%08x\n%b" % (crc32c(data), data))
 
 
-def replace_checked(path: Path, data: bytes) -> None:
-    """As `write_checked`, but not on disk on return: after a power cut it may be missing or torn,
-    which `read_checked` tells. Raises OSError."""
-    new = path.with_name(path.name + _NEW_SUFFIX)
-    new.write_bytes(b"%08x\n%b" % (crc32c(data), data))
-    new.replace(path)
+def note_checked(path: Path, data: bytes) -> None:
+    """As `write_checked`, but quick, for what can be done without: a kill or a power cut may leave it
+    torn, which `read_checked` tells. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_at(fd, [b"%08x\n%b" % (crc32c(data), data)], 0)
+    finally:
+        os.close(fd)
 
 
 def read_checked(path: Path) -> bytes | None:

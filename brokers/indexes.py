@@ -105,8 +105,10 @@ class SegmentIndexes:
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
-        index = self.offsets()
-        for header, _ in self._headers(index.stretch(offset)[1], index.entries):
+        start = 0
+        if offset > self._base and self._log.size > _HEADER_WINDOW_BYTES:
+            start = self.offsets().stretch(offset)[1]
+        for header, _ in self._headers(start, lambda: self.offsets().entries()):
             if header.base_offset >= offset:
                 yield header
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from folkmoot.brokers.directories import SNAPSHOT_SUFFIX
-from folkmoot.brokers.durable import read_checked, replace_checked
+from folkmoot.brokers.durable import note_checked, read_checked
 from folkmoot.brokers.producer_states import Producers, ProducerState, Written
 from folkmoot.brokers.segments import Segments
 
@@ -33,16 +33,15 @@ class ProducerMemory:
 
     A snapshot tells the state that the log gives up to its offset. It is taken before the first
     batch of a segment, at a checkpoint when BATCHES_BETWEEN were appended since the last one, and by
-    an orderly stop. Written aside and renamed, with a checksum, but not flushed: it is only ever a
-    short cut.
+    an orderly stop. It has a checksum and is not flushed: it is only ever a short cut.
 
     Loading. The state is the newest snapshot that can be read, and the headers in the log behind it;
     no body is opened. A snapshot ahead of the log (its end was lost) is removed at the start, one
     that is torn is passed over, and without any the whole log is read. When there is nothing behind
     the newest snapshot, loading waits for the first append, so that idle partitions cost no memory.
 
-    Crash. Before a snapshot is renamed: the older one and a longer stretch of the log give the same.
-    Behind it: it is used. A batch is in the state as soon as it is in the log, and only then.
+    Crash. Before a snapshot is whole: the older one and a longer stretch of the log give the same.
+    Behind that: it is used. A batch is in the state as soon as it is in the log, and only then.
 
     Kept are all snapshots up to the newest one within what is on disk, so that a power cut, which
     takes the log's end and the snapshots of it, leaves one. Segments that are deleted take nothing
@@ -111,7 +110,7 @@ class ProducerMemory:
                 for each in self._known.states
             ]
             try:
-                replace_checked(self._path(end), _encode(_Snapshot(self._known.clock, states)))
+                note_checked(self._path(end), _encode(_Snapshot(self._known.clock, states)))
             except OSError as error:
                 logger.warning("%s: producers are not noted: %s", self._path(end), error)
                 return

@@ -12,7 +12,7 @@ from folkmoot.brokers import producer_memory
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
 from folkmoot.brokers.config import FOREVER, LogConfig
-from folkmoot.brokers.durable import replace_checked
+from folkmoot.brokers.durable import note_checked
 from folkmoot.brokers.flushing import CleanEnd
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
@@ -167,7 +167,7 @@ def test_without_a_snapshot_that_can_be_read_the_log_is(tmp_path: Path, harm: st
             case "empty":
                 path.write_bytes(b"")
             case "foreign":
-                replace_checked(path, b"\x93\x01\x02\x03")
+                note_checked(path, b"\x93\x01\x02\x03")
     for clean in (end, None):
         log = Log(tmp_path, NAME, "first", SMALL)
         log.start(clean)
@@ -216,7 +216,7 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(producer_memory, "replace_checked", full)
+    monkeypatch.setattr(producer_memory, "note_checked", full)
     log = make_log(tmp_path)
     for first in range(60):
         append(log, sent(first))
