@@ -188,7 +188,7 @@ def _write(plan: Plan, run: Sequence[Source], keymap: KeyMap) -> Generator[Outco
         is_new = left.removed > 0 or len(left.sources) > 1
         if is_new:
             replacement.written()
-    except BaseException:
+    except Exception:  # a pass that is merely given up leaves its files to the next start
         replacement.undo()
         raise
     yield Cleaned(replacement, left.size, is_new)

@@ -1,13 +1,15 @@
 """Compaction keeps the last record of every key, at its offset, and loses nothing else."""
 
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.compacted import COMPACTED_FILE, load
-from folkmoot.brokers.config import DAY
+from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
+from folkmoot.brokers.config import DAY, LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -74,9 +76,9 @@ def test_a_time_is_found_in_a_compacted_log(tmp_path: Path) -> None:
     upkept.compact()
     left = [(record.offset, record.timestamp) for record in records_in(upkept.log)]
     assert len(left) < 60
-    for time in range(201):
-        expected = next((offset for offset, stamp in left if stamp >= time), 200)
-        assert upkept.log.offset_for_time(time) == expected
+    for stamp in range(201):
+        expected = next((offset for offset, each in left if each >= stamp), 200)
+        assert upkept.log.offset_for_time(stamp) == expected
     upkept.logs.close()
 
 
@@ -311,4 +313,47 @@ def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
         upkept.append(sent(7, 3))
     assert upkept.log.append([sent(7, 1)], now=NOW, leader_epoch=3) == [1]  # a duplicate
     assert upkept.log.append([sent(7, 2)], now=NOW, leader_epoch=3) == [62]
+    upkept.logs.close()
+
+
+def test_a_million_records_of_ten_thousand_keys_are_compacted_in_seconds(tmp_path: Path) -> None:
+    config = LogConfig(cleanup_policy="compact", segment_bytes=8 * 1024 * 1024)
+    upkept = Upkept(tmp_path, config, memory_bytes=4 * 1024 * 1024)
+    source = random.Random(5)
+    batches = []
+    for _ in range(50):
+        keys = Packed.of([b"key-%05d" % source.randrange(10_000) for _ in range(2000)])
+        values = Packed.of([source.randbytes(30) * 3 for _ in range(2000)])
+        batches.append(batch.encode(Columns(2000, keys, values, NOW)))
+    for number in range(0, 500, 5):
+        upkept.append(*(batches * 10)[number : number + 5])
+    before = upkept.log.size
+    began = time.process_time()
+    upkept.compact()
+    taken = time.process_time() - began
+    assert taken < 20.0  # about one second of a quiet machine
+    clean = upkept.log.compacted.clean_before
+    assert clean > 900_000
+    found = [record for record in records_in(upkept.log, max_bytes=2**20) if record.offset < clean]
+    assert len(found) == len({record.key for record in found}) <= 10_000
+    assert upkept.log.size < before / 4
+    upkept.logs.close()
+
+
+def test_the_work_is_cut_into_pieces_with_pauses_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.cleaning.STEP_BYTES", 2000)
+    upkept = Upkept(tmp_path)
+    written: list[Row] = []
+    fill(upkept, written, 100, keys=5)
+    size = upkept.log.size
+    upkept.checkpoint()
+    upkept.compactor = Compactor(upkept.logs, upkept.background, 1_000_000, 1000)
+    pauses = []
+    while (pause := upkept.step()) < COMPACTION_INTERVAL:
+        pauses.append(pause)
+    # All was read twice, and hardly anything written, at 1,000 bytes a second.
+    assert 1.5 * size / 1000 < sum(pauses) < 3 * size / 1000
+    assert 2.0 < max(pauses) < 4.0
     upkept.logs.close()
