@@ -44,7 +44,7 @@ def main(data: Path) -> None:
         (compactor, "COMPACTION_INTERVAL"),
         (retention, "RETENTION_INTERVAL"),
     ):
-        setattr(module, name, 0.02)
+        setattr(module, name, 0.05)
     for name in ("fsync", "fdatasync"):  # a kill takes nothing of what was written
         setattr(os, name, lambda fd: None)
     ensemble = MemoryZooKeeper()
