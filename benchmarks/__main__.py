@@ -166,6 +166,8 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     with Context(peers, scale, seed, work) as context:
         results: Results = module.run(context)
     results.seconds = time.monotonic() - begun
+    if scale.name == "smoke":
+        results.targets.clear()  # so few records say nothing about speed
     return results
 
 

@@ -34,13 +34,13 @@ def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
     peers = [peer for peer in NAMES if context.has(peer)]
     smoke = context.scale.name == "smoke"
-    for number in PARTITIONS[:2] if smoke else PARTITIONS:
+    for number in PARTITIONS[:1] if smoke else PARTITIONS:
         there = [each for each in peers if each == "folkmoot" or number <= KAFKAS_PARTITIONS]
         case = f"{number:,} partition{'s' if number > 1 else ''}"
         results.cells += _turns(context, case, there, _with_partitions(context, number))
-    for size in SIZES[:2] if smoke else SIZES:
+    for size in SIZES[:1] if smoke else SIZES:
         results.cells += _turns(context, f"{size:,} B", peers, _with_size(context, size))
-    for members in MEMBERS[:2] if smoke else MEMBERS:
+    for members in MEMBERS[1:2] if smoke else MEMBERS:
         case = f"{members} consumer{'s' if members > 1 else ''} in a group"
         results.cells += _turns(context, case, peers, _with_members(context, members))
     results.notes.append(

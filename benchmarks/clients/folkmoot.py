@@ -1,14 +1,14 @@
-"""Folkmoot's clients: record at a time, in columns, and as Arrow."""
+"""Folkmoot's clients: record at a time, in columns, and as Arrow (whose import the others are spared)."""
 
 from itertools import islice
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.clients.program import Parameters, Stopwatch, main, read_blobs, read_columns
 from folkmoot import Consumer, Producer, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WAIT: Final = 60.0
 ROWS: Final = 10_000
@@ -80,9 +80,10 @@ def _send_arrow(given: Parameters) -> None:
         clock.tell(len(values) - warm)
 
 
-def _array(lengths: list[int], blob: bytes) -> pa.Array:
+def _array(lengths: list[int], blob: bytes) -> "pa.Array":
     """Binary, with 64-bit offsets: a column may be larger than 2 GB."""
     import numpy as np
+    import pyarrow as pa
 
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(blob)]
@@ -158,6 +159,8 @@ def _read_columns(consumer: Consumer, count: int) -> tuple[int, int]:
 
 
 def _read_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
+    import pyarrow.compute as pc
+
     taken = size = 0
     for batch in consumer.arrow():
         size += pc.sum(pc.binary_length(batch.column("value"))).as_py()
