@@ -54,7 +54,7 @@ def run(context: Context) -> Results:
 def _large_log(context: Context, results: Results) -> None:
     free = shutil.disk_usage(context.work).free
     size = min(LOG_BYTES[context.scale.name], free // 4)
-    case = f"a log of {size / 1e9:g} GB, to the first fetch answered"
+    case = f"a log of {size / 1e9:.3g} GB, to the first fetch answered"
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
         with Logs(server.data, 1, LogConfig()) as logs:
