@@ -96,6 +96,7 @@ class GroupMember:
         self._changed = True  # something has happened since the whole was looked at
         self._leave_sent = False
         self._sweep_at: float | None = None
+        self._due: float | None = None
 
     @property
     def plan(self) -> VersionedPlan:
@@ -117,6 +118,8 @@ class GroupMember:
                 if not alive:
                     self._removed(_REMOVED)
             case Tick():
+                if not self._changed and self._due is not None and now < self._due:
+                    return []
                 self._act_by_time(now)
                 self._reconsider(now)
             case Acknowledged():
@@ -124,13 +127,22 @@ class GroupMember:
             case _:
                 self._changed = True
                 self._take(event, now)
+        self._due = None
         self._maybe_left()
         effects = self._effects.copy()
         self._effects.clear()
         return effects
 
     def deadline(self) -> float | None:
-        """When a Tick is due next, if nothing else happens before."""
+        """When a Tick is due next, if nothing else happens before.
+
+        Known until something happens: an acknowledgement only puts off what it is the least of.
+        """
+        if self._due is None:
+            self._due = self._next_deadline()
+        return self._due
+
+    def _next_deadline(self) -> float | None:
         asked = self.claims.deadline() if self._may_claim() else None
         planned = self.planning.deadline() if self.phase is Phase.MEMBER else None
         missed = self.liveness.absence_at() if self.phase is Phase.MEMBER else None
@@ -225,7 +237,8 @@ class GroupMember:
 
     def _adopt(self, found: VersionedPlan, now: float) -> None:
         assert self.name is not None
-        self.planning.plan, plan = found, found.plan
+        plan = found.plan
+        self.planning.saw_plan(found)
         self._mine = plan.share(members.seat(self.name))
         self.claims.keep(self._mine, now)
         self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))

@@ -52,6 +52,13 @@ class Planning:
         """Everything was read once."""
         return self.seats is not None and self.topics is not None
 
+    def saw_plan(self, found: VersionedPlan) -> None:
+        """A newer plan. Whom it does not wait for was there when it was made: a new absence begins."""
+        self.plan = found
+        for seat, standing in found.plan.static.items():
+            if not standing.absent:
+                self._empty.pop(seat, None)
+
     def saw_members(self, names: tuple[str, ...]) -> None:
         seats = members.seats(names)
         if self.seats is not None and self.seats != seats:

@@ -11,9 +11,12 @@ from folkmoot.consumers.events import (
     Lost,
     Notice,
     Rebalanced,
+    Replaced,
     Revoking,
 )
+from folkmoot.consumers.liveness import Presence
 from folkmoot.consumers.member import Member, MemberSettings
+from folkmoot.consumers.phase import Phase
 from folkmoot.coordination.store import Store
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
@@ -22,6 +25,8 @@ from tests.simulation.world import World
 
 SESSION_TIMEOUT = 3.0
 HAND_OVER = 1.0
+SLACK = 0.9
+"""For two turns of a thread."""
 
 
 @dataclass
@@ -41,37 +46,36 @@ class Application:
     time after it was woken, so that what one tells the other is old when it is heard.
     """
 
-    def __init__(self, world: World, name: str, topics: tuple[str, ...], checks: Checks) -> None:
+    def __init__(self, world: World, name: str, settings: MemberSettings, checks: Checks) -> None:
         self.world = world
         self.name = name
-        self.topics = topics
+        self.settings = settings
         self.readings: dict[TopicPartition, Reading] = {}
         self.refused: dict[int, frozenset[TopicPartition]] = {}
         """What was not committed, by the commit's token."""
         self.leaving = False
         self.left = False
+        self.replaced = False
         self.dead = False
         self.line: Line | None = None
         self.slow = 0.0
         """How long draining takes at most."""
+        self.works_at = 0.0
+        """When the application looks again; it may be slow."""
         self._checks = checks
         self._frozen = False
         self._gone = False
+        self._busy_until = 0.0
+        self._stage = (Phase.JOINING, Presence.THERE, False)
         self._token = 0
         self._turn_due = self._alarm = 0.0
         self._notices: deque[Notice] = deque()
-        settings = MemberSettings(
-            group="g",
-            topics=topics,
-            client_id=name,
-            hand_over=HAND_OVER,
-            session_timeout=SESSION_TIMEOUT,
-        )
         random = Random(world.random.getrandbits(64))
         self.member = Member(settings, self._connect, self._woken, world.clock, random)
+        self.member._bell.close()  # nobody waits on it, and a closed one costs no system calls
 
     def start(self) -> None:
-        self.world.note(f"{self.name} starts with {', '.join(self.topics)}")
+        self.world.note(f"{self.name} starts with {self.settings}")
         self.member.open()
         self._hear()
         self.world.after(0.0, self._work)
@@ -98,6 +102,7 @@ class Application:
         if self.dead or self._frozen or self._gone:
             return
         self.member.turn()
+        self._note_stage()
         self._gone = self.member.has_left
         if self._gone and self.line is not None:
             self.line.close()
@@ -108,6 +113,15 @@ class Application:
                 self._alarm = at
                 self.world.after(at - self.world.now, self._turn)
 
+    def _note_stage(self) -> None:
+        """So that a run can tell which changes of a member's life never occurred in it."""
+        member = self.member
+        stage = (member.phase, member.presence, member.is_fenced)
+        if stage != self._stage:
+            change = f"stage {_called(*self._stage)} to {_called(*stage)}"
+            self.world.seen[change] += 1
+            self._stage = stage
+
     # -- the application's thread -----------------------------------------------------------------
 
     def _woken(self) -> None:
@@ -116,13 +130,17 @@ class Application:
     def _work(self) -> None:
         if self.dead or self.left:
             return
-        if not self._frozen:
+        if not self._frozen and self.world.now >= self._busy_until:
+            self.member.polled(self.world.now)
+            if self.member.presence is not Presence.THERE:
+                self._hear()
             steps = [self._serve, self._process, self._commit]
             self.world.random.shuffle(steps)
             for step in steps:
                 step()
         slow = self.world.faults and self.world.random.random() < 0.06
         pause = self.world.random.uniform(0.5, 3.0) if slow else self.world.random.uniform(0, 0.3)
+        self.works_at = self.world.now + pause
         self.world.after(pause, self._work)
 
     def _serve(self) -> None:
@@ -151,6 +169,8 @@ class Application:
                             reading.committed = max(reading.committed, offset)
                 case Left():
                     self.left = True
+                case Replaced():
+                    self.left = self.replaced = True
                 case Rebalanced():
                     pass
 
@@ -160,7 +180,7 @@ class Application:
         def drain() -> None:
             if self.dead:
                 return
-            if self._frozen:
+            if self._frozen or self.world.now < self._busy_until:
                 self.world.after(0.1, drain)
                 return
             reading = self.readings.get(partition)
@@ -212,11 +232,12 @@ class Application:
         self.member.begin_to_leave()
         self._hear()
 
-    def crash(self) -> None:
+    def crash(self, guarded: bool = False) -> None:
+        """Its session ends by its timeout or, `guarded`, by its guardian, at once."""
         self.world.note(f"{self.name} dies")
         self.dead = True
         if self.line is not None:
-            self.line.vanish()
+            self.line.vanish(guarded)
 
     def freeze(self, pause: float) -> None:
         """SIGSTOP, and SIGCONT after the pause. A long one outlasts the session."""
@@ -229,9 +250,29 @@ class Application:
             self.world.after(SESSION_TIMEOUT, line.expire_unheard)
         self.world.after(pause, self._thaw)
 
+    def stall(self, pause: float) -> None:
+        """Its handler does not come back for so long; its group thread lives on."""
+        self._busy_until = self.world.now + pause
+        limit = self.settings.max_processing_time
+        if limit is not None:
+            self.world.after(limit + HAND_OVER + SLACK, self._check_absence)
+
+    def _check_absence(self) -> None:
+        """A member whose application is away for too long holds nothing, as far as it can know."""
+        line = self.line
+        hears = not self._frozen and line is not None and line.is_sound
+        if self.running and not self.leaving and hears and self.world.now < self._busy_until:
+            held = list(self.member._group.holdings)
+            self._checks.absent(self.name, held)
+
     def _thaw(self) -> None:
         self._frozen = False
         self.world.note(f"{self.name} thaws")
         self._hear()
         if self.line is not None and self.line.ended:
             self.world.after(self.world.delay(), self.line.lose)
+
+
+def _called(phase: Phase, presence: Presence, fenced: bool) -> str:
+    words = (phase.value, "" if presence is Presence.THERE else presence.value, "fenced" * fenced)
+    return " ".join(filter(None, words))

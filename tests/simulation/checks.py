@@ -1,12 +1,13 @@
 """What must hold after every step (groups.md, I1 to I7), and once all is calm (L)."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
 from folkmoot.consumers.events import Assigned
 from folkmoot.coordination import paths, plan_format
-from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.members import MemberInfo, seat
 from folkmoot.coordination.operations import Delete, Multi, Operation
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.coordination.plans import Plan
@@ -16,6 +17,9 @@ from folkmoot.protocol.records import TopicPartition
 from tests.simulation.world import World
 
 GROUP = "g"
+NEWEST = 99
+"""The checkers understand every kind of plan that members make here."""
+_IDS = paths.members(GROUP) + "/"
 
 _states = msgspec.json.Decoder(OffsetState)
 _owners = msgspec.json.Decoder(Owner)
@@ -43,6 +47,7 @@ class Checks:
         self._processed: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
         self._written: set[tuple[str, TopicPartition, int]] = set()
         self._who: dict[str, str] = {}  # whose nonce it is
+        self._seats = Seats(world)
         world.watchers.append(self)
 
     # -- what applications do ---------------------------------------------------------------------
@@ -64,6 +69,9 @@ class Checks:
         before = self._worked.get((partition, epoch), 0)
         self._worked[partition, epoch] = max(before, first + count)
 
+    def absent(self, who: str, held: list[TopicPartition]) -> None:
+        _check(not held, f"{who} holds {held}, though its application is away for too long")
+
     # -- what happens in the tree -----------------------------------------------------------------
 
     def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
@@ -79,6 +87,7 @@ class Checks:
             match path.split("/"):
                 case ["", "groups", "g", "offsets", topic, number]:
                     self._offset(TopicPartition(topic, int(number)), path, writer, after)
+        self._seats.wrote(touched, after)
         for path in touched:
             match path.split("/"):
                 case ["", "groups", "g", "owners", topic, number]:
@@ -103,11 +112,13 @@ class Checks:
     ) -> None:
         kept = old.offset if old.topic_id in ("", new.topic_id) else None
         _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
-        plan = plan_format.decode(after[paths.plan(GROUP)].data)
+        plan = plan_format.decode(after[paths.plan(GROUP)].data, NEWEST)
         owners = plan.assignment[partition.topic]
         planned = owners[partition.partition]
         _check(planned == new.member, f"I7: claimed without a plan for it ({planned}), {what}")
-        _check(paths.member(GROUP, new.member) in after, f"claimed by no member, {what}")
+        names = after[paths.members(GROUP)].children
+        registered = any(new.nonce in name for name in names if seat(name) == new.member)
+        _check(registered, f"claimed by no member, {what}")
         self._starts[partition, new.epoch] = new.offset
         self._worked[partition, new.epoch] = new.offset or 0
 
@@ -143,6 +154,9 @@ class Checks:
             what = f"{partition}: owner {new}, {state}"
             fence = (state.epoch, state.nonce, state.member)
             _check((new.epoch, new.nonce, new.member) == fence, f"I2: not the fence's, {what}")
+            if old is not None and old[0].member != new.member:
+                self._seats.stolen(partition, old[0])
+                self._world.seen["steal"] += 1
             self._owners[partition] = (new, writer)
         elif operation is not None and old is not None and writer != "admin":
             freed = isinstance(operation, Delete | Multi)
@@ -152,7 +166,7 @@ class Checks:
 
     def plan(self) -> Plan:
         node = self._world.versions[-1].get(paths.plan(GROUP))
-        return Plan() if node is None or not node.data else plan_format.decode(node.data)
+        return Plan() if node is None or not node.data else plan_format.decode(node.data, NEWEST)
 
     def members(self) -> dict[str, MemberInfo]:
         """Who has a node now."""
@@ -177,14 +191,77 @@ class Checks:
     def wanted(self) -> set[TopicPartition]:
         """What a live member wants to be read."""
         tree = self._world.versions[-1]
-        topics = {topic for found in self.members().values() for topic in found.topics}
-        found = {topic: tree.get(paths.topic(topic)) for topic in topics}
+        wishes = list(self.members().values())
+        prefix = f"{paths.TOPICS}/"
         return {
-            TopicPartition(topic, number)
-            for topic, node in found.items()
-            if node is not None
+            TopicPartition(path.removeprefix(prefix), number)
+            for path, node in tree.items()
+            if path.startswith(prefix)
+            and any(wish.wants(path.removeprefix(prefix)) for wish in wishes)
             for number in range(len(_topics.decode(node.data).partitions))
         }
+
+
+class Seats:
+    """What plans may do to those who are away, and to those who are slow.
+
+    A seat that is kept is not dropped before its grace is over, and what it has is given to nobody
+    meanwhile. Nothing is stolen before its owner's hand-over time has passed since it was taken away.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._plan = Plan()
+        self._sitting: set[str] = set()
+        self._left: dict[str, float] = {}  # when a seat became empty last
+        self._taken_away: dict[TopicPartition, tuple[str, float]] = {}  # from whom, and when
+
+    def wrote(self, touched: Sequence[str], after: Tree) -> None:
+        if any(path.startswith(_IDS) for path in touched):
+            node = after.get(paths.members(GROUP))
+            sitting = {seat(name) for name in node.children} if node is not None else set()
+            self._left |= dict.fromkeys(self._sitting - sitting, self._world.now)
+            self._sitting = sitting
+        if paths.plan(GROUP) in touched and paths.plan(GROUP) in after:
+            self._planned(plan_format.decode(after[paths.plan(GROUP)].data, NEWEST))
+
+    def _planned(self, new: Plan) -> None:
+        old, self._plan = self._plan, new
+        now = self._world.now
+        before, after = _owners_of(old), _owners_of(new)
+        # Who does not understand the old plan cannot know for whom it waits.
+        # Who missed a ring may not know that somebody was back for a while.
+        blind = new.protocol < old.protocol or self._world.lost_rings > 0
+        known = {} if blind else old.static
+        for each in known.keys() - self._sitting:
+            over = now >= self._left[each] + known[each].grace
+            _check(over or each in new.members, f"S: {each} was not waited for: {new}")
+            if each in new.static and new.static[each].absent:
+                share = {p: owner for p, owner in before.items() if owner[0] == each}
+                kept = all(
+                    p not in after or after[p] == owner or after[p][1] != owner[1]
+                    for p, owner in share.items()
+                )
+                _check(kept, f"S: what {each} had was given away: {new}")
+        for partition in before.keys() | after.keys():
+            owner, heir = before.get(partition), after.get(partition)
+            if owner is not None and (heir is None or heir[0] != owner[0]):
+                self._taken_away[partition] = (owner[0], now)
+
+    def stolen(self, partition: TopicPartition, owner: Owner) -> None:
+        whose, since = self._taken_away.get(partition, ("", 0.0))
+        early = whose == owner.member and self._world.now < since + owner.hand_over
+        _check(not early, f"H: {partition} was stolen from {owner} before its time")
+
+
+def _owners_of(plan: Plan) -> dict[TopicPartition, tuple[str, str]]:
+    """The seat that shall own it, and the topic's id."""
+    return {
+        TopicPartition(topic, number): (owner, plan.topics[topic].topic_id)
+        for topic, owners in plan.assignment.items()
+        for number, owner in enumerate(owners)
+        if owner is not None
+    }
 
 
 def _check(holds: bool, otherwise: str) -> None:

@@ -5,13 +5,16 @@ from functools import partial
 
 import msgspec
 
+from folkmoot.consumers.assignors.agreement import assignors_of
 from folkmoot.consumers.events import Committed, Rebalanced
+from folkmoot.consumers.member import MemberSettings
 from folkmoot.consumers.timing import Timing
 from folkmoot.coordination import paths
+from folkmoot.coordination.members import seat
 from folkmoot.coordination.memory import MemoryStore
-from folkmoot.coordination.operations import Create, Delete, Operation
+from folkmoot.coordination.operations import Create, Delete, Operation, Set
 from folkmoot.coordination.topics import TopicInfo
-from tests.simulation.application import SESSION_TIMEOUT, Application
+from tests.simulation.application import HAND_OVER, SESSION_TIMEOUT, Application
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.world import World
 
@@ -22,9 +25,10 @@ FAULTS = 5
 CALM = 0.5
 """So long it has to be settled: somebody may be about to hear of something."""
 LOOK = 0.05
-CALM_BOUND = 9.0
-"""Session timeout, debounce and ranks, the slowest drain or hand-over with its margin, the longest that
-an application does not look, a few slow round trips."""
+GRACE = 2.0
+CALM_BOUND = 9.0 + GRACE
+"""Session timeout, grace, debounce and ranks, the slowest drain or hand-over with its margin, the longest
+that an application does not look, a few slow round trips."""
 
 
 class History:
@@ -66,15 +70,14 @@ class History:
         world.run(end)
         world.faults = False
         world.lag = 0.0
-        world.run(self._over_at)
+        slow = [each.works_at for each in self.applications if each.running]
+        world.run(max(self._over_at, *slow, 0.0))
         self._make_peace()
 
     # -- peace ------------------------------------------------------------------------------------
 
     def _make_peace(self) -> None:
         world = self.world
-        if not any(each.running and not each.leaving for each in self.applications):
-            self._join()
         began = world.now
         bound = CALM_BOUND
         if world.lost_rings:
@@ -82,6 +85,9 @@ class History:
         settled = False
         while not settled:
             while self._trouble():
+                if not any(each.running and not each.leaving for each in self.applications):
+                    self._join()
+                    began = world.now
                 if world.now > began + bound:
                     raise Violation(f"L: not settled after {bound:.1f} s: {self._trouble()}")
                 world.run(world.now + LOOK)
@@ -100,6 +106,7 @@ class History:
         """What is not as it should be in the end."""
         running = [each for each in self.applications if each.running]
         names = {each.member.name for each in running}
+        seats = {seat(name) for name in names if name is not None}
         if any(each.leaving for each in running):
             return "somebody has not left yet"
         unheard = [notice for each in running for notice in each.member.notices]
@@ -108,7 +115,7 @@ class History:
         if names != self.checks.members().keys():
             return f"members: running {names}, registered {self.checks.members().keys()}"
         plan = self.checks.plan()
-        if set(plan.members) != names:
+        if set(plan.members) != seats:
             return f"planned for {plan.members}, running {names}"
         planned = self.checks.planned()
         if planned.keys() != self.checks.wanted():
@@ -121,7 +128,7 @@ class History:
             owned = {
                 partition: owner.epoch
                 for partition, owner in owners.items()
-                if owner.member == each.member.name
+                if owner.member == seat(each.member.name or "")
             }
             if read != owned:
                 return f"{each.name} reads {read} and owns {owned}"
@@ -168,6 +175,8 @@ class History:
                 line.ambush = chosen.crash
             case "leave":
                 chosen.leave()
+            case "stall":
+                chosen.stall(self._for(0.5, 5.0))
             case "slow drain":
                 chosen.slow = self.world.random.uniform(0.0, 3.0)
             case "removal by hand":
@@ -180,14 +189,69 @@ class History:
         self._over_at = max(self._over_at, self.world.now + duration)
         return duration
 
-    def _join(self) -> None:
-        if sum(each.running for each in self.applications) >= 4:
+    def _join(self, instance_id: str | None = None, like: Application | None = None) -> None:
+        if sum(each.running for each in self.applications) >= 4 and like is None:
             return
-        topics = self.world.random.choice((("a", "b"), ("a", "b"), ("a",), ("b",)))
         name = f"m{len(self.applications)}"
-        application = Application(self.world, name, topics, self.checks)
+        settings = like.settings if like is not None else self._settings(name, instance_id)
+        application = Application(self.world, name, settings, self.checks)
         self.applications.append(application)
         application.start()
+
+    def _settings(self, name: str, instance_id: str | None) -> MemberSettings:
+        random = self.world.random
+        topics, pattern = random.choice(_WISHES)
+        if instance_id is None and random.random() < 0.4:
+            instance_id = random.choice(self._free_instances() or (None,))
+        return MemberSettings(
+            group="g",
+            topics=topics,
+            pattern=pattern,
+            client_id=name,
+            instance_id=instance_id,
+            grace=GRACE,
+            hand_over=HAND_OVER,
+            session_timeout=SESSION_TIMEOUT,
+            max_processing_time=random.choice((None, 1.5)),
+            assignors=random.choice(_ASSIGNORS),
+            weight=random.choice((1, 1, 2)),
+            protocol=random.choice((1, 2)),
+        )
+
+    def _free_instances(self) -> list[str]:
+        taken = {each.settings.instance_id for each in self.applications if each.running}
+        return [each for each in ("s0", "s1") if each not in taken]
+
+    def _static(self) -> list[Application]:
+        running = [each for each in self.applications if each.running and not each.leaving]
+        return [each for each in running if each.settings.instance_id is not None]
+
+    def _restart(self) -> None:
+        """A static member dies, or leaves, and a process like it comes soon, or too late."""
+        found = self._static()
+        if not found:
+            return self._join(self.world.random.choice(self._free_instances()))
+        old = self.world.random.choice(found)
+        if self.world.random.random() < 0.5:
+            old.crash(guarded=self.world.random.random() < 0.7)
+        else:
+            old.leave()
+        self.world.after(self._for(0.0, 1.5 * GRACE), partial(self._join_instead_of, old))
+        return None
+
+    def _join_instead_of(self, old: Application) -> None:
+        instance_id = old.settings.instance_id
+        there = [each.settings.instance_id for each in self.applications if each.running]
+        if not old.leaving or instance_id not in there:
+            self._join(instance_id, like=old if self.world.random.random() < 0.8 else None)
+
+    def _second_process(self) -> None:
+        """Somebody starts a process with an instance id that another one has."""
+        found = self._static()
+        if found:
+            self._join(like=self.world.random.choice(found))
+        else:
+            self._join(self.world.random.choice(self._free_instances()))
 
     def _new_topic(self) -> None:
         """A topic is deleted and, soon or a little later, made anew with another id."""
@@ -197,6 +261,22 @@ class History:
         self._write(Delete(paths.topic(name)))
         pause = self._for(0.0, self.world.random.choice((0.0, 0.02, 2.0)))
         self.world.after(pause, lambda: self._make_topic(name, TOPICS[name]))
+
+    def _matching_topic(self) -> None:
+        """A topic comes that only patterns want, or goes again."""
+        if paths.topic("aa") in self.world.versions[-1]:
+            self._write(Delete(paths.topic("aa")))
+        else:
+            self._make_topic("aa", 2)
+
+    def _more_partitions(self) -> None:
+        name = self.world.random.choice(("a", "b"))
+        node = self.world.versions[-1].get(paths.topic(name))
+        if node is not None:
+            topic = msgspec.json.decode(node.data, type=TopicInfo)
+            more = [*topic.partitions, *[[1]] * self.world.random.randint(1, 2)]
+            info = TopicInfo(topic.topic_id, more)
+            self._write(Set(paths.topic(name), msgspec.json.encode(info)))
 
     def _owner_removed_by_hand(self) -> None:
         owners = sorted(self.checks.owners())
@@ -229,5 +309,21 @@ _FAULTS = [
     ("removal by hand", 1),
     ("owner removed by hand", 1),
     ("new topic", 2),
+    ("matching topic", 1),
+    ("more partitions", 1),
+    ("restart", 3),
+    ("second process", 2),
+    ("stall", 2),
+]
+_WISHES: list[tuple[tuple[str, ...], str]] = [
+    (("a", "b"), ""),
+    (("a", "b"), ""),
+    (("a",), ""),
+    (("b",), ""),
+    ((), "a+"),
+    (("b",), "a+"),
+]
+_ASSIGNORS = [
+    assignors_of(names) for names in ((), (), ("range",), ("range", "round-robin"), ("rack",))
 ]
 FAULT_NAMES = frozenset(name for name, _ in _FAULTS) | {"lost ring"}

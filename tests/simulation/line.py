@@ -90,6 +90,11 @@ class Line:
             self.world.after(self.session_timeout, self._end)
         self.lose()
 
+    @property
+    def is_sound(self) -> bool:
+        """What is sent arrives, and in the session that it was sent in."""
+        return self.state is SessionState.CONNECTED and not self.ended
+
     # -- messages ---------------------------------------------------------------------------------
 
     def _send(self, call: _Call) -> None:
@@ -243,7 +248,7 @@ class Line:
                 item.done(_OVER)
         self._tell()
 
-    def vanish(self) -> None:
+    def vanish(self, guarded: bool = False) -> None:
         """The process dies: nothing more is sent or heard; what was sent may still arrive."""
         if self.state is SessionState.CONNECTED and not self.ended:
             for _ in range(self.world.random.randint(0, len(self._up))):
@@ -252,7 +257,8 @@ class Line:
         self._reset(SessionState.LOST)
         self._listeners.clear()
         self.holder_hears = _nobody
-        self.world.after(self.session_timeout, self._end)
+        patience = self.world.delay() if guarded else self.session_timeout
+        self.world.after(patience, self._end)
         self.world.end_session(self.owner, self._ghost)
 
     def _reset(self, state: SessionState) -> None:

@@ -7,20 +7,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from folkmoot.consumers import assignment
+from folkmoot.consumers.claims import Claims
+from folkmoot.consumers.group import GroupMember
 from folkmoot.consumers.holdings import Holdings
-from folkmoot.coordination import ownership, paths
+from folkmoot.consumers.liveness import Liveness
+from folkmoot.consumers.planning import Planning
+from folkmoot.coordination import members, ownership, paths
 from folkmoot.coordination.operations import (
     ANY_VERSION,
     Check,
     Delete,
     Multi,
     MultiFailed,
+    Node,
     Operation,
     Set,
     StoreError,
     Verb,
     Write,
 )
+from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.protocol.records import TopicPartition
 
 Change = Callable[[Multi], tuple[Write, ...]]
@@ -145,6 +152,75 @@ def _release_while_a_commit_is_under_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holdings, "release_drained", release)
 
 
+def _claim_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was removed could steal back what another process has taken in its seat."""
+
+    def change(multi: Multi) -> tuple[Write, ...]:
+        always = Check(paths.GROUPS, ANY_VERSION)
+        return tuple(always if "/ids/" in write.path else write for write in multi.writes)
+
+    _change_verb(patch, "claim", change)
+
+
+def _take_an_old_topics_offset_for_the_new_ones(patch: pytest.MonkeyPatch) -> None:
+    original = ownership._state
+
+    def state(path: str, node: Node) -> OffsetState:
+        return msgspec.structs.replace(original(path, node), topic_id="")
+
+    patch.setattr(ownership, "_state", state)
+
+
+def _steal_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    original = Claims.blocked
+
+    def blocked(
+        self: Claims, partition: TopicPartition, owner: Owner, ours: bool, now: float
+    ) -> None:
+        original(self, partition, owner, True, now)
+
+    patch.setattr(Claims, "blocked", blocked)
+
+
+def _do_not_wait_for_static_members(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Planning, "_expired", lambda self, now: set(self._empty))
+
+
+def _give_away_what_is_kept(patch: pytest.MonkeyPatch) -> None:
+    original = assignment._question
+
+    def question(facts: Any, topics: Any, previous: Any, kept: Any) -> Any:
+        return original(facts, topics, previous, {})
+
+    patch.setattr(assignment, "_question", question)
+
+
+def _come_back_when_replaced(patch: pytest.MonkeyPatch) -> None:
+    """Two processes with one id drive each other out for ever."""
+    take_seat = members.take_seat
+    patch.setattr(
+        members,
+        "take_seat",
+        lambda group, seat, nonce, info, last: take_seat(group, seat, nonce, info, None),
+    )
+    patch.setattr(GroupMember, "_replaced", lambda self: self._removed("replaced"))
+
+
+def _plan_in_the_newest_kind_one_knows(patch: pytest.MonkeyPatch) -> None:
+    original = assignment.next_plan
+
+    def next_plan(current: Any, facts: Any, mine: Any, understands: int) -> Any:
+        plan = original(current, facts, mine, understands)
+        return None if plan is None else msgspec.structs.replace(plan, protocol=understands)
+
+    patch.setattr(assignment, "next_plan", next_plan)
+
+
+def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Liveness, "misses", lambda self, now: None)
+    patch.setattr(Liveness, "absence_at", lambda self: None)
+
+
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -158,6 +234,14 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _take_a_lost_reply_for_success,
         _commit_under_whatever_epoch_is_held,
         _release_while_a_commit_is_under_way,
+        _claim_without_the_own_node,
+        _take_an_old_topics_offset_for_the_new_ones,
+        _steal_without_waiting,
+        _do_not_wait_for_static_members,
+        _give_away_what_is_kept,
+        _come_back_when_replaced,
+        _plan_in_the_newest_kind_one_knows,
+        _let_an_application_stay_away,
     )
 }
 

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import log
 from random import Random
 from typing import Protocol
 
@@ -66,7 +67,7 @@ class World:
         """Of a message or a thread: mostly short, at times not."""
         if self.random.random() < 0.03:
             return self.random.uniform(0.0, 0.3)
-        return self.random.expovariate(1 / 0.002)
+        return -0.002 * log(1.0 - self.random.random())
 
     def note(self, text: str) -> None:
         """A line of the history."""
