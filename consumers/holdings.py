@@ -62,6 +62,11 @@ class Holdings:
         """Nothing is held and no write is under way or asked for."""
         return not self._held and self._committing is None
 
+    @property
+    def is_letting_go(self) -> bool:
+        """Something is about to be released."""
+        return any(held.revoking for held in self._held.values())
+
     def topic_id(self, partition: TopicPartition) -> str:
         """The id of the topic that was claimed."""
         return self._held[partition].claim.state.topic_id

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from folkmoot.consumers.events import (
@@ -111,7 +112,7 @@ class Application:
             at = max(deadline, self.world.now)
             if not self.world.now < self._alarm <= at:
                 self._alarm = at
-                self.world.after(at - self.world.now, self._turn)
+                self.world.at(at, self._turn)
 
     def _note_stage(self) -> None:
         """So that a run can tell which changes of a member's life never occurred in it."""
@@ -255,12 +256,15 @@ class Application:
         self._busy_until = self.world.now + pause
         limit = self.settings.max_processing_time
         if limit is not None:
-            self.world.after(limit + HAND_OVER + SLACK, self._check_absence)
+            check = partial(self._check_absence, self.world.now)
+            self.world.after(limit + HAND_OVER + SLACK, check)
 
-    def _check_absence(self) -> None:
+    def _check_absence(self, since: float) -> None:
         """A member whose application is away for too long holds nothing, as far as it can know."""
         line = self.line
         hears = not self._frozen and line is not None and line.is_sound
+        if (self.member.polled_at or 0.0) > since:
+            return  # it was back, and is away again
         if self.running and not self.leaving and hears and self.world.now < self._busy_until:
             held = list(self.member._group.holdings)
             self._checks.absent(self.name, held)

@@ -112,6 +112,8 @@ class History:
         unheard = [notice for each in running for notice in each.member.notices]
         if any(not isinstance(notice, Committed | Rebalanced) for notice in unheard):
             return "somebody has not heard of all"
+        if any(each.member._group.holdings.is_letting_go for each in running):
+            return "somebody is about to let go of something"
         if names != self.checks.members().keys():
             return f"members: running {names}, registered {self.checks.members().keys()}"
         plan = self.checks.plan()
@@ -202,7 +204,7 @@ class History:
         random = self.world.random
         topics, pattern = random.choice(_WISHES)
         if instance_id is None and random.random() < 0.4:
-            instance_id = random.choice(self._free_instances() or (None,))
+            instance_id = random.choice(self._free_instances() or [None])
         return MemberSettings(
             group="g",
             topics=topics,
@@ -218,7 +220,7 @@ class History:
             protocol=random.choice((1, 2)),
         )
 
-    def _free_instances(self) -> list[str]:
+    def _free_instances(self) -> list[str | None]:
         taken = {each.settings.instance_id for each in self.applications if each.running}
         return [each for each in ("s0", "s1") if each not in taken]
 
@@ -230,7 +232,7 @@ class History:
         """A static member dies, or leaves, and a process like it comes soon, or too late."""
         found = self._static()
         if not found:
-            return self._join(self.world.random.choice(self._free_instances()))
+            return self._join(self.world.random.choice(self._free_instances() or [None]))
         old = self.world.random.choice(found)
         if self.world.random.random() < 0.5:
             old.crash(guarded=self.world.random.random() < 0.7)
@@ -251,7 +253,7 @@ class History:
         if found:
             self._join(like=self.world.random.choice(found))
         else:
-            self._join(self.world.random.choice(self._free_instances()))
+            self._join(self.world.random.choice(self._free_instances() or [None]))
 
     def _new_topic(self) -> None:
         """A topic is deleted and, soon or a little later, made anew with another id."""

@@ -111,7 +111,7 @@ class Line:
             if connection == self._connection:
                 action()
 
-        self.world.after(time - self.world.now, act)
+        self.world.at(time, act)
 
     def _arrive(self) -> None:
         if self.ended and not self._zombie:

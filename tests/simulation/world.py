@@ -54,8 +54,12 @@ class World:
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         """Do something later. What is due at the same time happens in an order left to chance."""
+        self.at(self.now + delay, action)
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """The same, at exactly that time."""
         self._count += 1
-        heappush(self._due, (self.now + delay, self.random.random(), self._count, action))
+        heappush(self._due, (time, self.random.random(), self._count, action))
 
     def run(self, until: float) -> None:
         while self._due and self._due[0][0] <= until:
