@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
 from threading import Condition
 from typing import Any, Final
 
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Stamps, headers_size
-from folkmoot.producers.cells import Int64s, lengths_of, packed
+from folkmoot.producers.cells import Cells, Int64s, cells_of_any_list, cells_of_list, picked
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.partitioners import Partitions, by_hash
@@ -167,6 +166,11 @@ class Chunk:
         return False
 
     @property
+    def bare(self) -> bool:
+        """Whether no record has a key."""
+        return self.rows[0] is None and self.keys.count(None) == self.count
+
+    @property
     def keys(self) -> list[bytes | None]:
         return self.rows[0 : ROW * self.count : ROW]
 
@@ -174,23 +178,26 @@ class Chunk:
         """Divide it among `count` partitions if nothing but the keys of all records decides."""
         if self.explicit:
             return False
-        partitions = memory.recall(self.keys, count)
+        listed = self.keys
+        try:
+            keys = cells_of_list(listed)
+        except TypeError:
+            return False  # there is a None
+        partitions = memory.recall(listed, count) if keys.size is None else None
         if partitions is None:
-            keys: list[Any] = self.keys
-            try:
-                lengths = lengths_of(keys)
-            except TypeError:
-                return False  # there is a None
-            partitions = by_hash(b"".join(keys), lengths, count)
-            memory.learn(keys, partitions, count)
-        self.divide(partitions)
+            partitions = by_hash(keys, count)
+            if keys.size is None:
+                memory.learn(listed, partitions, count)
+        self._divide(partitions, keys)
         return True
 
     def divide(self, partitions: Partitions) -> None:
         """Make the pieces, by partition. If it is interrupted it may be done again."""
+        self._divide(partitions, None if self.bare else cells_of_any_list(self.keys))
+
+    def _divide(self, partitions: Partitions, keys: Cells | None) -> None:
         rows, end = self.rows, ROW * self.count
-        keys: Sequence[bytes | None] = rows[0:end:ROW]
-        values: Sequence[bytes | None] = rows[1:end:ROW]
+        values = cells_of_any_list(rows[1:end:ROW])
         self.marks = rows[2:end:ROW]
         stamps = np.rint(np.fromiter(self.marks, np.float64, self.count) * 1000).astype(np.int64)
         headers: Sequence[Headers] | None = None
@@ -198,13 +205,12 @@ class Chunk:
             headers = [self.headers.get(position, ()) for position in range(self.count)]
         numbers, starts, order = sorted_by_partition(partitions)
         if order is not None:
-            take = itemgetter(*order.tolist())
-            keys, values, stamps = take(keys), take(values), stamps[order]
-            headers = None if headers is None else take(headers)
-        keyed = keys[0] is not None or keys.count(None) < len(keys)
-        packed_keys = packed(keys) if keyed else None
+            keys = None if keys is None else keys.take(order)
+            values, stamps = values.take(order), stamps[order]
+            headers = None if headers is None else picked(headers, order.tolist())
+        packed_keys = None if keys is None else keys.packed()
         self.partitions = partitions
-        self.pieces = cut(numbers, starts, packed_keys, packed(values), stamps, headers)
+        self.pieces = cut(numbers, starts, packed_keys, values.packed(), stamps, headers)
         self.rows = [None]
 
     def fail(self, error: FolkmootError) -> Batch:

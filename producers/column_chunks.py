@@ -7,7 +7,7 @@ from threading import Condition
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Stamps, headers_size
-from folkmoot.producers.cells import NIL, Cells, ListCells
+from folkmoot.producers.cells import Cells, ListCells, has_nils, total_bytes
 from folkmoot.producers.chunks import TAKEN, Chunk, cut, sorted_by_partition
 from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.partitioners import Partitions, by_hash
@@ -48,7 +48,7 @@ class ColumnChunk(Chunk):
 
     @property
     def keyless(self) -> bool:
-        return self.cell_keys is None or bool((self.cell_keys.lengths == NIL).any())
+        return self.cell_keys is None or has_nils(self.cell_keys)
 
     def measure(self) -> int:
         return 0  # its size has always been exact
@@ -63,7 +63,7 @@ class ColumnChunk(Chunk):
         listed = keys.column if isinstance(keys, ListCells) else None
         partitions = None if listed is None else memory.recall(listed, count)
         if partitions is None:
-            partitions = by_hash(keys.packed().run(), keys.lengths, count)
+            partitions = by_hash(keys, count)
             if listed is not None:
                 memory.learn(listed, partitions, count)
         self.divide(partitions)
@@ -159,7 +159,7 @@ class BatchDelivery:
 
 
 def _size(keys: Cells | None, values: Cells, headers: Sequence[Headers] | None) -> int:
-    size = RECORD_OVERHEAD_BYTES * len(values) + int(np.maximum(values.lengths, 0).sum())
+    size = RECORD_OVERHEAD_BYTES * len(values) + total_bytes(values)
     if keys is not None:
-        size += int(np.maximum(keys.lengths, 0).sum())
+        size += total_bytes(keys)
     return size + headers_size(headers or ())

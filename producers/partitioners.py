@@ -8,9 +8,14 @@ from typing import Any, Final, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.producers.cells import NIL, Cells, Int64s, lengths_of
+from folkmoot.producers.cells import NIL, Cells, cells_of_list, has_nils
 from folkmoot.protocol.errors import PartitionerFailed
-from folkmoot.protocol.murmur2 import murmur2_packed, partition_for, partitions_of
+from folkmoot.protocol.murmur2 import (
+    murmur2_packed,
+    murmur2_same,
+    partition_for,
+    partitions_of,
+)
 
 KEYS_REMEMBERED: Final = 16_384
 FEW_KEYS: Final = 64
@@ -44,15 +49,18 @@ class ColumnsToPlace(Protocol):
 def by_key(keys: Sequence[bytes], count: int) -> Partitions:
     """Where Kafka's clients would put records with these keys, among `count` partitions."""
     if len(keys) > FEW_KEYS:
-        return by_hash(b"".join(keys), lengths_of(keys), count)
+        return by_hash(cells_of_list(keys), count)
     return np.fromiter((_hash_of(key, count) for key in keys), np.uint16, len(keys))
 
 
-def by_hash(keys: bytes | memoryview, lengths: Int64s, count: int) -> Partitions:
-    """As `by_key`, of keys that lie back to back."""
+def by_hash(keys: Cells, count: int) -> Partitions:
+    """As `by_key`, of a column without nils."""
     if count == 1:
-        return np.zeros(len(lengths), np.uint8)
-    return partitions_of(murmur2_packed(keys, lengths), count)
+        return np.zeros(len(keys), np.uint8)
+    run = keys.run()
+    if keys.size is not None:
+        return partitions_of(murmur2_same(run, keys.size), count)
+    return partitions_of(murmur2_packed(run, keys.lengths), count)
 
 
 _hash_of = lru_cache(KEYS_REMEMBERED)(partition_for)
@@ -139,14 +147,14 @@ class Partitioner:
             return self._spread(chunk.topic, column, records, record_bytes, count, available)
         if keys is None:
             return self._stick(records, record_bytes, count, available)
+        if not has_nils(keys):
+            return by_hash(keys, count)
         bare = keys.lengths == NIL
-        if not bare.any():
-            return by_hash(keys.packed().run(), keys.lengths, count)
         chosen = np.empty(records, dtype=np.int64)
         chosen[bare] = self._stick(int(bare.sum()), record_bytes, count, available)
         if not bare.all():
             with_key = keys.take(np.flatnonzero(~bare))
-            chosen[~bare] = by_hash(with_key.packed().run(), with_key.lengths, count)
+            chosen[~bare] = by_hash(with_key, count)
         return chosen
 
     def _spread(

@@ -8,21 +8,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.producers.cells import Cells, cells_of
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
+from folkmoot.producers.cells import Cells, bytes_per_row, cells_of
 from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.protocol.errors import RecordTooLarge
 from folkmoot.protocol.records import Headers
 
 MAX_TIMESTAMP: Final = 2**50
-SAMPLE: Final = 1000
 MOST_ROWS: Final = 500_000
 
 
 class Staging:
     """Columns of equal length, checked as far as their types tell; rows are checked chunk by chunk.
 
-    Chunks are cut by rows, so that most have about the size wanted: the first SAMPLE rows say how
-    large a record is, and each chunk says it for the next.
+    Chunks are cut by rows, so that most have about the size wanted: the first few rows say how large a
+    record is, and each chunk says it for the next.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Staging:
         self._count = len(values)
         self._values = cells_of("values", values)
         self._keys = None if keys is None else cells_of("keys", keys)
+        self._columns = [values] if keys is None else [values, keys]
         self._stamps = _stamps(timestamps, self._count)
         self._partition = partition
         self._headers: list[Headers] | None = None
@@ -50,20 +51,18 @@ class Staging:
         self, topic: str, completed: Condition, most_bytes: int, max_record_bytes: int
     ) -> Iterator[ColumnChunk]:
         """All rows, in chunks of about `most_bytes`. Raises TypeError, RecordTooLarge."""
-        start, rows = 0, SAMPLE
+        if not self._count:
+            return
+        guess = RECORD_OVERHEAD_BYTES + sum(map(bytes_per_row, self._columns))
+        start, rows = 0, _fitting(most_bytes, guess)
         while start < self._count:
             end = min(self._count, start + rows)
             chunk = self._chunk(topic, completed, start, end, max_record_bytes)
-            per_row = max(1, chunk.size // len(chunk))
-            if chunk.size > 2 * most_bytes and end - start > 1:
-                rows = max(1, most_bytes // per_row)
-                continue
-            fits = max(1, min(MOST_ROWS, most_bytes // per_row))
-            if start == 0 and end < self._count and fits > rows:
-                rows = fits  # that was only to see how large they are
+            rows = _fitting(most_bytes, chunk.size // len(chunk))
+            if chunk.size > 2 * most_bytes and rows < end - start:
                 continue
             yield chunk
-            start, rows = end, fits
+            start = end
 
     def _chunk(
         self, topic: str, completed: Condition, start: int, end: int, max_record_bytes: int
@@ -78,9 +77,16 @@ class Staging:
         return ColumnChunk(topic, completed, values, keys, stamps, headers, self._partition)
 
 
+def _fitting(most_bytes: int, per_row: int) -> int:
+    return max(1, min(MOST_ROWS, most_bytes // max(1, per_row)))
+
+
 def _check_sizes(values: Cells, keys: Cells | None, limit: int) -> None:
-    sizes = values.lengths if keys is None else values.lengths + np.maximum(keys.lengths, 0)
-    largest = int(sizes.max())
+    if values.size is not None and (keys is None or keys.size is not None):
+        largest = values.size + (0 if keys is None else keys.size or 0)
+    else:
+        sizes = values.lengths
+        largest = int((sizes if keys is None else sizes + np.maximum(keys.lengths, 0)).max())
     if largest > limit:
         raise RecordTooLarge(f"a record of {largest} bytes is larger than max_record_bytes={limit}")
 

@@ -73,10 +73,31 @@ def murmur2_packed(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
         tail ^= h
         tail *= np.uint32(_M)
         h = np.where(rest > 0, tail, h)
-    h ^= h >> np.uint32(13)
-    h *= np.uint32(_M)
-    h ^= h >> np.uint32(15)
-    return h
+    return _finish(h)
+
+
+def murmur2_same(data: _Bytes, size: int) -> _Hashes:
+    """`murmur2` of keys of one length, at least 1, that lie back to back.
+
+    The nth word of all keys is then a column at even distances: there is nothing to look up.
+    """
+    count = len(data) // size
+    if size > _LONG_KEY_BYTES:
+        return np.array(
+            [murmur2(bytes(data[i * size : (i + 1) * size])) for i in range(count)], np.uint32
+        )
+    padded = b"".join((data, bytes(4)))
+    h = np.full(count, _SEED ^ size, np.uint32)
+    for start in range(0, size - 3, 4):
+        h = _mix(h, _word(padded, start, size, count))
+    if rest := size & 3:
+        h ^= _word(padded, size - rest, size, count) & np.uint32((1 << 8 * rest) - 1)
+        h *= np.uint32(_M)
+    return _finish(h)
+
+
+def _word(padded: bytes, start: int, size: int, count: int) -> _Hashes:
+    return np.ndarray((count,), "<u4", padded, start, (size,)).astype(np.uint32)
 
 
 def _with_long_keys(
@@ -123,4 +144,11 @@ def _mix(h: _Hashes, k: _Hashes) -> _Hashes:
     k *= m
     h *= m
     h ^= k
+    return h
+
+
+def _finish(h: _Hashes) -> _Hashes:
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(_M)
+    h ^= h >> np.uint32(15)
     return h

@@ -76,6 +76,11 @@ COLUMNS: dict[str, Any] = {
     "dictionary": (VALUES, pa.array(KEYS, pa.binary()).dictionary_encode()),
     "views of bytes": ([memoryview(value) for value in VALUES], [bytearray(key) for key in KEYS]),
     "mixed": (pa.array(VALUES, pa.binary()), KEYS),
+    "fixed": (VALUES, pa.array(KEYS, pa.binary(5))),
+    "large and sliced": (
+        pa.array([b"no", *VALUES, b"no"], pa.large_binary()).slice(1, 1000),
+        pa.array([b"no", *KEYS], pa.large_binary()).slice(1),
+    ),
 }
 
 
@@ -130,6 +135,38 @@ def test_nulls_are_tombstones_and_missing_keys(cluster: FakeCluster, arrow: bool
     rows = [(r.key, r.value) for records in placed(cluster, offsets).values() for r in records]
     assert sorted(map(str, rows)) == sorted(map(str, zip(keys, values, strict=True)))
     assert cluster.logs[TopicPartition("t", partition_for(b"k", 3))]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 100, 300])
+@pytest.mark.parametrize("kind", ["list", "binary", "sliced"])
+def test_cells_of_one_length_arrive(cluster: FakeCluster, kind: str, size: int) -> None:
+    values = [(b"%03d" % number * 100)[:size] for number in range(500)]
+    column: Any = {
+        "list": values,
+        "binary": pa.array(values, pa.binary()),
+        "sliced": pa.array([b"", b"no", *values, b""], pa.large_binary()).slice(2, 500),
+    }[kind]
+    with make(cluster) as producer:
+        offsets = producer.send_batch("t", column, column).result(10)
+    for partition, records in placed(cluster, offsets).items():
+        mine = [value for value in values if partition_for(value, 3) == partition]
+        assert [(record.key, record.value) for record in records] == [(v, v) for v in mine]
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_the_only_key_of_a_column_decides(cluster: FakeCluster, arrow: bool) -> None:
+    keys: list[bytes | None] = [None, b"the only one"]
+    with make(cluster) as producer:
+        producer.send_batch("t", [b"a", b"b"], pa.array(keys, pa.binary()) if arrow else keys)
+    home = TopicPartition("t", partition_for(b"the only one", 3))
+    assert b"b" in [record.value for record in cluster.logs[home]]
+
+
+def test_views_of_numbers_are_sent_as_their_bytes(cluster: FakeCluster) -> None:
+    wide = memoryview(bytes(range(16))).cast("I")
+    with make(cluster) as producer:
+        producer.send_batch("t", [wide, wide], partition=0)
+    assert cluster.values() == [bytes(wide)] * 2
 
 
 def test_what_lies_behind_a_null_is_not_sent(cluster: FakeCluster) -> None:

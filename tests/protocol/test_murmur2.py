@@ -4,7 +4,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from folkmoot.protocol.murmur2 import murmur2, murmur2_many, partition_for, partitions_for
+from folkmoot.protocol.murmur2 import (
+    murmur2,
+    murmur2_many,
+    murmur2_same,
+    partition_for,
+    partitions_for,
+)
 
 # UtilsTest.testMurmur2 of apache/kafka; signed, as Java prints them.
 VECTORS = {
@@ -43,3 +49,14 @@ def test_many_keys_hash_as_each_alone(keys: list[bytes]) -> None:
         chosen = partitions_for(keys, partitions).tolist()
         assert chosen == [partition_for(key, partitions) for key in keys]
         assert all(0 <= partition < partitions for partition in chosen)
+
+
+@settings(deadline=None, print_blob=True)
+@given(data=st.binary(min_size=1, max_size=300), size=st.integers(1, 40))
+@example(data=b"\xff" * 2100, size=1050)
+@example(data=b"\x80" * 64, size=8)
+def test_keys_of_one_length_hash_as_each_alone(data: bytes, size: int) -> None:
+    size = min(size, len(data))
+    data = data[: len(data) // size * size]
+    keys = [data[start : start + size] for start in range(0, len(data), size)]
+    assert murmur2_same(data, size).tolist() == [murmur2(key) for key in keys]
