@@ -5,6 +5,13 @@ next epoch, so that its version moves, and every commit is conditional on the ve
 itself wrote last. A zombie's commit therefore fails for ever (a check of the owner's node would not
 do: a node deleted and created again has version 0 again).
 
+The offset's node itself may be deleted, with its group or by hand, and made anew, and reach that
+version again. So every write also checks the writer's own node among the members, whose name is never
+given again: who was a member of the group that was deleted can write nothing. And an epoch begins
+above the transaction number (czxid) that made the offset's node: each epoch has a transaction of its
+own, so no earlier node of that name can have come so far, and what applications keep as a fencing
+token stays the highest there was.
+
 Each verb ends with a definite answer even if a reply is lost: it reads back and recognises its own
 hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
 follows is conditional, and a write that was refused is followed by reads that are not older than it.
@@ -33,7 +40,6 @@ from folkmoot.coordination.operations import (
     NoNode,
     Ring,
     Set,
-    Stat,
     StoreError,
     Verb,
     Write,
@@ -54,14 +60,19 @@ class Owner(msgspec.Struct, frozen=True):
     hand_over: float
 
 
-class OffsetState(msgspec.Struct, frozen=True):
-    """The offset's node. `offset` is the next record to process, None if nothing was committed."""
+class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The offset's node. `offset` is the next record to process, None if nothing was committed.
+
+    `reset` marks the last reset (resets.py), so that whoever made it finds out that it was done;
+    later owners carry it along.
+    """
 
     offset: int | None = None
     epoch: int = 0
     member: str = ""
     nonce: str = ""
     topic_id: str = ""
+    reset: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -101,7 +112,7 @@ class Claimant(msgspec.Struct, frozen=True):
         return members.seat(self.name)
 
 
-_encode = msgspec.json.encode
+encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
 _NOBODY = Owner("", "", 0, 0.0)
@@ -130,28 +141,28 @@ def claim(
     doubtful = -1  # of one that was not answered: it may have won, whatever the next read says
     while True:
         try:
-            old = yield from _offset_node(group, partition)
+            old = yield from offset_node(group, partition)
             if steal_from is not None and (yield from owner_of(group, partition)) != steal_from:
                 steal_from = None
-            was = _state(offset_path, old)
+            was = state_of(offset_path, old)
             if (was.nonce, was.epoch) == (me.nonce, doubtful):
                 return (yield from _watched(me, partition, Claim(was, old.stat.version), ring))
             kept = was.offset if was.topic_id in ("", topic_id) else None
-            epoch = was.epoch + 1
-            new = OffsetState(kept, epoch, me.seat, me.nonce, topic_id)
+            epoch = next_epoch(was, old)
+            new = OffsetState(kept, epoch, me.seat, me.nonce, topic_id, was.reset)
             owner = Owner(me.seat, me.nonce, epoch, me.hand_over)
             writes: list[Write] = [
                 Check(paths.plan(group), plan_version),
                 Check(paths.member(group, me.name), ANY_VERSION),
-                Set(offset_path, _encode(new), old.stat.version),
+                Set(offset_path, encode(new), old.stat.version),
             ]
             if steal_from is not None:
                 writes.append(Delete(owner_path))
-            writes.append(Create(owner_path, _encode(owner), ephemeral=True))
+            writes.append(Create(owner_path, encode(owner), ephemeral=True))
             results = yield Multi(tuple(writes))
             held = Claim(new, results[2])
         except MultiFailed as refusal:
-            _check_foreseen(refusal)
+            check_foreseen(refusal)
             if doubtful == epoch:
                 found = yield from _held(me, partition, epoch)
                 if found is not None:
@@ -178,18 +189,22 @@ def claim(
 def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | None) -> Verb[None]:
     """Commit `offset` (None: as committed) and let the partition go, in one transaction.
 
-    If the claim was fenced meanwhile, nothing is written: somebody else owns the partition already.
+    If the claim was fenced meanwhile, or we are no member any more, nothing is written.
     """
     group, (topic, number) = me.group, partition
+    is_member = Check(paths.member(group, me.name), ANY_VERSION)
     state = held.state if offset is None else msgspec.structs.replace(held.state, offset=offset)
     let_go: tuple[Write, ...] = (Delete(paths.owner(group, topic, number)),)
     version = held.version
     while True:
         try:
-            yield Multi((Set(paths.offset(group, topic, number), _encode(state), version), *let_go))
+            fenced = Set(paths.offset(group, topic, number), encode(state), version)
+            yield Multi((is_member, fenced, *let_go))
             return
         except (MultiFailed, ConnectionLost) as refusal:
-            _check_foreseen(refusal)
+            check_foreseen(refusal)
+            if isinstance(refusal, MultiFailed) and refusal.failed == 0:
+                return
             found = yield from _held(me, partition, state.epoch)
             if found is None:
                 return
@@ -206,8 +221,10 @@ def commit(
     """Write the offset of every partition under its claim; many partitions per transaction.
 
     One fenced partition fails the transaction it is in: it is taken out and the rest is sent again.
-    An offset may be written more than once, never under another epoch than its claim's.
+    Who is no member any more is fenced from everything. An offset may be written more than once, never
+    under another epoch than its claim's.
     """
+    is_member = Check(paths.member(me.group, me.name), ANY_VERSION)
     done: dict[TopicPartition, Claim | Fenced] = {}
     todo = {
         partition: Claim(msgspec.structs.replace(held.state, offset=offset), held.version)
@@ -215,15 +232,17 @@ def commit(
     }
     while todo:
         some = list(todo)[:COMMITS_PER_TRANSACTION]
-        writes = tuple(
-            Set(paths.offset(me.group, *each), _encode(todo[each].state), todo[each].version)
+        writes = [
+            Set(paths.offset(me.group, *each), encode(todo[each].state), todo[each].version)
             for each in some
-        )
+        ]
         try:
-            versions: list[int] = yield Multi(writes)
+            _, *versions = yield Multi((is_member, *writes))
         except MultiFailed as refusal:
-            _check_foreseen(refusal)
-            yield from _sort_out(me, [some[refusal.failed]], todo, done)
+            check_foreseen(refusal)
+            if refusal.failed == 0:
+                return done | dict.fromkeys(todo, Fenced())
+            yield from _sort_out(me, [some[refusal.failed - 1]], todo, done)
         except ConnectionLost:
             yield from _sort_out(me, some, todo, done)
         else:
@@ -250,10 +269,10 @@ def committed(group: str, partition: TopicPartition) -> Verb[OffsetState | None]
         node: Node = yield from surely(Get(path))
     except NoNode:
         return None
-    return _state(path, node)
+    return state_of(path, node)
 
 
-def _state(path: str, node: Node) -> OffsetState:
+def state_of(path: str, node: Node) -> OffsetState:
     """Raises Malformed: an offset cannot be guessed. An empty node was created and never claimed."""
     return decode(_state_decoder, path, node) if node.data else OffsetState()
 
@@ -271,7 +290,7 @@ def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Ve
         return _NOBODY
 
 
-def _check_foreseen(error: StoreError) -> None:
+def check_foreseen(error: StoreError) -> None:
     """Raises a refusal that no other member can have caused: asking again would be no help."""
     foreseen = BadVersion | NodeExists | NoNode
     if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
@@ -295,7 +314,7 @@ def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Verb[Claim | N
         node: Node = yield from surely(Get(path))
     except NoNode:
         return None
-    state = _state(path, node)
+    state = state_of(path, node)
     ours = (state.nonce, state.epoch) == (me.nonce, epoch)
     return Claim(state, node.stat.version) if ours else None
 
@@ -320,11 +339,8 @@ def _sort_out(
             todo[each] = Claim(sent.state, found.version)
 
 
-def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
-    """The offset's node, created if this is the first claim ever, with its parents if of any.
-
-    Of one just created the version is known, and all that the next write relies on.
-    """
+def offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
+    """The offset's node, created if this is the first claim ever, with its parents if of any."""
     path = paths.offset(group, *partition)
     while True:
         try:
@@ -333,13 +349,16 @@ def _offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
         except NoNode:
             pass
         try:
-            data = _encode(OffsetState())
-            yield Create(path, data)
-            return Node(data, Stat(version=0, czxid=0, ctime=0, ephemeral_owner=0))
-        except NodeExists:
-            continue  # somebody was faster
+            yield Create(path, encode(OffsetState()))
+        except (NodeExists, ConnectionLost):
+            continue  # it is there, ours or somebody's who was faster, or is asked for again
         except NoNode:
             yield from _ensure_parents(group, partition.topic)
+
+
+def next_epoch(state: OffsetState, node: Node) -> int:
+    """Greater than any that this partition had in this group, under this node or an earlier one."""
+    return max(state.epoch, node.stat.czxid) + 1
 
 
 def _ensure_parents(group: str, topic: str) -> Verb[None]:

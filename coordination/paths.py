@@ -7,7 +7,7 @@
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "hand_over": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan_format.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
-| /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…"} | the owner, fenced by version | – |
+| /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |

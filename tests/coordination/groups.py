@@ -96,3 +96,15 @@ def state(store: Store, partition: TopicPartition = P0) -> OffsetState:
 def version_of(store: Store, path: str) -> int:
     version: int = perform(store, Get(path)).stat.version
     return version
+
+
+def born(store: Store, partition: TopicPartition = P0) -> int:
+    """The transaction that made the offset's node: epochs are counted from there."""
+    made: int = perform(store, Get(paths.offset(GROUP, *partition))).stat.czxid
+    return made
+
+
+def turn(store: Store, partition: TopicPartition = P0) -> int:
+    """How many epochs the offset's node has had."""
+    epoch = state(store, partition).epoch
+    return epoch - born(store, partition) if epoch else 0

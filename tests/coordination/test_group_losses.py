@@ -31,6 +31,7 @@ from tests.coordination.groups import (
     make_plan,
     owner,
     state,
+    turn,
     version_of,
 )
 from tests.coordination.steps import ENOUGH, Steps, going_on
@@ -65,9 +66,10 @@ def each_lost(
     raise AssertionError("this verb does not end")
 
 
-def check_held(someone: Someone, each: TopicPartition, held: Claim, epoch: int) -> None:
-    """Exactly one epoch was used, and it is ours, and what it stands on is the fence."""
-    assert (held.state.epoch, held.state.member) == (epoch, someone.name)
+def check_held(someone: Someone, each: TopicPartition, held: Claim, count: int) -> None:
+    """So many epochs were used, and the last is ours, and what it stands on is the fence."""
+    epoch = held.state.epoch
+    assert (turn(someone.store, each), held.state.member) == (count, someone.name)
     assert state(someone.store, each) == held.state
     assert owner(someone.store, each) == Owner(someone.name, someone.nonce, epoch, HAND_OVER)
     assert held.version == version_of(someone.store, paths.offset(GROUP, *each))
@@ -92,7 +94,7 @@ def test_a_steal_ends_well_whichever_reply_is_lost(
 
     def stealing(each: TopicPartition) -> Callable[[], Verb[Any]]:
         a.committed(a.claim(each), 17, each)
-        return lambda: b.claiming(each, steal_from=Owner(a.name, "a", 1, HAND_OVER))
+        return lambda: b.claiming(each, steal_from=owner(b.store, each))
 
     for each, held in each_lost(b, stealing, executed):
         check_held(b, each, held, 2)
@@ -110,7 +112,7 @@ def test_a_release_ends_well_whichever_reply_is_lost(
 
     for each, _ in each_lost(a, releasing, executed):
         assert owner(a.store, each) is None
-        assert (state(a.store, each).offset, state(a.store, each).epoch) == (offset or 17, 1)
+        assert (state(a.store, each).offset, turn(a.store, each)) == (offset or 17, 1)
 
 
 @LOSSES
@@ -215,11 +217,11 @@ def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
         return ownership.release(someone.me, each, held, 20)
 
     for each in each_death(backend, act):
-        before = state(a.store, each)
+        before, count = state(a.store, each), turn(a.store, each)
         held = a.claim(each)
         assert held.state.offset == before.offset
         assert before.offset in ((17,) if what == "claim" else (17, 20))
-        check_held(a, each, held, before.epoch + 1)
+        check_held(a, each, held, count + 1)
 
 
 def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Someone) -> None:
@@ -231,7 +233,7 @@ def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Some
 
     outcomes = set()
     for each in each_death(backend, act):
-        stolen = state(a.store, each).epoch == 2
+        stolen = turn(a.store, each) == 2
         outcomes.add(stolen)
         answer = run(a.store, a.claiming(each))
         if stolen:
@@ -239,7 +241,7 @@ def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Some
             assert isinstance(answer, Claim)
             check_held(a, each, answer, 3)
         else:
-            assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+            assert answer == Blocked(Owner(a.name, "a", held[each].state.epoch, HAND_OVER))
             check_held(a, each, a.committed(held[each], 18, each), 1)
     assert outcomes == {False, True}
 

@@ -1,13 +1,12 @@
 """Claims, commits, steals and releases: the findings on which the group protocol stands."""
 
-import msgspec
 import pytest
 
 from folkmoot.coordination import ownership, paths
 from folkmoot.coordination.operations import Delete, Set
 from folkmoot.coordination.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
 from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import perform, run
+from folkmoot.coordination.store import Store, perform, run
 from tests.contracts.backends import Backend, settle, wait_for_rings
 from tests.coordination.groups import (
     GROUP,
@@ -16,10 +15,12 @@ from tests.coordination.groups import (
     P1,
     TOPIC_ID,
     Someone,
+    born,
     make_plan,
     nothing,
     owner,
     state,
+    turn,
     version_of,
 )
 from tests.coordination.steps import going_on
@@ -45,10 +46,11 @@ def b(backend: Backend, a: Someone) -> Someone:
 # -- claims -------------------------------------------------------------------------------------------
 
 
-def test_the_first_claim_ever_has_no_offset_and_epoch_one(a: Someone) -> None:
+def test_the_first_claim_ever_has_no_offset_and_the_first_epoch(a: Someone) -> None:
     held = a.claim()
-    assert held.state == OffsetState(None, 1, a.name, "a", TOPIC_ID)
-    assert owner(a.store) == Owner(a.name, "a", 1, HAND_OVER)
+    first = born(a.store) + 1
+    assert held.state == OffsetState(None, first, a.name, "a", TOPIC_ID)
+    assert owner(a.store) == Owner(a.name, "a", first, HAND_OVER)
     assert state(a.store) == held.state
 
 
@@ -58,7 +60,7 @@ def test_a_claim_starts_exactly_at_the_committed_offset_with_the_next_epoch(
     a.release(a.committed(a.claim(), 17), None)
     make_plan(b.store, b.name)
     held = b.claim()
-    assert (held.state.offset, held.state.epoch) == (17, 2)
+    assert (held.state.offset, turn(a.store)) == (17, 2)
 
 
 def test_an_offset_committed_while_a_claim_is_under_way_is_where_it_starts(
@@ -97,7 +99,7 @@ def test_a_partition_with_an_owner_is_blocked_and_rings_when_it_is_free(
     make_plan(b.store, b.name)
     rings: list[str] = []
     answer = run(b.store, b.claiming(ring=lambda: rings.append("free")))
-    assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, HAND_OVER))
     settle(b.store)
     assert not rings
     a.release(held, 5)
@@ -119,7 +121,7 @@ def test_a_new_topic_of_the_same_name_has_no_offsets_and_a_higher_epoch(a: Someo
     a.release(a.claim(), 17)
     answer = run(a.store, a.claiming(topic_id="id-2"))
     assert isinstance(answer, Claim)
-    assert answer.state == OffsetState(None, 2, a.name, "a", "id-2")
+    assert answer.state == OffsetState(None, born(a.store) + 2, a.name, "a", "id-2")
 
 
 # -- stealing -----------------------------------------------------------------------------------------
@@ -134,8 +136,8 @@ def test_a_steal_takes_the_partition_in_one_step_and_fences_its_holder(
     assert run(a.store, ownership.verify(a.me, P0, held, lambda: rings.append("stolen")))
     stolen = run(b.store, b.claiming(steal_from=owner(b.store)))
     assert isinstance(stolen, Claim)
-    assert (stolen.state.offset, stolen.state.epoch) == (17, 2)
-    assert owner(a.store) == Owner(b.name, "b", 2, HAND_OVER)
+    assert (stolen.state.offset, stolen.state.epoch) == (17, held.state.epoch + 1)
+    assert owner(a.store) == Owner(b.name, "b", stolen.state.epoch, HAND_OVER)
     wait_for_rings(rings, "stolen")
     assert not run(a.store, ownership.verify(a.me, P0, held, nothing))
     assert a.commit(held, 18) == Fenced()
@@ -147,11 +149,11 @@ def test_a_steal_from_somebody_who_is_not_the_owner_any_more_waits_for_who_is(
 ) -> None:
     before = owner(a.store)
     assert before is None
-    a.claim()
+    held = a.claim()
     make_plan(b.store, b.name)
     another = Owner("c-0000000009", "c", 1, HAND_OVER)
     answer = run(b.store, b.claiming(steal_from=another))
-    assert answer == Blocked(Owner(a.name, "a", 1, HAND_OVER))
+    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, HAND_OVER))
 
 
 def test_a_steal_from_an_owner_that_has_gone_is_a_claim(a: Someone, b: Someone) -> None:
@@ -187,7 +189,7 @@ def test_a_zombies_commit_is_refused_though_the_owners_node_has_version_0_again(
     assert a.commit(held, 11) == Fenced()
     a.release(held, 11)
     assert state(b.store) == new.state
-    assert owner(b.store) == Owner(b.name, "b", 2, HAND_OVER)
+    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER)
 
 
 def test_commits_follow_each_other_under_the_fence_that_each_one_moves(a: Someone) -> None:
@@ -236,7 +238,7 @@ def test_a_release_by_somebody_fenced_leaves_the_new_owner_alone(a: Someone, b: 
     make_plan(b.store, b.name)
     run(b.store, b.claiming(steal_from=owner(b.store)))
     a.release(held, 8)
-    assert owner(b.store) == Owner(b.name, "b", 2, HAND_OVER)
+    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER)
     assert state(b.store).offset is None
 
 
@@ -268,11 +270,43 @@ def test_an_offset_that_is_illegible_is_said_to_be_so_and_not_guessed(a: Someone
         state(a.store)
 
 
-def test_an_offset_that_an_administrator_moves_under_the_next_epoch_fences_the_owner(
-    a: Someone,
+# -- nodes that were deleted --------------------------------------------------------------------------
+
+
+def forget(store: Store) -> None:
+    """The offset and the owner's node are deleted by hand."""
+    for path in (OWNER, OFFSET):
+        perform(store, Delete(path))
+
+
+def test_an_offset_that_was_deleted_begins_above_all_epochs_that_it_had(
+    a: Someone, b: Someone
 ) -> None:
-    held = a.committed(a.claim(), 8)
-    reset = msgspec.structs.replace(held.state, offset=2, epoch=held.state.epoch + 1)
-    perform(a.store, Set(OFFSET, msgspec.json.encode(reset), held.version))
+    """What applications keep as a fencing token would otherwise lock the new owners out."""
+    held = a.committed(a.claim(), 5)
+    for _ in range(3):
+        a.release(held, None)
+        held = a.claim()
+    forget(a.store)
+    make_plan(b.store, b.name)
+    new = b.claim()
+    assert new.state.offset is None
+    assert new.state.epoch > held.state.epoch
+
+
+def test_a_zombie_of_a_group_that_was_deleted_commits_nothing_though_versions_meet_again(
+    a: Someone, b: Someone
+) -> None:
+    """A check of the offset's version alone would let it pass."""
+    held = a.committed(a.claim(), 5)
+    perform(a.store, Delete(paths.member(GROUP, a.name)))
+    forget(a.store)
+    make_plan(b.store, b.name)
+    new = b.claim()
+    while new.version < held.version:
+        new = b.committed(new, 1)
+    assert version_of(b.store, OFFSET) == held.version
     assert a.commit(held, 9) == Fenced()
-    assert state(a.store).offset == 2
+    a.release(held, 9)
+    assert state(b.store) == new.state
+    assert owner(b.store) == Owner(b.name, "b", new.state.epoch, HAND_OVER)

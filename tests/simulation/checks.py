@@ -14,6 +14,7 @@ from folkmoot.coordination.plans import Plan
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.tree import Tree
 from folkmoot.protocol.records import TopicPartition
+from tests.simulation.administrator import NAME
 from tests.simulation.world import World
 
 GROUP = "g"
@@ -99,7 +100,10 @@ class Checks:
         new = self._states[partition] = _states.decode(after[path].data)
         what = f"{partition}: {old} became {new}, written by {writer}"
         _check(new.epoch >= old.epoch, f"I2: the epoch went back, {what}")
-        if new.epoch > old.epoch:
+        if new.epoch > old.epoch and writer == NAME:
+            self._reset(partition, new, what)
+            self._world.seen["reset"] += 1
+        elif new.epoch > old.epoch:
             self._claimed(partition, old, new, what, after)
             self._who[new.nonce] = writer
             self._world.seen["claim"] += 1
@@ -121,6 +125,12 @@ class Checks:
         _check(registered, f"claimed by no member, {what}")
         self._starts[partition, new.epoch] = new.offset
         self._worked[partition, new.epoch] = new.offset or 0
+
+    def _reset(self, partition: TopicPartition, new: OffsetState, what: str) -> None:
+        """The one way for an offset to go back: then all from there on is to be processed again."""
+        _check(not new.member and new.offset is not None, f"a reset by a member, {what}")
+        done = self._processed[partition, new.topic_id]
+        done.difference_update([offset for offset in done if offset >= (new.offset or 0)])
 
     def _committed(
         self, partition: TopicPartition, old: OffsetState, new: OffsetState, what: str, writer: str

@@ -14,6 +14,8 @@ from folkmoot.coordination.members import seat
 from folkmoot.coordination.memory import MemoryStore
 from folkmoot.coordination.operations import Create, Delete, Operation, Set
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol.records import TopicPartition
+from tests.simulation.administrator import Administrator
 from tests.simulation.application import HAND_OVER, SESSION_TIMEOUT, Application
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.world import World
@@ -287,6 +289,17 @@ class History:
 
     # -- the administrator ------------------------------------------------------------------------
 
+    def _reset(self) -> None:
+        """An offset is moved, to where the group has been or not yet, while members are at work."""
+        name = self.world.random.choice(("a", "b"))
+        node = self.world.versions[-1].get(paths.topic(name))
+        if node is not None:
+            topic = msgspec.json.decode(node.data, type=TopicInfo)
+            number = self.world.random.randrange(len(topic.partitions))
+            partition = TopicPartition(name, number)
+            offset = self.world.random.randint(0, 30)
+            Administrator(self.world).reset("g", partition, topic.topic_id, offset)
+
     def _make_topic(self, name: str, partitions: int) -> None:
         self._topic_ids += 1
         info = TopicInfo(f"id-{self._topic_ids}", [[1]] * partitions)
@@ -311,6 +324,7 @@ _FAULTS = [
     ("removal by hand", 1),
     ("owner removed by hand", 1),
     ("new topic", 2),
+    ("reset", 4),
     ("matching topic", 1),
     ("more partitions", 1),
     ("restart", 3),

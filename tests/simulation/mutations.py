@@ -13,7 +13,7 @@ from folkmoot.consumers.group import GroupMember
 from folkmoot.consumers.holdings import Holdings
 from folkmoot.consumers.liveness import Liveness
 from folkmoot.consumers.planning import Planning
-from folkmoot.coordination import members, ownership, paths
+from folkmoot.coordination import members, ownership, paths, resets
 from folkmoot.coordination.operations import (
     ANY_VERSION,
     Check,
@@ -60,7 +60,12 @@ def _each(change: Callable[[Write], Write]) -> Change:
     return lambda multi: tuple(change(write) for write in multi.writes)
 
 
-def _any_offset_version(write: Write) -> Write:
+def _no_condition(write: Write) -> Write:
+    """Neither the version nor, as a second fence, that the writer is a member."""
+    return Check(paths.GROUPS, ANY_VERSION) if isinstance(write, Check) else _any_version(write)
+
+
+def _any_version(write: Write) -> Write:
     return msgspec.structs.replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
 
 
@@ -74,8 +79,9 @@ def _only_look_at_the_offset(write: Write) -> Write:
 
 def _with_a_check_of_the_owner(multi: Multi) -> tuple[Write, ...]:
     """The obvious fence, and why it is none: a node deleted and created again has version 0 again."""
-    checks = (Check(write.path.replace("/offsets/", "/owners/"), 0) for write in multi.writes)
-    return (*_each(_any_offset_version)(multi), *checks)
+    sets = [write for write in multi.writes if isinstance(write, Set)]
+    checks = (Check(write.path.replace("/offsets/", "/owners/"), 0) for write in sets)
+    return (*_each(_no_condition)(multi), *checks)
 
 
 def _delete_without_fence(multi: Multi) -> tuple[Write, ...]:
@@ -91,7 +97,7 @@ def _change_verb(patch: pytest.MonkeyPatch, name: str, change: Change) -> None:
 
 
 def _commit_unconditionally(patch: pytest.MonkeyPatch) -> None:
-    _change_verb(patch, "commit", _each(_any_offset_version))
+    _change_verb(patch, "commit", _each(_no_condition))
 
 
 def _commit_by_a_check_of_the_owner(patch: pytest.MonkeyPatch) -> None:
@@ -103,7 +109,7 @@ def _claim_without_the_plan(patch: pytest.MonkeyPatch) -> None:
 
 
 def _read_the_offset_before_the_claim(patch: pytest.MonkeyPatch) -> None:
-    _change_verb(patch, "claim", _each(_any_offset_version))
+    _change_verb(patch, "claim", _each(_any_version))
 
 
 def _claim_without_moving_the_fence(patch: pytest.MonkeyPatch) -> None:
@@ -112,6 +118,10 @@ def _claim_without_moving_the_fence(patch: pytest.MonkeyPatch) -> None:
 
 def _release_unconditionally(patch: pytest.MonkeyPatch) -> None:
     _change_verb(patch, "release", _delete_without_fence)
+
+
+def _reset_without_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(resets, "next_epoch", lambda state, _: state.epoch)
 
 
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
@@ -163,12 +173,12 @@ def _claim_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_an_old_topics_offset_for_the_new_ones(patch: pytest.MonkeyPatch) -> None:
-    original = ownership._state
+    original = ownership.state_of
 
     def state(path: str, node: Node) -> OffsetState:
         return msgspec.structs.replace(original(path, node), topic_id="")
 
-    patch.setattr(ownership, "_state", state)
+    patch.setattr(ownership, "state_of", state)
 
 
 def _steal_without_waiting(patch: pytest.MonkeyPatch) -> None:
@@ -230,6 +240,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _read_the_offset_before_the_claim,
         _claim_without_moving_the_fence,
         _release_unconditionally,
+        _reset_without_an_epoch,
         _do_not_watch_the_own_node,
         _take_a_lost_reply_for_success,
         _commit_under_whatever_epoch_is_held,

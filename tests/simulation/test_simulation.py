@@ -31,6 +31,7 @@ ANSWERS = (
     "Set BadVersion",
     "Create ok",
     "claim",
+    "reset",
     "steal",
 )
 STAGES = (

@@ -1,0 +1,79 @@
+"""Resets: an offset moved to somewhere else by an administrator, also while the group runs.
+
+A reset is a claim by nobody. One transaction writes the offset's node with the next epoch, on condition
+of the version just read, and takes the owner's node away, if there is one. So the holder is fenced
+from that moment on: what it did under its epoch cannot be committed any more. It watches its own node,
+drops the partition, claims it again as the plan says, and goes on at the new offset. A claim that was
+under way meanwhile meets another version and reads again.
+
+| if the administrator dies right before the transaction | right after it |
+|---|---|
+| nothing has changed | the partition is reset, its owner goes on at the new offset |
+
+Partitions are reset one by one: dying in between leaves some reset and some not, and to do it again is
+harmless. A lost reply is asked for again: claims carry the mark of the last reset along, so that it is
+recognised though somebody owns the partition by then.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.operations import (
+    ConnectionLost,
+    Delete,
+    Multi,
+    MultiFailed,
+    NoNode,
+    Set,
+    Verb,
+    Write,
+)
+from folkmoot.coordination.ownership import (
+    OffsetState,
+    check_foreseen,
+    encode,
+    next_epoch,
+    offset_node,
+    owner_of,
+    state_of,
+)
+from folkmoot.protocol.records import TopicPartition
+
+PATIENCE: Final = 3
+"""An owner that commits without a pause may move the fence before every attempt. After so many its
+node is taken away first, so that it has to claim, which takes longer than an attempt."""
+
+
+def reset(
+    group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
+) -> Verb[OffsetState]:
+    """Have the group go on at `offset`; returns what was written. Raises Malformed.
+
+    `mark` must be unique to this call, or to several on different partitions.
+    """
+    path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
+    attempts = 0
+    while True:
+        try:
+            node = yield from offset_node(group, partition)
+            was = state_of(path, node)
+            if was.reset == mark:
+                return was  # an attempt of ours was not answered, and had been done
+            new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
+            writes: list[Write] = [Set(path, encode(new), node.stat.version)]
+            # Read after the offset: an owner that comes later has moved the fence.
+            if (yield from owner_of(group, partition)) is not None:
+                writes.append(Delete(owner_path))
+            if attempts >= PATIENCE and len(writes) > 1:
+                with suppress(NoNode):
+                    yield Delete(owner_path)
+                attempts = 0
+                continue
+            attempts += 1
+            yield Multi(tuple(writes))
+            return new
+        except MultiFailed as refusal:
+            check_foreseen(refusal)
+        except ConnectionLost:
+            continue

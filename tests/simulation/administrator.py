@@ -1,0 +1,48 @@
+"""An administrator with a session of its own, which resets offsets and may be cut off on the way."""
+
+from typing import Any
+
+from folkmoot.coordination import resets
+from folkmoot.coordination.operations import Operation, SessionLost, Verb
+from folkmoot.coordination.store import Outcome
+from folkmoot.protocol.records import TopicPartition
+from tests.simulation.line import Line
+from tests.simulation.world import World
+
+SESSION_TIMEOUT = 3.0
+NAME = "admin"
+
+
+class Administrator:
+    """One command: a session, a verb, and perhaps a lost reply or a death in the middle."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._line = Line(world, NAME, SESSION_TIMEOUT)
+
+    def reset(self, group: str, partition: TopicPartition, topic_id: str, offset: int) -> None:
+        """Move an offset while the group runs."""
+        mark = f"{self._world.random.getrandbits(64):016x}"
+        self._world.note(f"{NAME} resets {partition} to {offset}")
+        trouble = self._world.random.choice(("", "", "break", "break", "death"))
+        pause = self._world.random.uniform(0.0, 0.3)
+        if trouble == "break":
+            self._line.ambush = lambda: self._line.break_off(pause)
+        elif trouble == "death":
+            self._line.ambush = self._line.vanish
+        self._go_on(resets.reset(group, partition, topic_id, offset, mark), None)
+
+    def _go_on(self, verb: Verb[Any], outcome: Outcome | None) -> None:
+        try:
+            operation: Operation
+            if outcome is None:
+                operation = next(verb)
+            elif outcome.error is not None:
+                operation = verb.throw(outcome.error)
+            else:
+                operation = verb.send(outcome.result)
+        except (StopIteration, SessionLost) as end:
+            self._world.seen[f"{type(end).__name__} of a reset"] += 1
+            self._line.close()
+        else:
+            self._line.submit(operation, lambda answer: self._go_on(verb, answer))
