@@ -103,6 +103,7 @@ class Broker:
             directory=_directory_id(config.data),
             listeners=self._listeners,
             session_timeout=config.session_timeout,
+            rack=config.rack,
         )
         watcher = ClusterWatcher(
             self._connect, identity, Reports(view=reactor.show, failed=self._fail)

@@ -211,6 +211,9 @@ class BrokerConfig:
     session_timeout: float = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
+    rack: str = ""
+    """Where the broker stands; members of a group may prefer what is led near them."""
+
     open_segments: int = 1_000
     """How many segments may have files open at a time, up to five each."""
 

@@ -38,6 +38,7 @@ class Identity:
     directory: str
     listeners: Mapping[str, str]
     session_timeout: float
+    rack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +154,8 @@ class ClusterWatcher:
         if self._stopping:
             store.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
-        self._mine = Registration(
-            dict(self._identity.listeners), uuid4().hex, self._identity.directory
-        )
+        mine = self._identity
+        self._mine = Registration(dict(mine.listeners), uuid4().hex, mine.directory, mine.rack)
         self._brokers, self._topics = {}, {}
         self._stale = deque((_BROKERS, _TOPICS))
         self._patience = time.monotonic() + store.session_timeout + _EXPIRY_SLACK

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to listen, and how others reach that; port 0 is a free one; may be given "
         f"several times (default: {DEFAULT_LISTENER})",
     )
+    parser.add_argument("--rack", metavar="NAME", help="where it stands")
     parser.add_argument(
         "--session-timeout",
         type=float,
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         "zookeeper": args.zookeeper,
         "listeners": args.listener,
         "session_timeout": args.session_timeout,
+        "rack": args.rack,
         **dict(map(flag, args.set)),
     }
     config = broker_config(args.config, os.environ, flags)

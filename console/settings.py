@@ -20,6 +20,7 @@ _ENVIRONMENT: Final = {
     "ZOOKEEPER": "zookeeper",
     "LISTENERS": "listeners",
     "SESSION_TIMEOUT": "session_timeout",
+    "RACK": "rack",
     "OPEN_SEGMENTS": "open_segments",
     "SCRUB_PERIOD": "scrub_period",
     "COMPACTION_MEMORY_BYTES": "compaction_memory_bytes",

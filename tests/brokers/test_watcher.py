@@ -31,7 +31,7 @@ class Watched:
         self.deleted: set[str] = set()
         self.failures: list[Exception] = []
         identity = Identity(
-            broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2
+            broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
         )
         reports = Reports(view=self._show, failed=self.failures.append)
         self.watcher = ClusterWatcher(self._connect, identity, reports)
@@ -83,7 +83,8 @@ def test_the_first_view_is_there_before_the_registration(
     assert watched.views[0].topics == {"t": info}
     assert not watched.views[0].brokers
     assert watched.view.brokers[1].listeners == ADDRESS
-    assert run(user, brokers.live())[1].listeners == ADDRESS
+    mine = run(user, brokers.live())[1]
+    assert (mine.listeners, mine.rack) == (ADDRESS, "r1")
 
 
 def test_topics_and_brokers_that_come_change_and_go_are_seen(
