@@ -112,6 +112,7 @@ class GroupMember:
             self._trust_again()
         if self.liveness.falls_silent(now):
             self.holdings.drop_all("ZooKeeper has been silent for too long")
+            self.planning.doubt()
         match event:
             case Finished(Heartbeat(), bool(alive)):
                 self.liveness.answered()
@@ -274,7 +275,8 @@ class GroupMember:
             return
         assert self.name is not None
         self._changed = False
-        self.planning.consider(self.name, now)
+        if not self.liveness.fenced:
+            self.planning.consider(self.name, now)
         for partition in self.holdings:
             if self._mine.get(partition) != self.holdings.topic_id(partition):
                 self.holdings.revoke(partition)
@@ -331,8 +333,7 @@ class GroupMember:
         if self.phase is Phase.MEMBER:
             due = (self.claims.deadline(), self.planning.deadline())
             self._changed = self._changed or any(at is not None and now >= at for at in due)
-            plan = self.planning.begin(now)
-            if plan is not None:
+            if (plan := self.planning.begin(now)) is not None:
                 self._effects.append(plan)
             self._watch_application(now)
         if self._sweep_at is not None and now >= self._sweep_at:

@@ -102,7 +102,7 @@ class Planning:
             return None
         self._at = None
         self._busy = True
-        return MakePlan(tuple(sorted(self._expired(now))))
+        return MakePlan(tuple(sorted(self._expired(now))), self.plan.version)
 
     def ended(self, result: bool | TooLarge, now: float) -> None:
         """The plan was made, or not; one that is too large for its node is not tried again soon."""
@@ -111,6 +111,11 @@ class Planning:
         if isinstance(result, TooLarge):
             self._since = now
             self._at = now + self._timing.sweep
+
+    def doubt(self) -> None:
+        """Nothing was heard for long: somebody may have been back meanwhile, and a plan may be made."""
+        self._empty.clear()
+        self._at = self._since = self._grace_at = None
 
     def forget(self) -> None:
         """The session is over."""

@@ -94,9 +94,9 @@ class Verbs:
                 return members.is_there(group, name)
             case Read(source):
                 return self._reading(source, self._ring(Rang(source)))
-            case MakePlan(expired):
-                understands = self._settings.protocol
-                return plans.replace(group, self._known, self._next_plan, expired, understands)
+            case MakePlan(expired, seen):
+                known, understands = self._known, self._settings.protocol
+                return plans.replace(group, known, self._next_plan, expired, seen, understands)
             case ClaimPartition(partition, topic_id, version, steal_from):
                 ring = self._ring(OwnerRang(partition))
                 return ownership.claim(me, partition, topic_id, version, ring, steal_from)

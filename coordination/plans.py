@@ -80,6 +80,7 @@ def replace(
     known: dict[str, MemberInfo],
     decide: Decide,
     expired: Iterable[str] = (),
+    seen: int = ANY_VERSION,
     understands: int = plan_format.PROTOCOL,
 ) -> Verb[bool | TooLarge]:
     """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
@@ -87,7 +88,7 @@ def replace(
     The plan is read *before* its basis: whatever changes after that read makes either the basis newer
     or the write fail. Dying before the write leaves the group as it was, and the next in age plans.
     `known` is the caller's memory of what members published, which never changes: it is brought up
-    to date, so that the next plan reads newcomers only.
+    to date, so that the next plan reads newcomers only. `expired` counts under the plan `seen` only.
     """
     current = yield from get(group, None, understands)
     if current.version == ANY_VERSION:
@@ -103,7 +104,7 @@ def replace(
     facts = Facts(
         {members.seat(name): info for name, info in infos.items()},
         (yield from _wanted(infos.values())),
-        frozenset(expired),
+        frozenset(expired if current.version == seen else ()),
         (yield from _racks(infos.values())),
     )
     plan = decide(current.plan, facts)
