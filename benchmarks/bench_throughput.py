@@ -151,7 +151,7 @@ def _once(context: Context, case: Case, contender: Contender) -> dict[tuple[str,
         assert isinstance(server, KafkaServer)
         lines = context.work / f"{case.records}.lines"
         if not lines.exists():
-            as_lines(records, lines)
+            as_lines(records, lines, kafka_tools.VALUES)
         outcome = kafka_tools.produce(server, topic, count, case.compression, lines)
         keys = 0
     else:

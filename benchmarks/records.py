@@ -73,9 +73,9 @@ class RecordSets:
         return RecordSet(name, path, count)
 
 
-def as_lines(records: RecordSet, path: Path) -> Path:
-    """The values, one a line, as Kafka's own tool reads them."""
-    _, values = read_columns(records.path, records.count)
+def as_lines(records: RecordSet, path: Path, most: int) -> Path:
+    """The first values, one a line, as Kafka's own tool reads them."""
+    _, values = read_columns(records.path, min(most, records.count))
     path.write_bytes(b"\n".join(values) + b"\n")
     return path
 

@@ -1,6 +1,7 @@
 """Kafka's own measuring tools, ProducerPerformance and ConsumerPerformance: Java on both ends.
 
-The producer takes the values from a file, at random and so with repetitions, and sends no keys. Both
+The producer takes the values from a file, at random and so with repetitions, and sends no keys; the
+file has half a million, since it holds them as objects and 4 million would fill its 1 GB of heap. Both
 are counted at their best: the producer's rate is that after its warm-up of a quarter of the records,
 the consumer's leaves out the time that it takes to join its group. Batches of 256 kB, 20 ms of
 linger and 256 MB of buffer are for throughput, as confluent-kafka's settings are; its defaults are
@@ -16,6 +17,7 @@ from typing import Final
 from benchmarks.peers.kafka import HEAP, KafkaServer, java_command
 from benchmarks.programs import Outcome, ProgramFailed, outcome, run_tool
 
+VALUES: Final = 500_000
 PACKAGE: Final = "org.apache.kafka.tools"
 _STEADY: Final = re.compile(
     r"^(\d+) steady state records sent, ([\d.]+) records/sec .* 99\.9th", re.M
