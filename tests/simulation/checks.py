@@ -20,6 +20,8 @@ from tests.simulation.world import World
 GROUP = "g"
 NEWEST = 99
 """The checkers understand every kind of plan that members make here."""
+BRIEF = 1.0
+"""Who is back for less than that may not have been seen by anybody: its grace goes on."""
 _IDS = paths.members(GROUP) + "/"
 
 _states = msgspec.json.Decoder(OffsetState)
@@ -223,6 +225,7 @@ class Seats:
         self._world = world
         self._plan = Plan()
         self._sitting: set[str] = set()
+        self._came: dict[str, float] = {}
         self._left: dict[str, float] = {}  # when a seat became empty last
         self._taken_away: dict[TopicPartition, tuple[str, float]] = {}  # from whom, and when
 
@@ -230,7 +233,11 @@ class Seats:
         if any(path.startswith(_IDS) for path in touched):
             node = after.get(paths.members(GROUP))
             sitting = {seat(name) for name in node.children} if node is not None else set()
-            self._left |= dict.fromkeys(self._sitting - sitting, self._world.now)
+            now = self._world.now
+            self._came |= dict.fromkeys(sitting - self._sitting, now)
+            for each in self._sitting - sitting:
+                if each not in self._left or now - self._came[each] >= BRIEF:
+                    self._left[each] = now
             self._sitting = sitting
         if paths.plan(GROUP) in touched and paths.plan(GROUP) in after:
             self._planned(plan_format.decode(after[paths.plan(GROUP)].data, NEWEST))
