@@ -133,8 +133,8 @@ class Log:
         self._open = True
         known = max(self._begin, 0 if durable is None else durable.end_offset)
         skip_lost(segments, known, self.directory)
-        segments.drop(segments.below(self._begin))
         self._memory.start(files.snapshots)
+        self._drop(segments.below(self._begin))
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -361,7 +361,7 @@ class Log:
         if count:
             if count == len(self._segments):
                 self._segments.roll()
-            self._segments.drop(count)
+            self._drop(count)
 
     def delete_before(self, offset: int) -> None:
         """Give up all records before `offset`. Raises OffsetOutOfRange, StorageError.
@@ -382,4 +382,11 @@ class Log:
         self._begin = offset
         if offset == self.end_offset and self._segments[-1].size:
             self._segments.roll()
-        self._segments.drop(self._segments.below(offset))
+        self._drop(self._segments.below(offset))
+
+    def _drop(self, count: int) -> None:
+        """Delete the first segments, when what their headers tell of producers is noted."""
+        if count:
+            durable = 0 if self.durable is None else self.durable.end_offset
+            self._memory.save_before(self._segments[count].base_offset, durable)
+        self._segments.drop(count)

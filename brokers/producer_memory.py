@@ -32,8 +32,9 @@ class ProducerMemory:
     """The Producers of a log, and `<20-digit offset>.snapshot` beside its segments.
 
     A snapshot tells the state that the log gives up to its offset. It is taken before the first
-    batch of a segment, at a checkpoint when BATCHES_BETWEEN were appended since the last one, and by
-    an orderly stop. It has a checksum and is not flushed: it is only ever a short cut.
+    batch of a segment, at a checkpoint when BATCHES_BETWEEN were appended since the last one, by an
+    orderly stop, and before segments are deleted that lie behind the newest one. It has a checksum and
+    is not flushed: a kill leaves it, a power cut may not.
 
     Loading. The state is the newest snapshot that can be read, and the headers in the log behind it;
     no body is opened. A snapshot ahead of the log (its end was lost) is removed at the start, one
@@ -99,6 +100,11 @@ class ProducerMemory:
     def save_if_due(self, durable: int) -> None:
         """Take a snapshot if the last one lies far behind. The log is on disk up to `durable`."""
         if self._noted >= BATCHES_BETWEEN:
+            self.save(durable)
+
+    def save_before(self, offset: int, durable: int) -> None:
+        """Segments before `offset` will go: see that their headers are not needed any more."""
+        if self._newest < offset:
             self.save(durable)
 
     def save(self, durable: int) -> None:

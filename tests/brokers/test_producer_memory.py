@@ -12,6 +12,7 @@ from folkmoot.brokers import producer_memory
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
 from folkmoot.brokers.config import FOREVER, LogConfig
+from folkmoot.brokers.directories import save_start
 from folkmoot.brokers.durable import note_checked
 from folkmoot.brokers.flushing import CleanEnd
 from folkmoot.brokers.log import Log
@@ -70,6 +71,33 @@ def test_a_batch_that_comes_again_is_answered_with_its_offset_and_not_written(
         append(log, sent(5), sent(7))
     assert log.end_offset == 5, "all of a call or none"
     log.abandon()
+
+
+def test_producers_are_known_after_a_kill_when_all_their_records_were_given_up(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path / "a")
+    append(log, sent(0), sent(1))
+    log.delete_before(2)
+    assert states_of(killed(log, tmp_path / "b")) == states_of(log)
+    append(log, sent(2))
+    log.expire(NOW + round(log.config.retention or 0) * 1000 + 10**9)
+    assert log.start_offset == 3
+    again = killed(log, tmp_path / "c")
+    assert states_of(again) == states_of(log)
+    assert append(again, sent(2), sent(3)) == [2, 3]
+
+
+def test_producers_are_known_after_a_kill_while_records_are_given_up(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "a")
+    append(log, sent(0), sent(1))
+    save_start(log.directory, 2)
+    assert states_of(killed(log, tmp_path / "b")) == states_of(log)
+    log._segments.roll()
+    again = killed(log, tmp_path / "c")
+    assert (again.start_offset, again.segments) == (2, 1)
+    assert states_of(again) == states_of(log)
+    assert states_of(killed(again, tmp_path / "d")) == states_of(log)
 
 
 def test_a_duplicate_is_answered_when_the_disk_is_full(
