@@ -39,12 +39,16 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     Few are kept: a tombstone whose own was left out counts as of a later one.
 
     `tombstones`: how many were left before `clean_before`.
+
+    `topic_id`: whose log this is. A topic may be deleted, and created again under its name, while the
+    background is about to write the file: the new one has nothing to do with it.
     """
 
     sparse_before: _Natural = 0
     clean_before: _Natural = 0
     cleanings: tuple[Cleaning, ...] = ()
     tombstones: _Natural = 0
+    topic_id: str = ""
 
     def droppable_before(self, delete_retention: float, now: int) -> int:
         """Tombstones before this offset have been there for long enough."""
@@ -64,6 +68,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
             clean_before=clean_before,
             cleanings=_thinned(later),
             tombstones=tombstones,
+            topic_id=self.topic_id,
         )
 
     def save(self, directory: Path) -> None:
@@ -71,19 +76,21 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
         write_checked(directory / COMPACTED_FILE, msgspec.json.encode(self))
 
 
-def load(directory: Path) -> Compacted:
+def load(directory: Path, topic_id: str) -> Compacted:
     """What is noted beside a partition's segments; as if never compacted, if nothing is legible.
 
     Raises OSError.
     """
+    never = Compacted(topic_id=topic_id)
     noted = read_checked(directory / COMPACTED_FILE)
     if noted is None:
-        return Compacted()
+        return never
     try:
-        return msgspec.json.decode(noted, type=Compacted)
+        known = msgspec.json.decode(noted, type=Compacted)
     except msgspec.MsgspecError as error:
         logger.warning("%s: not understood: %s", directory / COMPACTED_FILE, error)
-        return Compacted()
+        return never
+    return known if known.topic_id == topic_id else never
 
 
 def _thinned(cleanings: Sequence[Cleaning]) -> tuple[Cleaning, ...]:

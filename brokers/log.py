@@ -118,7 +118,7 @@ class Log:
         was once known to be on disk, is checked. Raises StorageError.
         """
         try:
-            files, self._begin, self.compacted = look(self.directory)
+            files, self._begin, self.compacted = look(self.directory, self.topic_id)
             self._remove(files.doomed)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error

@@ -19,8 +19,6 @@ from folkmoot.brokers.segments import Segments
 
 logger = logging.getLogger(__name__)
 
-_NEVER_COMPACTED = Compacted()
-
 
 class Found(NamedTuple):
     """A partition's directory: its files, the first offset not given up, how far it is compacted."""
@@ -30,14 +28,16 @@ class Found(NamedTuple):
     compacted: Compacted
 
 
-def look(directory: Path) -> Found:
+def look(directory: Path, topic_id: str) -> Found:
     """List a partition's directory, after ending a compaction that was interrupted. Raises OSError."""
     files = partition_files(directory)
     if any(map(is_interrupted, files.others)):
         swap.finish(directory)
         files = partition_files(directory)
     begin = load_start(directory) if START_FILE in files.others else 0
-    known = compacted.load(directory) if COMPACTED_FILE in files.others else _NEVER_COMPACTED
+    known = Compacted(topic_id=topic_id)
+    if COMPACTED_FILE in files.others:
+        known = compacted.load(directory, topic_id)
     return Found(files, begin, known)
 
 
