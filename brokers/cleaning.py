@@ -40,7 +40,9 @@ class Plan:
     """What a pass is to do, said by the log's owner.
 
     All of `sources` is on disk, and below the high watermark. `runs` are those of them that are
-    written anew, next to each other; damaged ones are in none and stay.
+    written anew, next to each other; damaged ones are in none and stay. Tombstones go that lie before
+    `droppable_before`, unless something in front of them stays as it is: it may have older records
+    of their keys, which would be the last ones then.
     """
 
     directory: Path
@@ -84,7 +86,7 @@ class Noted(NamedTuple):
 class Done(NamedTuple):
     """All was written: every key has one record at most before `clean_before`.
 
-    So many tombstones are left there, none before `dropped_before`.
+    So many tombstones are left there, none before `dropped_before` that could go.
     """
 
     clean_before: int
@@ -102,6 +104,7 @@ class _Left(NamedTuple):
     size: int
     removed: int
     tombstones: int
+    droppable_before: int
 
 
 class _IsRotten(Exception):
@@ -130,10 +133,14 @@ def cleaning(plan: Plan) -> Iterator[Outcome]:
             state.save(plan.directory)
             yield Noted(state)
         tombstones = 0
+        thinned = {source.base for run in plan.runs for source in run}
+        stay = [source.base for source in plan.sources if source.base not in thinned]
+        droppable_before = min([plan.droppable_before, *stay])
         for run in runs:
             while run:
-                left = yield from _write(plan, run, keymap)
+                left = yield from _write(plan, run, keymap, droppable_before)
                 tombstones += left.tombstones
+                droppable_before = left.droppable_before
                 run = run[len(left.sources) :]
         yield Done(clean_before, tombstones, plan.droppable_before)
     except _IsRotten as rotten:
@@ -169,12 +176,14 @@ def _remembering(plan: Plan, keymap: KeyMap) -> Generator[Outcome, None, int]:
     return reached
 
 
-def _write(plan: Plan, run: Sequence[Source], keymap: KeyMap) -> Generator[Outcome, None, _Left]:
+def _write(
+    plan: Plan, run: Sequence[Source], keymap: KeyMap, droppable_before: int
+) -> Generator[Outcome, None, _Left]:
     """Write a new segment of the first ones of a run."""
     replacement = Replacement(plan.directory, run[0].base, run[0].end)
     path = replacement.begin()
     try:
-        left = yield from _copy(plan, run, path, keymap)
+        left = yield from _copy(plan, run, path, keymap, droppable_before)
         replacement = replacement._replace(end=left.sources[-1].end)
         log = LogFile(path, left.size, read_only=True)
         log.sparse = True
@@ -196,7 +205,7 @@ def _write(plan: Plan, run: Sequence[Source], keymap: KeyMap) -> Generator[Outco
 
 
 def _copy(
-    plan: Plan, run: Sequence[Source], path: Path, keymap: KeyMap
+    plan: Plan, run: Sequence[Source], path: Path, keymap: KeyMap, droppable_before: int
 ) -> Generator[Outcome, None, _Left]:
     """Write what is to stay of a run's batches to `path`; each piece is on disk when it is done.
 
@@ -215,7 +224,9 @@ def _copy(
             parts: list[bytes | memoryview] = []
             for header, position in _batches(source):
                 data = source.log.read(header.length, position)
-                thinned = thin(header, data, keymap, plan.droppable_before)
+                thinned = thin(header, data, keymap, droppable_before)
+                if thinned.closed:
+                    droppable_before = min(droppable_before, header.base_offset)
                 removed += header.record_count - thinned.records
                 tombstones += thinned.tombstones
                 if thinned.data:
@@ -229,7 +240,7 @@ def _copy(
             source.log.release()
     finally:
         os.close(fd)
-    return _Left(run[:count], size, removed, tombstones)
+    return _Left(run[:count], size, removed, tombstones, droppable_before)
 
 
 def _batches(source: Source) -> Iterator[tuple[BatchHeader, int]]:

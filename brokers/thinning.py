@@ -26,30 +26,31 @@ class Thinned(NamedTuple):
     data: memoryview | bytes
     records: int
     tombstones: int
+    closed: bool = False
+    """It stays as it is, whatever keys it may have."""
 
 
 def opened(header: BatchHeader, data: memoryview) -> Columns | None:
-    """The columns of a batch whose records count by their keys; None: it stays as it is, uncounted.
+    """The columns of a batch; None: it stays as it is, uncounted.
 
-    That is one without keys; one of a transaction, whose end is not known here; and one that cannot
-    be opened, since its codec's library is not there or its body is not what it should be.
+    That is one of a transaction, whose end is not known here; and one that cannot be opened, since its
+    codec's library is not there or its body is not what it should be.
     """
     if header.attributes != header.codec:
         return None
     try:
         # Without flags: where append times count, the records' own ones are to stay all the same.
-        columns = batch.columns_of(msgspec.structs.replace(header, flags=0), data)
+        return batch.columns_of(msgspec.structs.replace(header, flags=0), data)
     except (CorruptBatch, UnsupportedCodec):
         return None
-    return None if columns.keys is None else columns
 
 
 def remember(keymap: KeyMap, header: BatchHeader, data: memoryview, since: int) -> None:
     """Add the keys of a batch's records, from the offset `since` on."""
     columns = opened(header, data)
-    if columns is None:
+    if columns is None or columns.keys is None:
         return
-    keys, absent = _keys(columns)
+    keys, absent = _keys(columns.keys)
     chosen = _offsets(header, columns)
     digests = keymap.digests(keys)
     wanted = chosen >= since
@@ -69,8 +70,10 @@ def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before
     """
     columns = opened(header, data)
     if columns is None:
+        return Thinned(data, header.record_count, 0, closed=True)
+    if columns.keys is None:
         return Thinned(data, header.record_count, 0)
-    keys, absent = _keys(columns)
+    keys, absent = _keys(columns.keys)
     offsets = _offsets(header, columns)
     keep = offsets >= keymap.latest(keymap.digests(keys))
     nulls = _nulls(columns.values)
@@ -90,7 +93,7 @@ def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before
     try:
         rewritten = _rewritten(header, _selected(columns, keep, offsets - header.base_offset))
     except BatchTooLarge:  # saying which offsets are left takes more room than the records gave
-        return Thinned(data, header.record_count, tombstones)
+        return Thinned(data, header.record_count, tombstones, closed=True)
     return Thinned(rewritten, left, tombstones)
 
 
@@ -136,10 +139,9 @@ def _cells(cells: Sequence[bytes | None], mask: list[bool]) -> Sequence[bytes | 
     return Packed.of(left) if isinstance(cells, Packed) else left
 
 
-def _keys(columns: Columns) -> tuple[Sequence[bytes], _Mask | None]:
+def _keys(cells: Sequence[bytes | None]) -> tuple[Sequence[bytes], _Mask | None]:
     """All keys, and where there is none, which counts as empty among them."""
-    assert columns.keys is not None
-    keys = list(columns.keys)
+    keys = list(cells)
     if None not in keys:
         return keys, None  # type: ignore[return-value]  # just looked
     return [key or b"" for key in keys], np.fromiter((key is None for key in keys), np.bool_)

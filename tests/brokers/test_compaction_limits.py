@@ -1,0 +1,121 @@
+"""What compaction may not do: bring deleted keys back, mistake one topic for another, take for ever."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers import thinning
+from folkmoot.brokers.compacted import Compacted
+from folkmoot.brokers.damage import Damage
+from folkmoot.brokers.keymap import KeyMap
+from folkmoot.protocol import batch
+from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import UnsupportedCodec
+from tests.brokers.batches import NOW
+from tests.brokers.compaction import COMPACT, Upkept, keyed, records_in, rows
+
+CONFIG = replace(COMPACT, segment_bytes=512, delete_retention=60.0)
+
+
+def with_a_deleted_key(data: Path, codec: Codec = Codec.NONE) -> Upkept:
+    """`k` is written in the first segment and deleted in a later one."""
+    upkept = Upkept(data, CONFIG)
+    upkept.append(keyed((b"k", b"v" * 400), codec=codec))
+    upkept.append(keyed((b"k", None)))
+    fill(upkept, b"first")
+    upkept.checkpoint()
+    return upkept
+
+
+def fill(upkept: Upkept, key: bytes) -> None:
+    for number in range(5):
+        upkept.append(keyed((b"%b-%d" % (key, number), b"v" * 400)))
+
+
+def compact_until_tombstones_could_go(upkept: Upkept) -> None:
+    for key in (b"second", b"third"):
+        upkept.compact()
+        upkept.later(100.0)
+        fill(upkept, key)
+    upkept.compact()
+
+
+def values_of(upkept: Upkept, key: bytes) -> list[bytes | None]:
+    return [value for _, found, value in rows(records_in(upkept.log)) if found == key]
+
+
+def test_a_tombstone_stays_behind_a_damaged_segment(tmp_path: Path) -> None:
+    upkept = with_a_deleted_key(tmp_path)
+    first = upkept.log.all_sealed()[0]
+    first.mark(Damage(first.end_offset, first.end_offset, first.size, first.size))
+    compact_until_tombstones_could_go(upkept)
+    assert values_of(upkept, b"k") == [b"v" * 400, None]
+    steps = 0
+    while upkept.step() == 0.0:
+        steps += 1
+        assert steps < 100, "it tries again and again"
+    upkept.logs.close()
+
+
+def test_a_tombstone_stays_behind_a_batch_that_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_it = batch.columns_of
+
+    def without_gzip(header: batch.BatchHeader, data: memoryview) -> Columns:
+        if header.codec == Codec.GZIP:
+            raise UnsupportedCodec("its library is not installed")
+        return open_it(header, data)
+
+    upkept = with_a_deleted_key(tmp_path, Codec.GZIP)
+    with monkeypatch.context() as patch:
+        patch.setattr(thinning.batch, "columns_of", without_gzip)
+        compact_until_tombstones_could_go(upkept)
+    assert values_of(upkept, b"k") == [b"v" * 400, None]
+    upkept.logs.close()
+
+
+def test_without_either_the_key_goes_as_a_whole(tmp_path: Path) -> None:
+    upkept = with_a_deleted_key(tmp_path)
+    compact_until_tombstones_could_go(upkept)
+    assert values_of(upkept, b"k") == []
+    upkept.logs.close()
+
+
+def test_a_topic_created_anew_during_a_pass_does_not_inherit_its_progress(tmp_path: Path) -> None:
+    for steps in range(12):
+        upkept = Upkept(tmp_path / str(steps), CONFIG)
+        for number in range(20):
+            upkept.append(keyed((b"k%d" % (number % 2), b"v" * 400)))
+        upkept.checkpoint()
+        for _ in range(steps):
+            upkept.step()
+        upkept.compactor.chore(upkept.now)  # what it hands to the background comes too late
+        upkept.logs.delete_topic("first")
+        upkept.log = upkept.logs.create("flights", "second", 0)
+        upkept.background.run_all()
+        for _ in range(5):
+            upkept.step()
+        upkept.logs.close()
+        upkept.logs.start()
+        upkept.log = upkept.logs.get("flights", 0)
+        assert upkept.log.compacted == Compacted(topic_id="second")
+        upkept.logs.close()
+
+
+def test_one_long_key_of_many_records_is_hashed_once() -> None:
+    """Such a batch has a few hundred bytes: whoever sends it is not to occupy the background for hours."""
+    columns = Columns(100_000, [b"k" * 1_000_000] * 100_000, [b"v"] * 100_000, NOW)
+    data = memoryview(batch.encode(columns))
+    assert len(data) < 1000
+    header = batch.check(data)
+    keymap = KeyMap(1_000_000)
+    begun = time.thread_time()
+    thinning.remember(keymap, header, data, 0)
+    thinned = thinning.thin(header, data, keymap, 0)
+    assert time.thread_time() - begun < 5.0
+    found = batch.records_of("t", 0, batch.check(thinned.data), thinned.data)
+    assert [record.offset for record in found] == [99_999]
