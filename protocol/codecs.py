@@ -34,6 +34,10 @@ _THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux"
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _GZIP_SMALLEST: Final = 18
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK: Final = 3
+_ZSTD_REPEATED: Final = 1
+_ZSTD_CHECKSUM: Final = 4
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 _Bytes = bytes | bytearray | memoryview
@@ -115,7 +119,10 @@ def _compress_zstd(body: bytes) -> bytes:
 
 def _decompress_zstd(body: _Bytes, limit: int) -> _Bytes:
     try:
-        _check_size("zstd", zstandard.frame_content_size(body), limit)
+        size = zstandard.frame_content_size(body)
+        _check_size("zstd", size, limit)
+        if size == 0 and _zstd_frame_end(body) != len(body):  # the library looks no further then
+            raise CorruptBatch("a zstd body goes on behind an empty frame")
         return _zstd.decompressor.decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"a zstd body cannot be read: {error}") from None
@@ -134,6 +141,8 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
             size = zstandard.frame_content_size(body)
             if not 0 <= size <= limit or (count and total + size > TOGETHER_BYTES):
                 break
+            if _zstd_frame_end(body) != len(body):
+                break  # more frames, which by itself it may not have
             total += size
             count += 1
         if count < 2 or total < WORTH_THREADS_BYTES or _THREADS < 2:
@@ -142,6 +151,25 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
     except zstandard.ZstdError:
         return []
     return [memoryview(made[number]) for number in range(count)]
+
+
+def _zstd_frame_end(body: _Bytes) -> int:
+    """Where a body's first frame ends, by the lengths of its blocks (RFC 8878, 3.1.1); -1: nowhere.
+
+    Raises ZstdError.
+    """
+    view = memoryview(body)
+    if bytes(view[:4]) != _ZSTD_MAGIC:
+        return -1
+    has_checksum = zstandard.get_frame_parameters(view).has_checksum
+    position: int = zstandard.frame_header_size(view)
+    while position + _ZSTD_BLOCK <= len(view):
+        block = int.from_bytes(view[position : position + _ZSTD_BLOCK], "little")
+        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        position += _ZSTD_BLOCK + (1 if kind == _ZSTD_REPEATED else size)
+        if is_last:
+            return position + (_ZSTD_CHECKSUM if has_checksum else 0)
+    return -1
 
 
 # -- lz4 ----------------------------------------------------------------------------------------------

@@ -313,6 +313,36 @@ def test_what_cannot_be_decompressed_is_left_to_be_told_by_itself(bad: bytes) ->
         decompress(Codec.ZSTD, bad, 2**20)
 
 
+SKIPPABLE = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"extra"
+EMPTY = zstandard.ZstdCompressor(write_content_size=True).compress(b"")
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("extra", [SKIPPABLE, EMPTY, b"x"])
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_bodies_of_several_frames_are_refused_alone_and_together(
+    extra: bytes, is_behind: bool
+) -> None:
+    good = zstd_of(*BODIES)
+    bad = good[1] + extra if is_behind else extra + good[1]
+    with pytest.raises(CorruptBatch):
+        decompress(Codec.ZSTD, bad, 2**20)
+    made = codecs.decompress_together([good[0], good[2], bad, good[1]], 2**20)
+    assert [bytes(body) for body in made] in ([], [BODIES[0], BODIES[2]])
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_bodies_with_a_checksum_and_blocks_of_each_kind_are_opened_together() -> None:
+    bodies = [
+        bytes(200_000),
+        random.Random(1).randbytes(200_000),
+        b"".join(b"%d," % n for n in range(40_000)),
+    ]
+    compressor = zstandard.ZstdCompressor(write_content_size=True, write_checksum=True)
+    made = codecs.decompress_together([compressor.compress(body) for body in bodies], 2**20)
+    assert [bytes(body) for body in made] == bodies
+
+
 @pytest.mark.usefixtures("two_threads")
 def test_a_single_body_and_a_few_bytes_are_not_worth_threads() -> None:
     assert codecs.decompress_together(zstd_of(BODIES[0]), 2**20) == []
