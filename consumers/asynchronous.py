@@ -232,9 +232,10 @@ class AsyncConsumer:
                 lent = await self._worker.ask(core.lend, alone=True)
             is_over = lent is None
             while lent is not None and not is_over:
-                begun = lent.row
+                lent.is_asked, begun = False, lent.row
                 for record in islice(lent.records, RECORDS_IN_A_ROW):
                     yield record
+                lent.is_asked = True  # whoever is cancelled from here on is done with the last one
                 is_over = lent.row < begun + RECORDS_IN_A_ROW
                 await asyncio.sleep(0)  # a loop that awaits nothing is not to keep others waiting
 

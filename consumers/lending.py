@@ -20,12 +20,17 @@ class Lent:
     `records` goes to the application. How far it came is not counted but read off the offsets, by
     whoever needs it; `cut` ends it behind the record under way, from any thread or signal handler.
     The gate is asked before the offsets, so a record that was not handed out is never counted.
+
+    `is_asked`: the application has asked for more than was handed out, so the last one is processed,
+    too. For one that lives in another thread than the consumer: it says so before it waits, and takes
+    it back before it takes another step. So who reads `row` first, and this then, never counts too much.
     """
 
-    __slots__ = ("_gate", "_offsets", "records", "view")
+    __slots__ = ("_gate", "_offsets", "is_asked", "records", "view")
 
     def __init__(self, view: RecordBatchView) -> None:
         self.view = view
+        self.is_asked = False
         self._gate = [view.topic] * len(view)
         self._offsets = iter(view.offsets)
         self.records = batch.records_from(
@@ -48,10 +53,11 @@ class Lent:
         return self.view.offsets[row] if row < len(self.view) else None
 
     def note(self, progress: Progress) -> None:
-        """Write down what was handed out, and that all but the last of it is processed."""
+        """Write down what was handed out, and that it is processed, but for the last one under way."""
         row, offsets = self.row, self.view.offsets
         if row > 0:
             progress.handed_out = offsets[row - 1] + 1
-        if row > 1:
+        done = row if self.is_asked else row - 1
+        if done > 0:
             # An explicit commit may have said more: that the last one is processed, too.
-            progress.processed = max(progress.processed or 0, offsets[row - 2] + 1)
+            progress.processed = max(progress.processed or 0, offsets[done - 1] + 1)

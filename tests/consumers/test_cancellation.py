@@ -101,6 +101,49 @@ def test_an_iteration_that_is_cancelled_goes_on_where_it_was(bench: Bench) -> No
     assert bench.committed() == 2_000
 
 
+@pytest.mark.parametrize("pauses", [0, 1, 2, 5])
+def test_who_is_cancelled_after_asking_for_another_record_is_done_with_the_last(
+    bench: Bench, pauses: int
+) -> None:
+    bench.send(range(10))
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancel_later(task: "asyncio.Task[None]", left: int) -> None:
+            if left:
+                loop.call_soon(cancel_later, task, left - 1)
+            else:
+                task.cancel()
+
+        async def read() -> None:
+            async with member(bench, commit_interval=NEVER) as consumer:
+                async for record in consumer:
+                    if record.offset == 9:
+                        cancel_later(task, pauses + 1)
+
+        task = asyncio.create_task(read())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(scenario)
+    assert bench.committed() == 10
+
+
+def test_who_fails_while_working_on_a_record_is_not_done_with_it(bench: Bench) -> None:
+    bench.send(range(10))
+
+    async def scenario() -> None:
+        with pytest.raises(KeyError):
+            async with member(bench, commit_interval=NEVER) as consumer:
+                async for record in consumer:
+                    if record.offset == 9:
+                        raise KeyError
+
+    run(scenario)
+    assert bench.committed() == 9
+
+
 def test_a_wait_ends_at_once_when_its_task_is_cancelled_or_another_wants_something(
     bench: Bench,
 ) -> None:
