@@ -30,7 +30,9 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS: Final = int(zmq.EVENTS)
 _READABLE: Final = (int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT))
-_WITH_RESULTS: Final = (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS)
+_WITH_RESULTS: Final = (
+    *(Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS, Api.REPORT_DAMAGE),
+)
 _OTHERS: Final = "results for other partitions than were asked for"
 _Bytes = bytes | bytearray | memoryview
 

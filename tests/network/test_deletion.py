@@ -3,6 +3,7 @@
 from typing import Any
 
 from folkmoot.network.client import Reply
+from folkmoot.network.connection import misfit
 from folkmoot.network.deletion import ENTRIES, Before, Deletion
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -13,7 +14,13 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
 )
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api, DeleteRecordsResponse, DeleteRecordsResult
+from folkmoot.protocol.requests import (
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
+)
 
 
 class Leaders:
@@ -124,3 +131,12 @@ def test_without_a_leader_it_ends_in_time_and_says_so() -> None:
     assert leaders.now < 6.0
     leaders.trouble = BrokerUnreachable("no broker is registered")
     assert delete(leaders, 0).failed == {TopicPartition("t", 0): leaders.trouble}
+
+
+def test_results_for_other_partitions_than_were_asked_for_are_no_answer() -> None:
+    entries = [DeleteRecordsEntry("t", "id", number, 3, 10) for number in (0, 1)]
+    request = DeleteRecordsRequest(entries)
+    results = [DeleteRecordsResult("t", number, 0, "", 10) for number in (0, 1)]
+    for given in ([], results[:1], results[::-1], [*results, results[1]]):
+        assert misfit(Api.DELETE_RECORDS, request, DeleteRecordsResponse(given), [])
+    assert misfit(Api.DELETE_RECORDS, request, DeleteRecordsResponse(results), []) is None
