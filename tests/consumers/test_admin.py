@@ -125,6 +125,11 @@ def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
         assert admin.delete_records(offsets) == dict.fromkeys(both, 7)
 
 
+def knows_them_all(bench: Bench) -> bool:
+    with Producer(zookeeper=bench.zookeeper) as producer:
+        return len(producer.partitions_of(bench.topic)) == 6
+
+
 def test_partitions_are_added_under_members_that_take_them_and_producers_that_find_them(
     bench: Bench,
 ) -> None:
@@ -133,6 +138,8 @@ def test_partitions_are_added_under_members_that_take_them_and_producers_that_fi
         assert sorted(take(consumer, 9)) == list(range(9))
         admin.add_partitions(bench.topic, 6)
         assert len(admin.partitions_of(bench.topic)) == 6
+        # Every broker hears of it a moment later, and a producer asks any of them, and seldom again.
+        eventually(lambda: all(knows_them_all(bench) for _ in range(5)), 20.0)
         with Producer(zookeeper=bench.zookeeper) as producer:
             assert len(producer.partitions_of(bench.topic)) == 6
             producer.send(bench.topic, b"77", partition=5).result(10.0)
