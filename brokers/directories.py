@@ -171,12 +171,13 @@ def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
             match = _SERVED.fullmatch(entry.name)
             if match is not None and entry.is_dir(follow_symlinks=False):
                 name = TopicPartition(match["topic"], int(match["partition"]))
-                yield name, _topic_id(entry.path)
+                yield name, topic_id_in(Path(entry.path))
 
 
-def _topic_id(directory: str) -> str:
+def topic_id_in(directory: Path) -> str:
+    """The id of the topic that a partition's directory belongs to, "" if it cannot be read."""
     try:
-        with open(os.path.join(directory, TOPIC_ID_FILE), "rb") as file:
+        with (directory / TOPIC_ID_FILE).open("rb") as file:
             text = file.read(_MAX_FILE_NAME).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return ""

@@ -140,7 +140,7 @@ def _pieces(part: Part) -> Iterator["tuple[BatchHeader, int] | Damage"]:
 
 def _parts(path: Path) -> Iterator[Part]:
     """The segments below a path, partition by partition, in order. Raises ConfigError."""
-    from folkmoot.brokers import compacted
+    from folkmoot.brokers import compacted, directories
     from folkmoot.brokers.logfile import LogFile
 
     if path.is_file():
@@ -158,5 +158,6 @@ def _parts(path: Path) -> Iterator[Part]:
         same = following is not None and following.parent == file.parent
         end = int(following.stem) if same and following is not None else None
         log = LogFile(file, file.stat().st_size, read_only=True)
-        log.sparse = int(file.stem) < compacted.load(file.parent).sparse_before
+        topic_id = directories.topic_id_in(file.parent)
+        log.sparse = int(file.stem) < compacted.load(file.parent, topic_id).sparse_before
         yield Part(log, int(file.stem), end)
