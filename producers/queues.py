@@ -129,7 +129,7 @@ class Queue:
                 return batch if batch.turn < 0 else None
         return None
 
-    def send(self) -> Batch | None:
+    def send(self, now: float) -> Batch | None:
         """The next batch, with its bytes, which are made if this is its first attempt; it is under way.
 
         One that cannot be written fails, and the one behind it takes its place. None if none is left,
@@ -138,6 +138,8 @@ class Queue:
         sequences = self._terms.sequences
         while (batch := self._next()) is not None:
             if batch.turn < 0:
+                if sequences is not None and not self._flying:
+                    sequences.break_silence(self.partition, now)
                 identity = None if sequences is None else sequences.next(self.partition)
                 if sequences is not None and identity is None:
                     return None
@@ -148,7 +150,7 @@ class Queue:
                     self._end(batch, _unwritable(batch, error))
                     continue
                 if sequences is not None:
-                    sequences.advance(self.partition, batch.count)
+                    sequences.advance(self.partition, batch.count, now)
                 if fresh:
                     self._terms.counters.bytes_packed += batch.size
                     self._terms.counters.bytes_compressed += len(payload)

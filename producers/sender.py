@@ -196,7 +196,7 @@ class Sender:
             partitions = served = []
             for address, some in ready.items():
                 while some and self._in_flight.get(address, 0) < self._config.max_in_flight:
-                    shipment = self._load(address, some)
+                    shipment = self._load(address, some, now)
                     if shipment.batches:
                         # Of those served there may be more to send, in another shipment.
                         served += [batch.topic_partition for batch in shipment.batches]
@@ -287,7 +287,7 @@ class Sender:
         queue = self._queues.get(partition)
         return inf if queue is None else queue.ready_at(hurry=hurry)
 
-    def _load(self, address: str, partitions: list[TopicPartition]) -> Shipment:
+    def _load(self, address: str, partitions: list[TopicPartition], now: float) -> Shipment:
         """One shipment, from the front of `partitions`; who is served goes to the end of the line."""
         batches: list[Batch] = []
         payloads: list[bytes] = []
@@ -296,7 +296,7 @@ class Sender:
         while partitions and size < REQUEST_BYTES and len(entries) < REQUEST_ENTRIES:
             partition = partitions.pop(0)
             queue = self._queues[partition] = self._queues.pop(partition)
-            batch = queue.send()
+            batch = queue.send(now)
             if batch is None:
                 self._drop_if_idle(queue)
                 continue

@@ -7,6 +7,10 @@ from typing import Final, NamedTuple
 from folkmoot.protocol.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, following_sequence
 from folkmoot.protocol.records import TopicPartition
 
+LONGEST_SILENCE: Final = 600.0
+"""A partition that was silent for longer goes on with its next epoch. A broker forgets nobody before
+15 minutes, unless a topic asks for less."""
+
 
 class Identity(NamedTuple):
     """What a batch is signed with: brokers know it again by this."""
@@ -23,12 +27,13 @@ NOBODY: Final = Identity(NO_PRODUCER_ID, -1, -1)
 class _Place:
     """Where a partition is. `producer_id` None: with the next batch it begins under a new id."""
 
-    __slots__ = ("epoch", "producer_id", "sequence")
+    __slots__ = ("epoch", "producer_id", "sequence", "signed_at")
 
     def __init__(self) -> None:
         self.producer_id: int | None = None
         self.epoch = 0
         self.sequence = 0
+        self.signed_at = 0.0
 
 
 class Sequences:
@@ -36,8 +41,10 @@ class Sequences:
 
     An id is this producer's alone, for ever, so it gives itself epochs. They are counted per
     partition: a partition whose sequences are broken begins its next epoch at sequence 0, and the
-    others go on undisturbed. After the last epoch, or when an id turns out to be another's as well,
-    a new id is taken, under which all partitions begin that are not under one yet.
+    others go on undisturbed. So it does after a silence in which its broker may have forgotten it:
+    with a later sequence it would be refused, and if the answer to the first attempt was lost, nobody
+    could tell what became of that. After the last epoch, or when an id turns out to be another's as
+    well, a new id is taken, under which all partitions begin that are not under one yet.
 
     Owner: the sender.
     """
@@ -58,6 +65,14 @@ class Sequences:
         if self._current is None and self._ids:
             self._current = self._ids.popleft()
 
+    def break_silence(self, partition: TopicPartition, now: float) -> None:
+        """Nothing of the partition is under way, and something is about to be signed."""
+        place = self._places.get(partition)
+        if place is None or place.producer_id is None:
+            return
+        if now - place.signed_at > LONGEST_SILENCE:
+            self.restart(partition)
+
     def next(self, partition: TopicPartition) -> Identity | None:
         """What the next batch is to be signed with; None if an id is wanting."""
         place = self._places.get(partition)
@@ -69,9 +84,10 @@ class Sequences:
             place.producer_id, place.epoch, place.sequence = self._current, 0, 0
         return Identity(place.producer_id, place.epoch, place.sequence)
 
-    def advance(self, partition: TopicPartition, records: int) -> None:
+    def advance(self, partition: TopicPartition, records: int, now: float) -> None:
         """A batch of so many records was signed with `next`."""
         place = self._places[partition]
+        place.signed_at = now
         place.sequence = following_sequence(place.sequence, records)
 
     def restart(self, partition: TopicPartition, *, new_id: bool = False) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from folkmoot.brokers.producer_states import Producers
 from folkmoot.producers.sender import Sender, Shipment
-from folkmoot.producers.sequences import Identity, Sequences
+from folkmoot.producers.sequences import LONGEST_SILENCE, Identity, Sequences
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.batch import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
 from folkmoot.protocol.errors import (
@@ -256,7 +257,7 @@ def test_sequences_wrap_and_epochs_end_with_a_new_id() -> None:
     sequences.grant([1, 2])
     assert sequences.next(here) == sequences.next(there) == Identity(1, 0, 0)
     for count in (MAX_SEQUENCE, 3):
-        sequences.advance(here, count)
+        sequences.advance(here, count, 0.0)
     assert sequences.next(here) == Identity(1, 0, 2)
     for _ in range(MAX_PRODUCER_EPOCH):
         sequences.restart(here)
@@ -272,3 +273,48 @@ def test_sequences_wrap_and_epochs_end_with_a_new_id() -> None:
     wants.append(sequences.wants_ids)
     assert wants == [False, True]
     assert sequences.next(here) == Identity(2, 0, 0)
+
+
+def test_after_a_long_silence_a_partition_begins_its_next_epoch() -> None:
+    """If its broker has forgotten it, and the answer is lost just then, it can be sent again."""
+    bench = Bench(linger=0.0)
+    signed = []
+    for pause in (0.0, LONGEST_SILENCE, LONGEST_SILENCE + 1.0, 0.0):
+        bench.now += pause
+        bench.stage(b"x")
+        bench.take()
+        ((number, shipment),) = bench.ship()
+        signed += identities(shipment)
+        bench.answer(number, shipment)
+    assert signed == [Identity(7, 0, 0), Identity(7, 0, 1), Identity(7, 1, 0), Identity(7, 1, 1)]
+
+
+def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_forgotten() -> None:
+    bench = Bench(linger=0.0)
+    known = Producers(limit=10)
+    offset = 0
+
+    def append(shipment: Shipment) -> int:
+        nonlocal offset
+        header = batch_format.check(shipment.payloads[0])
+        original = known.check(header, {})
+        if original is not None:
+            return original
+        known.note(header, offset)
+        offset += header.record_count
+        return offset - header.record_count
+
+    for pause in (0.0, 90_000.0):
+        bench.now += pause
+        if pause:
+            known = Producers(limit=10)
+        bench.stage(b"x")
+        bench.take()
+        ((number, shipment),) = bench.ship()
+        append(shipment)
+        bench.sender.lost(number, RequestTimeout("no answer"), bench.now)
+        bench.now += 2.0
+        ((number, shipment),) = bench.ship()
+        bench.answer(number, shipment, base=append(shipment))
+    assert [batch.base_offset for batch in bench.done] == [0, 1]
+    assert [batch.error for batch in bench.done] == [None, None]
