@@ -133,14 +133,14 @@ def test_who_is_cancelled_after_asking_for_another_record_is_done_with_the_last(
 def test_who_fails_while_working_on_a_record_is_not_done_with_it(bench: Bench) -> None:
     bench.send(range(10))
 
-    async def scenario() -> None:
-        with pytest.raises(KeyError):
-            async with member(bench, commit_interval=NEVER) as consumer:
-                async for record in consumer:
-                    if record.offset == 9:
-                        raise KeyError
+    async def read() -> None:
+        async with member(bench, commit_interval=NEVER) as consumer:
+            async for record in consumer:
+                if record.offset == 9:
+                    raise KeyError
 
-    run(scenario)
+    with pytest.raises(KeyError):
+        run(read)
     assert bench.committed() == 9
 
 
