@@ -1,35 +1,67 @@
-"""`folkmoot group`: list groups, and show who owns what and how far it is."""
+"""`folkmoot group`: groups listed, looked at and deleted; group_offsets.py moves what they committed."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Final
 
-from folkmoot.console.options import add_output, add_zookeeper, store_of
+from folkmoot.console import group_offsets
+from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import UnknownGroup
-from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.groups import GroupState, PartitionState
-    from folkmoot.coordination.store import Store
-    from folkmoot.protocol.records import TopicPartition
+    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.group_views import MemberView
 
-_ENDS_WAIT = 5.0
+EXAMPLES: Final = """examples:
+  folkmoot group describe billing
+  folkmoot group members billing -o json
+  folkmoot group reset billing --topic orders --to-earliest             what would be done
+  folkmoot group reset billing --topic orders:0,2 --shift-by -100 --execute
+  folkmoot group reset billing --to-datetime 2026-01-31T12:00Z --execute
+  folkmoot group reset billing --by-duration 90m --execute              to 90 minutes ago
+  folkmoot group export billing --file billing.csv
+  folkmoot group import billing-2 billing.csv --execute"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="all groups")
     listing.set_defaults(act=_list)
 
-    describe = actions.add_parser("describe", help="a group's partitions, owners and lag")
-    describe.add_argument("group", metavar="GROUP")
+    describe = actions.add_parser(
+        "describe",
+        help="a group's partitions, owners and lag",
+        description="Who owns what, and how far it is. `behind` is the age of the first record that "
+        "is not committed, in seconds. A partition is stable, draining (its owner is to give it up), "
+        "claiming (its next owner is about to take it), kept (for a static member) or unowned.",
+    )
     describe.set_defaults(act=_describe)
 
-    for action in (listing, describe):
+    members = actions.add_parser(
+        "members", help="a group's live members", description="Who is there; times in seconds."
+    )
+    members.set_defaults(act=_members)
+
+    delete = actions.add_parser(
+        "delete",
+        help="forget all that a group has committed",
+        description="Forget all that a group has committed. Refused while members live: with --force "
+        "they go on, and start as those of a new group do.",
+    )
+    delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
+    delete.add_argument("--force", action="store_true", help="also while members live")
+    delete.set_defaults(act=_delete)
+
+    for action in (describe, members, delete):
+        action.add_argument("group", metavar="GROUP")
+    for action in (listing, describe, members, delete):
         add_zookeeper(action)
+    for action in (listing, describe, members):
         add_output(action)
+    group_offsets.add_actions(actions)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,80 +69,93 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _list(args: argparse.Namespace) -> int:
-    from folkmoot.coordination import groups
-    from folkmoot.coordination.store import run
+def _admin(args: argparse.Namespace) -> "Admin":
+    from folkmoot.consumers.admin import Admin
 
-    rows = []
-    with store_of(args) as store:
-        for name in run(store, groups.names()):
-            group = run(store, groups.describe(name))
-            if group is not None:
-                size = len(group.partitions)
-                rows.append((name, group.state, len(group.members), size, group.generation))
-    show(("group", "state", "members", "partitions", "generation"), rows, args.output)
+    return Admin(
+        zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT
+    )
+
+
+def _list(args: argparse.Namespace) -> int:
+    with _admin(args) as admin:
+        found = admin.groups()
+    columns = ("group", "state", "members", "partitions", "generation")
+    rows = [
+        (each.name, each.state, each.members, each.partitions, each.generation) for each in found
+    ]
+    show(columns, rows, args.output)
     return 0
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from folkmoot.coordination import groups
-    from folkmoot.coordination.store import run
-
-    check_name("group", args.group)
-    with store_of(args) as store:
-        group = run(store, groups.describe(args.group))
-        if group is None:
-            raise UnknownGroup(f"group {args.group} does not exist: see `folkmoot group list`")
-        ends = _ends(store, [each.partition for each in group.partitions])
-    columns = ("topic", "partition", "owner", "epoch", "committed", "end", "lag", "state")
-    show(columns, _rows(group, ends), args.output)
+    with _admin(args) as admin:
+        group = admin.describe_group(args.group)
+    if args.output != "json":
+        divided = f", divided by {group.assignor}" if group.assignor else ""
+        print(
+            f"group {group.name} is {group.state}: {_count(len(group.members), 'member')}, "
+            f"generation {group.generation}{divided}",
+            file=sys.stderr,
+        )
+    columns = ("topic", "partition", "owner", "epoch", "committed", "end", "lag", "behind", "state")
+    rows = [
+        (
+            *(each.partition.topic, each.partition.partition, each.owner, each.epoch),
+            *(each.committed, each.end, each.lag, each.behind, each.state),
+        )
+        for each in group.partitions
+    ]
+    show(columns, rows, args.output)
     return 0
 
 
-def _rows(
-    group: "GroupState", ends: Mapping["TopicPartition", int]
-) -> Sequence[Sequence[str | int | None]]:
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _members(args: argparse.Namespace) -> int:
+    with _admin(args) as admin:
+        found = admin.describe_group(args.group).members
+    columns = (
+        *("member", "host", "instance", "topics", "assignors", "protocol"),
+        *("partitions", "age", "hand over"),
+    )
     rows = []
-    for each in group.partitions:
-        committed = None if each.offset is None else each.offset.offset
-        end = ends.get(each.partition)
-        lag = None if committed is None or end is None else max(0, end - committed)
-        owner = None if each.owner is None else each.owner.member
-        epoch = None if each.offset is None else each.offset.epoch
-        rows.append((*each.partition, owner, epoch, committed, end, lag, _state(group, each)))
-    return rows
+    for each in found:
+        owned: list[str] = [str(partition) for partition in each.partitions]
+        cell: list[str] | int = owned if args.output == "json" else len(owned)
+        rows.append(
+            (
+                *(each.name, each.host, each.instance_id, _wishes(each), list(each.assignors)),
+                *(each.protocol, cell, each.age, each.hand_over),
+            )
+        )
+    show(columns, rows, args.output)
+    return 0
 
 
-def _state(group: "GroupState", each: "PartitionState") -> str:
-    """How ownership stands against the plan, whose members may be gone by now."""
-    owner = None if each.owner is None else each.owner.member
-    if each.planned is None:
-        return "unplanned"
-    if owner == each.planned:
-        return "owned"
-    return "unowned" if owner is None and each.planned not in group.members else "moving"
+def _wishes(member: "MemberView") -> list[str]:
+    return [*member.topics, *([f"/{member.pattern}/"] if member.pattern else [])]
 
 
-def _ends(store: "Store", partitions: Sequence["TopicPartition"]) -> dict["TopicPartition", int]:
-    """The ends of partitions, as far as their leaders answer in time."""
-    from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.store import run
-    from folkmoot.network.lookups import Lookups
+def _delete(args: argparse.Namespace) -> int:
+    from folkmoot.protocol.errors import NotConfirmed
 
-    def discover() -> list[str]:
-        live = run(store, brokers.live())
-        return [each.listeners["client"] for each in live.values() if "client" in each.listeners]
-
-    ids = {}
-    for name in {partition.topic for partition in partitions}:
-        topic = run(store, topics.read(name))
-        if topic is not None:
-            ids[name] = topic.topic_id
-    wanted = {each: ids[each.topic] for each in partitions if each.topic in ids}
-    if not wanted or not discover():
-        return {}
-    lookups = Lookups("folkmoot-group", "client", discover)
-    try:
-        return lookups.ends(wanted, _ENDS_WAIT)
-    finally:
-        lookups.close()
+    with _admin(args) as admin:
+        if not args.yes:
+            known = len(admin.group_offsets(args.group))
+            print(
+                f"This forgets where {args.group} is in {_count(known, 'partition')}. "
+                "Type its name to go on: ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+            if sys.stdin.readline().strip() != args.group:
+                raise NotConfirmed(
+                    f"group {args.group} was not deleted: type its name, or use --yes"
+                )
+        admin.delete_group(args.group, args.force)
+    print(f"deleted group {args.group}")
+    return 0

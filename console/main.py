@@ -19,9 +19,11 @@ from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
+    GroupNotEmpty,
     InvalidName,
     NotConfirmed,
     RequestTimeout,
+    StaleTopicId,
     ZooKeeperUnreachable,
 )
 
@@ -46,7 +48,7 @@ COMMANDS: Final = {
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
     "log": Command("folkmoot.console.log", "look into a broker's files: verify them, dump them"),
-    "group": Command("folkmoot.console.group", "list and describe consumer groups"),
+    "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),
 }
@@ -59,7 +61,9 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     ZooKeeperUnreachable: UNREACHABLE,
     BrokerIdTaken: REFUSED,
     DirectoryLocked: REFUSED,
+    GroupNotEmpty: REFUSED,
     NotConfirmed: REFUSED,
+    StaleTopicId: REFUSED,
 }
 
 

@@ -30,9 +30,12 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """`-o table|json` for commands that print a table."""
+    """`-o table|json`, or `--format`, for commands that print a table."""
     parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default="table", help="default: table"
+        *("-o", "--output", "--format"),
+        choices=("table", "json"),
+        default="table",
+        help="default: table",
     )
 
 

@@ -1,4 +1,4 @@
-"""What is done to topics and their records as a whole, for applications and for the command line."""
+"""What is done to topics, records and groups as a whole, for applications and the command line."""
 
 import time
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.group_admin import GroupAdmin
 from folkmoot.consumers.places import first_offsets
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
@@ -33,13 +34,15 @@ TIMEOUT: Final = 30.0
 T = TypeVar("T")
 
 
-class Admin:
-    """Topics: created, grown, deleted, and their oldest records given up.
+class Admin(GroupAdmin):
+    """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
 
     ```
     with Admin(zookeeper="localhost:2181") as admin:
         admin.create_topic("orders", partitions=3)
         admin.delete_records({TopicPartition("orders", 0): 1_000})
+        plan = admin.plan_reset("billing", to="earliest", topics=["orders"])
+        admin.reset_offsets("billing", {each.partition: each.new for each in plan})
     ```
 
     Every call asks anew and waits for its answer; nothing is kept between two of them but the

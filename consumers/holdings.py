@@ -152,7 +152,7 @@ class Holdings:
 
     def verified(self, task: VerifyOwner, ours: bool) -> None:
         if not ours and self._holds(task.partition, task.held):
-            self._drop(task.partition, "another member took it over")
+            self._drop(task.partition, "another member took it over, or its offset was reset")
 
     def drop_all(self, reason: str) -> None:
         """Stop at once with everything; no commit is begun any more, one under way may be done."""

@@ -1,6 +1,7 @@
 """Where to go on in a partition: an offset, an end, or a time, of which the broker names the batch."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,9 +11,11 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol.errors import ConfigError, RequestTimeout
+from folkmoot.protocol.errors import ConfigError, FolkmootError, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST, LATEST
+
+log = logging.getLogger(__name__)
 
 Place = int | Literal["beginning", "end"] | datetime
 
@@ -20,6 +23,8 @@ _ENDS: Final = {"beginning": EARLIEST, "end": LATEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _TURN: Final = 1.0
+_LOOK_BYTES: Final = 16 * 1024
+_LOOKS_AT_A_TIME: Final = 64
 
 
 def go_to(fetcher: Fetcher, partition: TopicPartition, place: Place) -> None:
@@ -79,3 +84,36 @@ def first_offsets(
                     found[partition] = None
                     fetcher.remove(partition)
     return {TopicPartition(*each): found[TopicPartition(*each)] for each in times}
+
+
+def first_timestamps(
+    config: ConsumerConfig,
+    discover: Callable[[], Sequence[str]],
+    offsets: Mapping[TopicPartition, int],
+    timeout: float,
+) -> dict[TopicPartition, int]:
+    """The timestamp (ms) of each partition's record at an offset, or of the next that there is.
+
+    As far as they are answered in time: one small fetch per partition, some of them at a time.
+    """
+    config = dataclasses.replace(config, fetch_max_wait=0.0, partition_fetch_bytes=_LOOK_BYTES)
+    found: dict[TopicPartition, int] = {}
+    waiting = dict(sorted(offsets.items(), reverse=True))
+    deadline = time.monotonic() + timeout
+    with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
+        fetcher = Fetcher(config, cluster, time.monotonic)
+        while waiting or list(fetcher.partitions()):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            while waiting and len(list(fetcher.partitions())) < _LOOKS_AT_A_TIME:
+                fetcher.add(*waiting.popitem())
+            fetcher.poll(min(remaining, _TURN))
+            try:
+                fetcher.check()
+            except FolkmootError as error:
+                log.info("the age of a record is not known: %s", error)
+            while view := fetcher.take_view(1):
+                found[view.topic_partition] = view.timestamps[0]
+                fetcher.remove(view.topic_partition)
+    return found

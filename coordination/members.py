@@ -186,11 +186,22 @@ def is_there(group: str, member: str) -> Verb[bool]:
 
 def info(group: str, member: str) -> Verb[MemberInfo | None]:
     """What a member published, or None if it is gone."""
+    found = yield from look(group, member)
+    return None if found is None else found[0]
+
+
+def look(group: str, member: str) -> Verb[tuple[MemberInfo, int] | None]:
+    """What a member published, and when it joined (ms, the server's clock), or None if it is gone."""
     try:
         node: Node = yield from surely(Get(paths.member(group, member)))
     except NoNode:
         return None
     try:
-        return decode(_decoder, paths.member(group, member), node)
+        return decode(_decoder, paths.member(group, member), node), node.stat.ctime
     except Malformed:
-        return _ILLEGIBLE
+        return _ILLEGIBLE, node.stat.ctime
+
+
+def instance_of(seat: str) -> str | None:
+    """The instance id of a static member's seat."""
+    return seat.removesuffix(_SEAT_ENDS) if seat.endswith(_SEAT_ENDS) else None

@@ -63,6 +63,14 @@ def owner(group_name: str, topic_name: str, partition: int) -> str:
     return f"{GROUPS}/{group_name}/owners/{topic_name}/{partition}"
 
 
+def all_offsets(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/offsets"
+
+
+def all_owners(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/owners"
+
+
 def offsets(group_name: str, topic_name: str) -> str:
     return f"{GROUPS}/{group_name}/offsets/{topic_name}"
 

@@ -256,6 +256,10 @@ class UnknownGroup(FolkmootError):
     """No group of that name has ever had a member."""
 
 
+class GroupNotEmpty(FolkmootError):
+    """A group has live members, so that it cannot be deleted."""
+
+
 class DemoFailed(FolkmootError):
     """The demo did not come to its end, or did not show what it is there to show."""
 

@@ -1,8 +1,12 @@
 """`folkmoot group`: groups with and without members."""
 
+import io
 import json
 from typing import Any
 
+import pytest
+
+from folkmoot.console.main import main
 from folkmoot.consumers.consumer import Consumer
 from tests.console.cluster import Shell
 from tests.consumers.parts import until
@@ -38,12 +42,16 @@ def test_a_running_group_shows_who_owns_what_and_how_far_it_is(shell: Shell) -> 
             (None, 0, None),
             (2, 3, 1),
         ]
-        assert all(row["owner"].startswith("me-") and row["state"] == "owned" for row in rows)
+        assert all(row["owner"].startswith("me-") and row["state"] == "stable" for row in rows)
         assert all(row["epoch"] >= 1 for row in rows)
         row = listed(shell)
         assert (row["state"], row["members"], row["partitions"]) == ("stable", 1, 2)
-        table = shell.done("group", "describe", shell.group)
+        code, table, said = shell.run("group", "describe", shell.group)
+        assert code == 0
         assert table.split()[:4] == ["topic", "partition", "owner", "epoch"]
+        assert said.startswith(f"group {shell.group} is stable: 1 member, generation ")
+        assert rows[0]["behind"] is None
+        assert 0 < rows[1]["behind"] < 60
 
 
 def test_a_group_without_members_keeps_its_offsets(shell: Shell) -> None:
@@ -60,6 +68,37 @@ def test_a_group_whose_topic_was_deleted_is_still_shown(shell: Shell) -> None:
     shell.done("consume", shell.topic, "--group", shell.group)
     shell.done("topic", "delete", shell.topic, "--yes")
     assert all(row["end"] is None for row in described(shell))
+
+
+def test_members_are_shown_with_what_they_want_and_have(shell: Shell) -> None:
+    options: dict[str, Any] = {"group": shell.group, "topics": [shell.topic], "pattern": "x-.*"}
+    with Consumer(zookeeper=shell.zookeeper, instance_id="w1", **options) as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == 2)
+        (row,) = json.loads(shell.done("group", "members", shell.group, "--format", "json"))
+        assert (row["instance"], row["topics"]) == ("w1", [shell.topic, "/x-.*/"])
+        assert (row["partitions"], row["hand over"]) == (
+            [f"{shell.topic}-0", f"{shell.topic}-1"],
+            2,
+        )
+        assert (row["assignors"], row["protocol"]) == (["sticky"], 1)
+        assert 0 <= row["age"] < 60
+        assert " 2 " in shell.done("group", "members", shell.group).splitlines()[1]
+
+
+def test_a_group_is_deleted_after_a_question_and_not_while_it_has_members(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.done("produce", shell.topic, stdin="1\n")
+    with Consumer(zookeeper=shell.zookeeper, group=shell.group, topics=[shell.topic]) as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == 2)
+        said = shell.refused(4, "group", "delete", shell.group, "--yes")
+        assert said.startswith(f"folkmoot: group {shell.group} has live members: stop them first")
+        shell.done("group", "delete", shell.group, "--yes", "--force")
+        until(consumer, lambda: len(consumer.assignment()) == 2)
+    for said, code in (("no", 4), (shell.group, 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{said}\n"))
+        assert main(["group", "delete", shell.group]) == code
+    assert "does not exist" in shell.refused(1, "group", "delete", shell.group, "--yes")
 
 
 def test_an_unknown_group_is_refused(shell: Shell) -> None:

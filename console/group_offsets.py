@@ -1,0 +1,218 @@
+"""`folkmoot group reset|export|import`: where a group is, moved or kept in a file."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from folkmoot.console import offset_files
+from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
+from folkmoot.console.tables import show
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
+
+if TYPE_CHECKING:
+    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.resetting import Planned, Target
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_ISO_DURATION: Final = re.compile(
+    r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+)
+
+
+def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    reset = actions.add_parser(
+        "reset",
+        help="have a group go on somewhere else, also while it runs",
+        description="Have a group go on somewhere else, also while it runs: its members drop what "
+        "they have under way in these partitions, which is not committed, and go on at the new "
+        "offsets at once. Without --execute nothing is changed: the plan is printed.",
+    )
+    where = reset.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to-earliest", action="store_true", help="to the first record there is")
+    where.add_argument("--to-latest", action="store_true", help="behind the last record")
+    where.add_argument(
+        "--to-offset", type=int, metavar="N", help="to this offset, which must exist"
+    )
+    where.add_argument(
+        "--to-datetime",
+        metavar="TIME",
+        help="to the first record of this time or later: 2026-01-31T12:00+01:00 (UTC if it names no "
+        "zone), or milliseconds since 1970",
+    )
+    where.add_argument(
+        "--by-duration", metavar="D", help="to so long ago: 90s, 15m, 1h30m, 2d, or PT1H30M"
+    )
+    where.add_argument(
+        "--shift-by",
+        type=int,
+        metavar="N",
+        help="so many records on from what is committed, or back (-N), as far as there are any",
+    )
+    where.add_argument(
+        "--from-file",
+        "--file",
+        dest="file",
+        metavar="FILE",
+        help="to the offsets in a file that `export` wrote; - is the standard input",
+    )
+    reset.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC[:P,P…]",
+        help="only this topic, or these partitions of it; may be given several times (default: all "
+        "topics of the group)",
+    )
+    reset.add_argument("group", metavar="GROUP")
+    reset.set_defaults(act=_reset)
+
+    export = actions.add_parser(
+        "export",
+        help="write a group's offsets to a file",
+        description="Write what a group has committed, in a form that `import` and `reset "
+        "--from-file` read: lines of topic,partition,offset,topic_id, or JSON.",
+    )
+    export.add_argument("group", metavar="GROUP")
+    export.add_argument("--file", metavar="FILE", default="-", help="default: standard output")
+    export.add_argument(
+        "--format", choices=("csv", "json"), help="default: by the file's name, else csv"
+    )
+    export.set_defaults(act=_export)
+
+    importing = actions.add_parser(
+        "import",
+        help="take a group's offsets from a file",
+        description="Have a group, which need not exist, go on at the offsets of a file that "
+        "`export` wrote. The same as `reset --from-file`.",
+    )
+    importing.add_argument("group", metavar="GROUP")
+    importing.add_argument("file", metavar="FILE", help="- is the standard input")
+    importing.set_defaults(act=_reset, topic=[])
+
+    for action in (reset, importing):
+        action.add_argument("--execute", action="store_true", help="do it; else it is only shown")
+        add_output(action)
+    for action in (reset, export, importing):
+        add_zookeeper(action)
+
+
+def _admin(args: argparse.Namespace) -> "Admin":
+    from folkmoot.consumers.admin import Admin
+
+    return Admin(
+        zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT
+    )
+
+
+def _reset(args: argparse.Namespace) -> int:
+    topics, partitions = _scope(args.topic)
+    topic_ids: Mapping[TopicPartition, str] = {}
+    to: Target | Mapping[TopicPartition, int]
+    if args.file is not None:
+        if topics or partitions:
+            raise ConfigError("a file says which partitions are reset: leave --topic out")
+        to, topic_ids = offset_files.read(args.file)
+    else:
+        to = _target(args)
+    with _admin(args) as admin:
+        scope = topics if topics or partitions else None
+        plan = admin.plan_reset(args.group, to, scope, partitions)
+        admin.check_topic_ids(topic_ids)
+        if args.execute:
+            admin.reset_offsets(args.group, {each.partition: each.new for each in plan})
+    _show(plan, args.output)
+    if not args.execute:
+        print("nothing was reset: add --execute to do it", file=sys.stderr)
+    return 0
+
+
+def _show(plan: "list[Planned]", output: str) -> None:
+    columns = ("topic", "partition", "committed", "new", "beginning", "end")
+    rows = [(*each.partition, each.committed, each.new, each.beginning, each.end) for each in plan]
+    show(columns, rows, output)
+
+
+def _scope(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
+    """Whole topics, and partitions of others."""
+    topics, partitions = [], []
+    for word in words:
+        topic, colon, numbers = word.partition(":")
+        if not colon:
+            topics.append(topic)
+            continue
+        for number in numbers.split(","):
+            if not number.strip().isdecimal():
+                raise ConfigError(
+                    f"{word!r} is not understood: write TOPIC or TOPIC:0,2 with numbers of partitions"
+                )
+            partitions.append(TopicPartition(topic, int(number)))
+    return topics, partitions
+
+
+def _target(args: argparse.Namespace) -> "Target":
+    from folkmoot.consumers.resetting import Shift
+
+    if args.to_earliest:
+        return "earliest"
+    if args.to_latest:
+        return "latest"
+    if args.to_offset is not None:
+        return int(args.to_offset)
+    if args.shift_by is not None:
+        return Shift(args.shift_by)
+    return duration(args.by_duration) if args.by_duration else moment(args.to_datetime)
+
+
+def moment(text: str) -> datetime:
+    """A time as people write it, or milliseconds since the epoch. Raises ConfigError."""
+    try:
+        if text.isdecimal():
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00, "
+            "or in milliseconds since 1970"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def duration(text: str) -> timedelta:
+    """A length of time as people write it, or as ISO 8601 does. Raises ConfigError."""
+    try:
+        if _DURATION.fullmatch(text):
+            parts = _PART.findall(text)
+            return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+        iso = _ISO_DURATION.fullmatch(text)
+        if iso is not None and any(iso.groups()):
+            days, hours, minutes, seconds = (float(each or 0) for each in iso.groups())
+            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        pass
+    raise ConfigError(
+        f"{text!r} is no length of time: write it as in 90s, 15m, 1h30m, 2d or PT1H30M"
+    )
+
+
+def _export(args: argparse.Namespace) -> int:
+    form = args.format or ("json" if Path(args.file).suffix == ".json" else "csv")
+    with _admin(args) as admin:
+        offsets = admin.group_offsets(args.group)
+        ids = admin.topic_ids(each.topic for each in offsets)
+    text = offset_files.text_of(offsets, ids, form)
+    if args.file == "-":
+        print(text, end="")
+        return 0
+    try:
+        Path(args.file).write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{args.file} cannot be written: {error}") from None
+    print(f"wrote {len(offsets)} offsets of group {args.group} to {args.file}", file=sys.stderr)
+    return 0

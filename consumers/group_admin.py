@@ -1,0 +1,303 @@
+"""The part of `Admin` that is about groups: looked at, reset, deleted, while they run or not."""
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.group_views import GroupSummary, GroupView, MemberView, Progress
+from folkmoot.consumers.places import first_offsets, first_timestamps
+from folkmoot.consumers.resetting import Planned, Target, planned
+from folkmoot.coordination import group_deletion, groups, resets, topics
+from folkmoot.coordination.groups import GroupState
+from folkmoot.coordination.members import MemberInfo, instance_of
+from folkmoot.coordination.operations import Verb
+from folkmoot.network.lookups import Lookups
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    StaleTopicId,
+    UnknownGroup,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import EARLIEST, LATEST
+
+T = TypeVar("T")
+
+TIMEOUT = 30.0
+PATIENCE = 5.0
+"""So long the ends of partitions, and the ages of records, are waited for in a description."""
+
+
+class GroupAdmin:
+    """Calls about groups. What they need of the rest of Admin is at the end."""
+
+    _config: ConsumerConfig
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupSummary]:
+        """All groups, by name."""
+        found = []
+        for name in self._run(groups.names()):
+            state = self._run(groups.describe(name))
+            if state is not None:
+                found.append(
+                    GroupSummary(
+                        name=name,
+                        state=state.state,
+                        members=len(state.members),
+                        partitions=len(state.partitions),
+                        generation=state.generation,
+                    )
+                )
+        return found
+
+    def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
+        """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
+        state = self._group(group)
+        ids = self._topic_ids(each.partition.topic for each in state.partitions)
+        wanted = {
+            each.partition: ids[each.partition.topic]
+            for each in state.partitions
+            if each.partition.topic in ids
+        }
+        deadline = time.monotonic() + timeout
+        ends = self._find(wanted, LATEST, deadline)
+        committed = {
+            each.partition: each.offset.offset
+            for each in state.partitions
+            if each.offset is not None
+            and each.offset.offset is not None
+            and each.offset.topic_id == ids.get(each.partition.topic)
+        }
+        unread = {p: at for p, at in committed.items() if at < ends.get(p, 0)}
+        left = max(0.0, deadline - time.monotonic())
+        stamps = first_timestamps(self._config, self._addresses, unread, left) if unread else {}
+        now = time.time() * 1000
+        rows = []
+        for each in state.partitions:
+            end, at = ends.get(each.partition), committed.get(each.partition)
+            lag = None if end is None or at is None else max(0, end - at)
+            stamp = stamps.get(each.partition)
+            behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
+            rows.append(
+                Progress(
+                    partition=each.partition,
+                    owner=None if each.owner is None else each.owner.member,
+                    epoch=None if each.offset is None else each.offset.epoch,
+                    committed=at,
+                    end=end,
+                    lag=lag,
+                    behind=0.0 if lag == 0 else behind,
+                    state=state.state_of(each),
+                )
+            )
+        return GroupView(
+            name=group,
+            state=state.state,
+            generation=state.generation,
+            assignor=state.plan.assignor,
+            protocol=state.plan.protocol,
+            members=tuple(_member(state, seat, info) for seat, info in state.members.items()),
+            partitions=tuple(rows),
+        )
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What a group has committed, of topics that exist. Raises UnknownGroup."""
+        self._known(group)
+        found = self._run(groups.offsets(group))
+        ids = self._topic_ids(each.topic for each in found)
+        return {
+            each: state.offset
+            for each, state in found.items()
+            if state.offset is not None and state.topic_id == ids.get(each.topic)
+        }
+
+    # -- resets -----------------------------------------------------------------------------------
+
+    def plan_reset(
+        self,
+        group: str,
+        to: Target | Mapping[TopicPartition, int],
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        timeout: float = TIMEOUT,
+    ) -> list[Planned]:
+        """What `reset_offsets` would be given; nothing is changed.
+
+        In the partitions named, and in all of the `topics` named; without both, in all topics of the
+        group. A group that does not exist yet can be given offsets: then something must be named.
+        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable.
+        """
+        check_name("group", group)
+        if isinstance(to, Mapping):
+            wanted = {TopicPartition(*each) for each in to}
+            to = {TopicPartition(*each): offset for each, offset in to.items()}
+        else:
+            wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
+        ids = self._existing(wanted)
+        found = self._run(groups.offsets(group))
+        committed: dict[TopicPartition, int | None] = {}
+        for each in wanted:
+            state = found.get(each)
+            is_current = state is not None and state.topic_id in ("", ids[each])
+            committed[each] = state.offset if state is not None and is_current else None
+        beginnings = self._find_all(ids, EARLIEST, timeout)
+        ends = self._find_all(ids, LATEST, timeout)
+        moment = datetime.now(UTC) - to if isinstance(to, timedelta) else to
+        by_time: dict[TopicPartition, int] = {}
+        if isinstance(moment, datetime):
+            times = dict.fromkeys(ids, moment)
+            places = first_offsets(self._config, self._addresses, times, timeout)
+            by_time = {each: ends[each] if at is None else at for each, at in places.items()}
+        return planned(to, committed, beginnings, ends, by_time)
+
+    def reset_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """Have a group go on at these offsets, also while it runs.
+
+        Its owners are fenced: what they have under way cannot be committed any more, they hear
+        `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
+        then reset one after the other, and to do it again is harmless. Raises
+        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable.
+        """
+        wanted = {TopicPartition(*each): offset for each, offset in offsets.items()}
+        ids = self._existing(wanted)
+        self.plan_reset(group, wanted, timeout=timeout)
+        mark = secrets.token_hex(8)
+        for each, offset in sorted(wanted.items()):
+            self._run(resets.reset(group, each, ids[each], offset, mark))
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist: a topic that is made anew gets another one."""
+        return self._topic_ids(topics)
+
+    def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
+        """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
+        ids = self._topic_ids(each.topic for each in known)
+        for each, topic_id in known.items():
+            if ids.get(each.topic, topic_id) != topic_id:
+                raise StaleTopicId(
+                    f"topic {each.topic} was made anew since: old offsets mean nothing in it"
+                )
+
+    def delete_group(self, group: str, force: bool = False) -> None:
+        """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.
+
+        With `force` also while members live: they join anew, and start as those of a new group do.
+        """
+        check_name("group", group)
+        self._run(group_deletion.delete(group, force))
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _group(self, group: str) -> GroupState:
+        check_name("group", group)
+        state = self._run(groups.describe(group))
+        if state is None:
+            raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+        return state
+
+    def _known(self, group: str) -> None:
+        check_name("group", group)
+        if group not in self._run(groups.names()):
+            raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+
+    def _scope(
+        self, group: str, named: Iterable[str] | None, partitions: set[TopicPartition]
+    ) -> set[TopicPartition]:
+        if named is None and not partitions:
+            self._known(group)
+            with_offsets = {each.topic for each in self._run(groups.with_offsets(group))}
+            exist = set(self._run(topics.names()))
+            named = (with_offsets | self._run(groups.planned_topics(group))) & exist
+        return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
+
+    def _existing(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The ids of the partitions' topics. Raises UnknownTopicOrPartition."""
+        found: dict[TopicPartition, str] = {}
+        sizes: dict[str, int] = {}
+        for each in sorted(partitions):
+            if each.topic not in sizes:
+                sizes[each.topic] = len(self.partitions_of(each.topic))
+            if not 0 <= each.partition < sizes[each.topic]:
+                raise UnknownTopicOrPartition(
+                    f"topic {each.topic} has no partition {each.partition}, "
+                    f"only 0 to {sizes[each.topic] - 1}"
+                )
+            found[each] = ""
+        ids = self._topic_ids(sizes)
+        return {each: ids[each.topic] for each in found}
+
+    def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Of the topics that exist."""
+        found = {name: self._run(topics.read(name)) for name in set(names)}
+        return {name: topic.topic_id for name, topic in found.items() if topic is not None}
+
+    def _find_all(
+        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
+    ) -> dict[TopicPartition, int]:
+        """Raises BrokerUnreachable."""
+        found = self._find(wanted, place, time.monotonic() + timeout)
+        if missing := sorted(wanted.keys() - found.keys()):
+            some = ", ".join(map(str, missing))
+            raise BrokerUnreachable(f"no leader answers within {timeout:g} s for {some}")
+        return found
+
+    def _find(
+        self, wanted: Mapping[TopicPartition, str], place: int, deadline: float
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin or end, as far as their leaders answer in time."""
+        found: dict[TopicPartition, int] = {}
+        if not wanted or not self._addresses():
+            return found
+        lookups = Lookups(self._config.client_id, self._config.listener, self._addresses)
+        try:
+            while missing := {each: wanted[each] for each in wanted if each not in found}:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                found.update(lookups.find(missing, place, min(left, 1.0)))
+        finally:
+            lookups.close()
+        return found
+
+    # -- what Admin does --------------------------------------------------------------------------
+
+    def _run(self, verb: Verb[T]) -> T:
+        raise NotImplementedError
+
+    def _addresses(self) -> list[str]:
+        raise NotImplementedError
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        raise NotImplementedError
+
+
+def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:
+    owned = [each for each in state.partitions if each.owner is not None]
+    return MemberView(
+        name=state.seated[seat].name,
+        host=info.host,
+        instance_id=instance_of(seat),
+        topics=info.topics,
+        pattern=info.pattern,
+        assignors=info.assignors,
+        protocol=info.protocol,
+        weight=info.weight,
+        rack=info.rack,
+        partitions=tuple(
+            each.partition for each in owned if each.owner and each.owner.member == seat
+        ),
+        age=round(max(0.0, time.time() - state.seated[seat].joined_ms / 1000), 1),
+        hand_over=info.hand_over,
+        grace=info.grace,
+    )

@@ -1,0 +1,73 @@
+"""What `Admin` tells of groups: plain values, made of what ZooKeeper and the brokers say."""
+
+from dataclasses import dataclass
+
+from folkmoot.protocol.records import TopicPartition
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSummary:
+    """A group in a list."""
+
+    name: str
+    state: str
+    members: int
+    partitions: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A partition of a group. What is not known, or was not answered in time, is None."""
+
+    partition: TopicPartition
+    owner: str | None
+    epoch: int | None
+    committed: int | None
+    end: int | None
+    lag: int | None
+    """Records that are not processed, or not committed yet."""
+    behind: float | None
+    """The age of the first of them, in seconds; 0 if there is none."""
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberView:
+    """A live member, by what it publishes; durations in seconds."""
+
+    name: str
+    host: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    pattern: str
+    assignors: tuple[str, ...]
+    protocol: int
+    weight: int
+    rack: str
+    partitions: tuple[TopicPartition, ...]
+    """What it owns."""
+    age: float
+    """Since it joined; by the clocks of the server and of this machine."""
+    hand_over: float
+    """How long it may take to give a partition up."""
+    grace: float
+    """How long its partitions wait for it, if it has an instance id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupView:
+    """A group, read piece by piece while it goes on.
+
+    `state` is empty (nobody is there), rebalancing or stable. A partition is stable (owned as
+    planned), draining (its owner is to give it up), claiming (its next owner is about to take it),
+    kept (it waits for a static member) or unowned.
+    """
+
+    name: str
+    state: str
+    generation: int
+    assignor: str
+    protocol: int
+    members: tuple[MemberView, ...]
+    partitions: tuple[Progress, ...]

@@ -1,0 +1,125 @@
+"""Deleting a group: its members' place first, then what it knew.
+
+1. Take the place of the members away, with the plan, in one transaction; it fails if there is a member.
+2. Delete the offsets, each on condition of the version read before.
+3. Delete what is empty by then.
+
+Dying before 1 changes nothing. Dying after it leaves a group that nobody is a member of, with some of its
+offsets; to delete it again does the rest.
+
+Who joins in between makes the place anew. What it has claimed by then is another version, and stays: the
+group lives. Without members nothing of it can be in anybody's hands: their writes check that they are
+members (ownership.py), so a zombie's fail whatever is made anew under these names.
+"""
+
+from contextlib import suppress
+
+from folkmoot.coordination import groups, members, ownership, paths
+from folkmoot.coordination.operations import (
+    ANY_VERSION,
+    BadVersion,
+    ConnectionLost,
+    Delete,
+    Exists,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Verb,
+)
+from folkmoot.coordination.questions import children, surely
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from folkmoot.protocol.records import TopicPartition
+
+
+def delete(group: str, force: bool = False) -> Verb[None]:
+    """Delete a group that has no members. Raises UnknownGroup, GroupNotEmpty.
+
+    With `force` its members are removed; those that live join anew and begin as a new group does.
+    """
+    if (yield from surely(Exists(paths.group(group)))) is None:
+        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+    versions = yield from _versions(group)
+    if force:
+        yield from _remove_members(group)
+        versions = dict.fromkeys(versions, ANY_VERSION)
+    else:
+        owned = yield from _owned(group, versions)
+        if owned is not None:
+            raise _occupied(group, owned)
+        yield from _close(group)
+    for partition, version in versions.items():
+        for path in (paths.owner(group, *partition), paths.offset(group, *partition)):
+            with suppress(BadVersion):
+                yield from _gone(Delete(path, ANY_VERSION if "/owners/" in path else version))
+    yield from _sweep(group)
+
+
+def _close(group: str) -> Verb[None]:
+    """From here on there are no members, and none of before can do anything."""
+    while True:
+        there = yield from children(paths.group(group))
+        place = [paths.members(group)] if "ids" in there else []
+        place += [paths.plan(group)] if "plan" in there else []
+        if not place:
+            return
+        try:
+            yield Multi(tuple(Delete(path) for path in place))
+        except MultiFailed as refusal:
+            if isinstance(refusal.cause, NotEmpty):
+                names = yield from members.names(group)
+                raise _occupied(group, ", ".join(names)) from None
+        except ConnectionLost:
+            continue
+        else:
+            return
+
+
+def _occupied(group: str, who: str) -> GroupNotEmpty:
+    return GroupNotEmpty(f"group {group} has live members: stop them first, or use --force ({who})")
+
+
+def _versions(group: str) -> Verb[dict[TopicPartition, int]]:
+    found: dict[TopicPartition, int] = {}
+    for each in sorted((yield from groups.with_offsets(group))):
+        with suppress(NoNode):
+            node: Node = yield from surely(Get(paths.offset(group, *each)))
+            found[each] = node.stat.version
+    return found
+
+
+def _owned(group: str, partitions: dict[TopicPartition, int]) -> Verb[str | None]:
+    """Who owns something, if anybody: also one whose member's node was removed by hand."""
+    for each in partitions:
+        owner = yield from ownership.owner_of(group, each)
+        if owner is not None:
+            return owner.member or "somebody"
+    return None
+
+
+def _remove_members(group: str) -> Verb[None]:
+    for name in (yield from members.names(group)):
+        yield from members.leave(group, name)
+    yield from _gone(Delete(paths.plan(group)))
+
+
+def _sweep(group: str) -> Verb[None]:
+    """What is left, but for what somebody has made or filled meanwhile."""
+    for above in (paths.all_owners(group), paths.all_offsets(group)):
+        for topic in (yield from children(above)):
+            yield from _gone(Delete(f"{above}/{topic}"))
+        yield from _gone(Delete(above))
+    if not (yield from members.names(group)):
+        for rest in ("ids", "plan"):
+            yield from _gone(Delete(f"{paths.group(group)}/{rest}"))
+    yield from _gone(Delete(paths.group(group)))
+
+
+def _gone(deletion: Delete) -> Verb[None]:
+    """Delete a node unless it is gone, or has children. Raises BadVersion."""
+    operation: Operation = deletion
+    with suppress(NoNode, NotEmpty):
+        yield from surely(operation)

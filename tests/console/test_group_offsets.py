@@ -1,0 +1,175 @@
+"""`folkmoot group reset|export|import`: plans, files, exit codes."""
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folkmoot.console.group_offsets import duration, moment
+from folkmoot.console.main import main
+from folkmoot.protocol.errors import ConfigError
+from tests.console.cluster import Shell
+
+
+def send(shell: Shell, count: int = 10) -> None:
+    lines = "".join(f"{number}\n" for number in range(count))
+    shell.done("produce", shell.topic, "--partition", "0", stdin=lines)
+
+
+def reset(shell: Shell, *words: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        shell.done("group", "reset", shell.group, "-o", "json", *words)
+    )
+    return rows
+
+
+def committed(shell: Shell) -> list[int | None]:
+    rows = json.loads(shell.done("group", "describe", shell.group, "-o", "json"))
+    return [row["committed"] for row in rows]
+
+
+def test_without_execute_the_plan_is_shown_and_nothing_is_reset(shell: Shell) -> None:
+    send(shell)
+    shell.done("consume", shell.topic, "--group", shell.group, "-n", "6")
+    words = ("group", "reset", shell.group, "--topic", f"{shell.topic}:0", "--shift-by", "-2")
+    code, out, err = shell.run(*words)
+    assert (code, err) == (0, "nothing was reset: add --execute to do it\n")
+    assert out.splitlines()[1].split() == [shell.topic, "0", "6", "4", "0", "10"]
+    assert committed(shell)[0] == 6
+    code, out, err = shell.run(*words, "--execute")
+    assert (code, err) == (0, "")
+    assert committed(shell)[0] == 4
+    assert len(shell.lines("--group", shell.group)) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "offset"),
+    [
+        (("--to-earliest",), 0),
+        (("--to-latest",), 10),
+        (("--to-offset", "7"), 7),
+        (("--to-datetime", "2001-01-01T00:00+01:00"), 0),
+        (("--to-datetime", "32503680000000"), 10),
+        (("--by-duration", "1h30m"), 0),
+        (("--by-duration", "0s"), 10),
+        (("--shift-by", "100"), 10),
+    ],
+)
+def test_a_group_goes_where_it_is_told_to(
+    shell: Shell, words: tuple[str, ...], offset: int
+) -> None:
+    send(shell)
+    shell.done("consume", shell.topic, "--group", shell.group, "-n", "6")
+    row, *rest = reset(shell, *words, "--topic", f"{shell.topic}:0", "--execute")
+    assert (row["committed"], row["new"], rest) == (6, offset, [])
+    assert committed(shell)[0] == offset
+
+
+@pytest.mark.parametrize("name", ["offsets.csv", "offsets.json"])
+def test_what_is_exported_can_be_imported_by_another_group(
+    shell: Shell, tmp_path: Path, name: str
+) -> None:
+    send(shell)
+    shell.done("consume", shell.topic, "--group", shell.group, "-n", "6")
+    file = str(tmp_path / name)
+    shell.done("group", "export", shell.group, "--file", file)
+    other = f"{shell.group}-2"
+    code, out, err = shell.run("group", "import", other, file)
+    assert (code, err) == (0, "nothing was reset: add --execute to do it\n")
+    assert out.splitlines()[1].split()[:4] == [shell.topic, "0", "-", "6"]
+    assert "does not exist" in shell.refused(1, "group", "describe", other)
+    shell.done("group", "import", other, file, "--execute")
+    assert len(shell.lines("--group", other)) == 4
+    reset(shell, "--to-latest", "--execute")
+    reset(shell, "--file", file, "--execute")
+    assert committed(shell)[0] == 6
+
+
+def test_export_writes_lines_unless_told_otherwise(shell: Shell) -> None:
+    send(shell)
+    reset(shell, "--to-offset", "3", "--topic", f"{shell.topic}:0", "--execute")
+    header, row = shell.done("group", "export", shell.group).splitlines()
+    assert header == "topic,partition,offset,topic_id"
+    assert row.startswith(f"{shell.topic},0,3,")
+    (entry,) = json.loads(shell.done("group", "export", shell.group, "--format", "json"))
+    assert (entry["topic"], entry["partition"], entry["offset"]) == (shell.topic, 0, 3)
+
+
+def test_offsets_of_a_topic_made_anew_are_refused(shell: Shell, tmp_path: Path) -> None:
+    send(shell)
+    reset(shell, "--to-offset", "3", "--topic", f"{shell.topic}:0", "--execute")
+    file = str(tmp_path / "offsets.csv")
+    shell.done("group", "export", shell.group, "--file", file)
+    shell.done("topic", "delete", shell.topic, "--yes")
+    shell.done("topic", "create", shell.topic, "--partitions", "2")
+    send(shell)
+    said = shell.refused(4, "group", "import", shell.group, file, "--execute")
+    assert "made anew" in said
+
+
+def test_a_file_of_another_tool_and_the_standard_input_are_read(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(shell)
+    text = f"{shell.topic},0,4\n{shell.topic},1,0\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main(["group", "import", shell.group, "-", "--execute"]) == 0
+    assert committed(shell) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "names no partition"),
+        ("t,0\n", "line 1 is not understood"),
+        ("topic,partition,offset\nt,0,1\nt,0,2\n", "names t-0 twice"),
+        ("t,0,-1\n", "line 1 is not understood"),
+        ("[1]", "entry 1 is not understood"),
+        ("[", "is no JSON"),
+        ("no topic,0,1", "line 1 is not understood"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_usage(
+    shell: Shell, tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = tmp_path / "offsets"
+    file.write_text(text)
+    assert sentence in shell.refused(2, "group", "import", shell.group, str(file))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--to-earliest",), 1, "does not exist: see `folkmoot group list`"),
+        (("--to-earliest", "--topic", "nothing"), 1, "topic nothing does not exist"),
+        (("--to-offset", "1", "--topic", "TOPIC:0"), 1, "has offsets 0 to 0, not 1"),
+        (("--shift-by", "1", "--topic", "TOPIC"), 1, "nothing is committed for"),
+        (("--to-latest", "--topic", "TOPIC:2"), 1, "only 0 to 1"),
+        (("--to-latest", "--topic", "TOPIC:x"), 2, "write TOPIC or TOPIC:0,2"),
+        (("--to-datetime", "yesterday", "--topic", "TOPIC"), 2, "is no time"),
+        (("--by-duration", "soon", "--topic", "TOPIC"), 2, "is no length of time"),
+        (("--file", "none", "--topic", "TOPIC"), 2, "leave --topic out"),
+        (("--file", "no-such-file"), 2, "cannot be read"),
+        (("--to-latest", "--zookeeper", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_reset_is_one_line_and_an_exit_code(
+    shell: Shell, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    named = [word.replace("TOPIC", shell.topic) for word in words]
+    assert sentence in shell.refused(code, "group", "reset", shell.group, *named)
+
+
+def test_times_and_durations_are_read_as_people_write_them() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert moment("2026-01-31T12:00") == moment("2026-01-31T13:00+01:00") == noon
+    assert moment(str(int(noon.timestamp() * 1000))) == noon
+    assert duration("1h30m") == duration("PT1H30M") == duration("90m") == timedelta(hours=1.5)
+    assert duration("2d") == duration("P2D") == timedelta(days=2)
+    assert duration("250ms") == timedelta(milliseconds=250)
+    for wrong in ("", "P", "PT", "1", "h", "-1h", "1h-", "9" * 400 + "d"):
+        with pytest.raises(ConfigError, match="is no length of time"):
+            duration(wrong)

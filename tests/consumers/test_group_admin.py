@@ -1,0 +1,192 @@
+"""Groups looked at, reset and deleted while their members are at work, on a real cluster."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from folkmoot.consumers.admin import Admin
+from folkmoot.consumers.resetting import Shift
+from folkmoot.protocol.errors import (
+    GroupNotEmpty,
+    NotOwner,
+    OffsetOutOfRange,
+    UnknownGroup,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.parts import PARTITIONS, Bench, take, until, values
+
+
+def admin_of(bench: Bench) -> Admin:
+    return Admin(zookeeper=bench.zookeeper)
+
+
+def test_a_running_member_goes_on_at_the_new_offset_within_a_second(bench: Bench) -> None:
+    """What was under way is not committed, and nothing before the new offset is handed out."""
+    bench.send(range(100))
+    told: list[str] = []
+    member = bench.member(
+        commit_interval=0.1,
+        on_assign=lambda _, some: told.append(f"assign {[each.partition for each in some]}"),
+        on_lost=lambda _, some: told.append(f"lost {[each.partition for each in some]}"),
+    )
+    with admin_of(bench) as admin, member as consumer:
+        assert take(consumer, 100) == list(range(100))
+        until(consumer, lambda: bench.committed() == 100)
+        told.clear()
+        plan = admin.plan_reset(bench.group, 40, partitions=[bench.partition(0)])
+        assert [(each.committed, each.new, each.end) for each in plan] == [(100, 40, 100)]
+        assert bench.committed() == 100
+        admin.reset_offsets(bench.group, {each.partition: each.new for each in plan})
+        began = time.monotonic()
+        again: list[int] = []
+        while not again:
+            again += values(consumer.poll(0.1, 10))
+        assert time.monotonic() - began < 1.0
+        assert again[0] == 40
+        assert told == ["lost [0]", "assign [0]"]
+        again += take(consumer, 60 - len(again))
+        assert again == list(range(40, 100))
+        until(consumer, lambda: bench.committed() == 100)
+
+
+def test_a_reset_reaches_an_iteration_in_the_middle_of_what_it_was_handed(bench: Bench) -> None:
+    bench.send(range(500))
+    seen: list[int] = []
+    with admin_of(bench) as admin, bench.member() as consumer:
+        for record in consumer:
+            seen.append(record.offset)
+            if len(seen) == 100:
+                admin.reset_offsets(bench.group, {bench.partition(0): 20})
+            if len(seen) > 100:
+                time.sleep(0.005)  # a handler that takes its time: the batch would last for 2 s
+            if record.offset == 20 and len(seen) > 100:
+                break
+            assert len(seen) < 300
+    assert seen[:100] == list(range(100))
+    assert bench.committed() == 21
+
+
+def test_what_was_done_before_a_reset_cannot_be_committed_after_it(bench: Bench) -> None:
+    bench.send(range(10))
+    with admin_of(bench) as admin, bench.member(auto_commit=False) as consumer:
+        take(consumer, 10)
+        admin.reset_offsets(bench.group, {bench.partition(0): 3})
+        with pytest.raises(NotOwner):
+            consumer.commit({bench.partition(0): 10})
+        assert bench.committed() == 3
+        assert take(consumer, 7) == list(range(3, 10))
+        consumer.commit()
+        assert bench.committed() == 10
+
+
+def test_the_scope_and_the_target_of_a_reset(bench: Bench) -> None:
+    """A group that has not begun yet is given offsets, too."""
+    bench.send(range(10))
+    before = datetime.now(UTC)
+    time.sleep(0.01)  # so that the next records have a later time
+    bench.send(range(10, 15))
+    p0 = bench.partition(0)
+    with admin_of(bench) as admin:
+        with pytest.raises(UnknownGroup):
+            admin.plan_reset(bench.group, "earliest")
+        plan = admin.plan_reset(bench.group, before, topics=[bench.topic])
+        assert [(each.partition, each.new) for each in plan] == [
+            (p0, 10),
+            (bench.partition(1), 0),
+            (bench.partition(2), 0),
+        ]
+        (one,) = admin.plan_reset(bench.group, timedelta(hours=1), partitions=[p0])
+        assert (one.committed, one.new, one.beginning, one.end) == (None, 0, 0, 15)
+        admin.reset_offsets(bench.group, {p0: 12})
+        assert admin.group_offsets(bench.group) == {p0: 12}
+        plan = admin.plan_reset(bench.group, Shift(-5), partitions=[p0])
+        assert [(each.committed, each.new) for each in plan] == [(12, 7)]
+        assert len(admin.plan_reset(bench.group, "latest")) == PARTITIONS
+        with pytest.raises(OffsetOutOfRange, match="offsets 0 to 15"):
+            admin.reset_offsets(bench.group, {bench.partition(1): 0, p0: 16})
+        with pytest.raises(UnknownTopicOrPartition, match="only 0 to 2"):
+            admin.plan_reset(bench.group, "latest", partitions=[bench.partition(3)])
+        assert admin.group_offsets(bench.group) == {p0: 12}
+    with bench.member() as consumer:
+        assert take(consumer, 3) == [12, 13, 14]
+
+
+def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) -> None:
+    bench.send(range(20))
+    with admin_of(bench) as admin, bench.member(auto_commit=False, instance_id="w1") as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+        consumer.commit({bench.partition(0): 5, bench.partition(1): 0})
+        view = admin.describe_group(bench.group)
+        assert (view.state, view.assignor, len(view.members)) == ("stable", "sticky", 1)
+        first, second, third = view.partitions
+        assert (first.committed, first.end, first.lag, first.state) == (5, 20, 15, "stable")
+        assert first.behind is not None
+        assert 0 < first.behind < 60
+        assert (second.lag, second.behind) == (0, 0.0)
+        assert (third.committed, third.lag, third.behind) == (None, None, None)
+        (member,) = view.members
+        assert (member.instance_id, member.topics) == ("w1", (bench.topic,))
+        assert member.partitions == tuple(bench.partition(number) for number in range(PARTITIONS))
+        assert 0 <= member.age < 60
+        listed = {each.name: each for each in admin.groups()}[bench.group]
+        assert (listed.state, listed.members, listed.partitions) == ("stable", 1, PARTITIONS)
+    with admin_of(bench) as admin:
+        view = admin.describe_group(bench.group)
+        assert (view.state, {each.state for each in view.partitions}) == ("empty", {"unowned"})
+        with pytest.raises(UnknownGroup):
+            admin.describe_group("nobody")
+
+
+def test_a_group_is_deleted_when_nobody_is_there_or_by_force(bench: Bench) -> None:
+    bench.send(range(10))
+    with admin_of(bench) as admin:
+        with bench.member(commit_interval=0.05) as consumer:
+            take(consumer, 10)
+            until(consumer, lambda: bench.committed() == 10)
+            with pytest.raises(GroupNotEmpty, match="live members"):
+                admin.delete_group(bench.group)
+            admin.delete_group(bench.group, force=True)
+            assert take(consumer, 10) == list(range(10))
+        admin.delete_group(bench.group)
+        assert bench.group not in [each.name for each in admin.groups()]
+    with bench.member() as consumer:
+        assert take(consumer, 10) == list(range(10))
+
+
+def test_offsets_of_a_topic_made_anew_are_not_those_of_the_old_one(bench: Bench) -> None:
+    bench.send(range(10))
+    with bench.member() as consumer:
+        take(consumer, 10)
+    assert bench.committed() == 10
+    bench.delete_topic()
+    bench.create_topic()
+    with admin_of(bench) as admin:
+        assert admin.group_offsets(bench.group) == {}
+        row = admin.describe_group(bench.group).partitions[0]
+        assert (row.committed, row.lag) == (None, None)
+        (plan,) = admin.plan_reset(bench.group, "latest", partitions=[bench.partition(0)])
+        assert (plan.committed, plan.new) == (None, 0)
+
+
+def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Bench) -> None:
+    """It was to be revoked, and is not its any more: nothing could be committed in on_revoke."""
+    told: list[str] = []
+
+    def tell(what: str, some: list[TopicPartition]) -> None:
+        told.extend(f"{what} {each.partition}" for each in some)
+
+    first = bench.member(
+        hand_over=0.3,
+        on_revoke=lambda _, some: tell("revoke", some),
+        on_lost=lambda _, some: tell("lost", some),
+    )
+    with first as away:
+        until(away, lambda: len(away.assignment()) == PARTITIONS)
+        with bench.member() as second:
+            until(second, lambda: len(second.assignment()) >= 1)
+            taken = {each.partition for each in second.assignment()}
+            assert not told
+            until(away, lambda: bool(told))
+            assert told == [f"lost {number}" for number in sorted(taken)]

@@ -1,0 +1,176 @@
+"""Groups deleted: without members, under somebody's feet, halfway, and what zombies can do then."""
+
+import pytest
+
+from folkmoot.coordination import group_deletion, groups, members, ownership, paths
+from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.operations import Delete, Exists
+from folkmoot.coordination.ownership import Fenced
+from folkmoot.coordination.store import Store, perform, run
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from tests.contracts.backends import Backend
+from tests.coordination.groups import GROUP, HAND_OVER, P0, P1, Someone, make_plan, owner, state
+from tests.coordination.steps import ENOUGH, Steps, step
+
+
+@pytest.fixture
+def a(backend: Backend) -> Someone:
+    """A member to whom the plan gives t-0 and t-1."""
+    someone = Someone(backend.open(), "a")
+    make_plan(someone.store, someone.name, someone.name)
+    return someone
+
+
+@pytest.fixture
+def admin(backend: Backend) -> Store:
+    return backend.open()
+
+
+def left_behind(someone: Someone) -> None:
+    """It has committed 17 and 18, and left."""
+    for partition, offset in ((P0, 17), (P1, 18)):
+        someone.release(someone.claim(partition), offset, partition)
+    run(someone.store, members.leave(GROUP, someone.name))
+
+
+def is_gone(store: Store) -> bool:
+    return perform(store, Exists(paths.group(GROUP))) is None
+
+
+def test_a_group_without_members_is_forgotten(a: Someone, admin: Store) -> None:
+    left_behind(a)
+    run(admin, group_deletion.delete(GROUP))
+    assert is_gone(admin)
+    assert run(admin, groups.describe(GROUP)) is None
+    with pytest.raises(UnknownGroup, match=GROUP):
+        run(admin, group_deletion.delete(GROUP))
+
+
+def test_a_group_with_a_member_stays_as_it_is(a: Someone, admin: Store) -> None:
+    a.release(a.claim(), 17)
+    with pytest.raises(GroupNotEmpty, match=a.name):
+        run(admin, group_deletion.delete(GROUP))
+    assert a.claim().state.offset == 17
+
+
+def test_a_group_that_somebody_owns_a_part_of_stays_though_its_node_was_removed(
+    a: Someone, admin: Store
+) -> None:
+    a.committed(a.claim(), 17)
+    perform(admin, Delete(paths.member(GROUP, a.name)))
+    with pytest.raises(GroupNotEmpty, match=a.name):
+        run(admin, group_deletion.delete(GROUP))
+    assert state(admin).offset == 17
+
+
+def test_who_joins_while_the_group_is_deleted_stops_it(
+    backend: Backend, a: Someone, admin: Store
+) -> None:
+    """Whenever it comes, it either keeps the group or finds a new one, and can claim there."""
+    left_behind(a)
+    outcomes = set()
+    for before in range(ENOUGH):
+        verb = group_deletion.delete(GROUP)
+        operation = next(verb)
+        refused = ended = False
+        newcomer = None
+        try:
+            for number in range(ENOUGH):
+                if number == before:
+                    newcomer = Someone(backend.open(), f"n{before}")
+                    make_plan(newcomer.store, newcomer.name, newcomer.name)
+                    held = newcomer.claim()
+                operation = step(admin, verb, operation)
+        except GroupNotEmpty:
+            refused = True
+        except StopIteration:
+            ended = newcomer is None
+        if ended:
+            assert len(outcomes) > 1
+            return
+        assert newcomer is not None
+        outcomes.add((refused, held.state.offset))
+        answer = newcomer.commit(held, 20)
+        assert (answer == Fenced()) <= (not refused)
+        run(newcomer.store, members.leave(GROUP, newcomer.name))
+        newcomer.store.close()
+        if is_gone(admin):
+            fresh = Someone(backend.open(), f"f{before}")
+            make_plan(fresh.store, fresh.name, fresh.name)
+            left_behind(fresh)
+    pytest.fail("a deletion does not end")
+
+
+def test_by_force_members_lose_what_they_have_and_nothing_is_committed_any_more(
+    a: Someone, admin: Store
+) -> None:
+    held = a.committed(a.claim(), 17)
+    run(admin, group_deletion.delete(GROUP, force=True))
+    assert is_gone(admin)
+    assert a.commit(held, 18) == Fenced()
+    a.release(held, 19)
+    assert is_gone(admin)
+
+
+def test_after_a_deletion_a_zombie_commits_nothing_though_versions_meet_again(
+    backend: Backend, a: Someone, admin: Store
+) -> None:
+    zombie = a.committed(a.claim(), 17)
+    run(admin, group_deletion.delete(GROUP, force=True))
+    b = Someone(backend.open(), "b")
+    make_plan(b.store, b.name)
+    held = b.claim()
+    assert held.state.epoch > zombie.state.epoch
+    while held.version < zombie.version:
+        held = b.committed(held, 1)
+    assert a.commit(zombie, 99) == Fenced()
+    assert state(b.store) == held.state
+    assert owner(b.store) is not None
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+def test_a_deletion_ends_well_whichever_reply_is_lost(
+    backend: Backend, admin: Store, executed: bool
+) -> None:
+    for lost in range(ENOUGH):
+        someone = Someone(backend.open(), f"m{lost}")
+        make_plan(someone.store, someone.name, someone.name)
+        left_behind(someone)
+        steps = Steps(admin)
+        steps.run(group_deletion.delete(GROUP), lost, executed=executed)
+        assert is_gone(admin)
+        if steps.taken <= lost:
+            return
+    pytest.fail("this verb does not end")
+
+
+def test_who_dies_at_any_step_of_a_deletion_leaves_what_can_be_deleted_again(
+    backend: Backend, admin: Store
+) -> None:
+    for steps in range(ENOUGH):
+        someone = Someone(backend.open(), f"m{steps}")
+        make_plan(someone.store, someone.name, someone.name)
+        left_behind(someone)
+        store = backend.open()
+        alive = Steps(store).run_until(group_deletion.delete(GROUP), steps)
+        backend.expire(store)
+        if not is_gone(admin):
+            left = run(admin, groups.offsets(GROUP))
+            assert all(each.offset in (17, 18) for each in left.values())
+            run(admin, group_deletion.delete(GROUP))
+        assert is_gone(admin)
+        if not alive:
+            return
+    pytest.fail("this verb does not end")
+
+
+def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: Store) -> None:
+    someone = Someone(backend.open(), "a")
+    make_plan(someone.store, someone.name, someone.name)
+    left_behind(someone)
+    for path in (paths.members(GROUP), paths.plan(GROUP)):
+        perform(admin, Delete(path))
+    run(admin, group_deletion.delete(GROUP))
+    assert is_gone(admin)
+    assert run(admin, ownership.committed(GROUP, P0)) is None
+    assert run(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", HAND_OVER)))
