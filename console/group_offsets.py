@@ -72,7 +72,17 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     reset.add_argument("group", metavar="GROUP")
     reset.set_defaults(act=_reset)
+    export, importing = _add_files(actions)
+    for action in (reset, importing):
+        action.add_argument("--execute", action="store_true", help="do it; else it is only shown")
+        add_output(action)
+    for action in (reset, export, importing):
+        add_zookeeper(action)
 
+
+def _add_files(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     export = actions.add_parser(
         "export",
         help="write a group's offsets to a file",
@@ -95,12 +105,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     importing.add_argument("group", metavar="GROUP")
     importing.add_argument("file", metavar="FILE", help="- is the standard input")
     importing.set_defaults(act=_reset, topic=[])
-
-    for action in (reset, importing):
-        action.add_argument("--execute", action="store_true", help="do it; else it is only shown")
-        add_output(action)
-    for action in (reset, export, importing):
-        add_zookeeper(action)
+    return export, importing
 
 
 def _admin(args: argparse.Namespace) -> "Admin":

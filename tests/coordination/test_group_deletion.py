@@ -5,7 +5,7 @@ import pytest
 from folkmoot.coordination import group_deletion, groups, members, ownership, paths
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Delete, Exists
-from folkmoot.coordination.ownership import Fenced
+from folkmoot.coordination.ownership import Claim, Fenced
 from folkmoot.coordination.store import Store, perform, run
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
@@ -68,12 +68,13 @@ def test_who_joins_while_the_group_is_deleted_stops_it(
 ) -> None:
     """Whenever it comes, it either keeps the group or finds a new one, and can claim there."""
     left_behind(a)
-    outcomes = set()
+    outcomes: set[tuple[bool, int | None]] = set()
     for before in range(ENOUGH):
         verb = group_deletion.delete(GROUP)
         operation = next(verb)
         refused = ended = False
-        newcomer = None
+        newcomer: Someone | None = None
+        held: Claim | None = None
         try:
             for number in range(ENOUGH):
                 if number == before:
@@ -89,6 +90,7 @@ def test_who_joins_while_the_group_is_deleted_stops_it(
             assert len(outcomes) > 1
             return
         assert newcomer is not None
+        assert held is not None
         outcomes.add((refused, held.state.offset))
         answer = newcomer.commit(held, 20)
         assert (answer == Fenced()) <= (not refused)
