@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test lint bench model clean requirements
+.PHONY: env demo test lint bench model simulate clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -55,6 +55,12 @@ lint: env
 # The group protocol's model in sizes that take minutes; the tests explore the small ones.
 model: env
 	FOLKMOOT_WHOLE_MODEL=1 $(BIN)/python -m pytest tests/models -s
+
+# Histories of groups by the hundred thousand; goes on where it was ended, as long as the code is the same.
+SEEDS ?= 1..10000
+STATE ?= .simulated
+simulate: env
+	$(BIN)/python -m tests.simulation $(SEEDS) --state $(STATE)
 
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

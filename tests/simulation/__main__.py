@@ -1,0 +1,151 @@
+"""`make simulate SEEDS=1..100000`: many histories, in several processes, over several runs.
+
+What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
+the code of groups and of the simulator is the same. A history that breaks a promise is printed and noted,
+and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories of each process.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tests.simulation.history import History
+
+ROOT: Final = Path(__file__).parents[2]
+CODE: Final = ("consumers", "coordination", "protocol", "tests/simulation")
+STEP: Final = 100
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A line of the state file: histories `first` to `last`, both included, and what happened in them."""
+
+    code: str
+    first: int
+    last: int
+    seconds: float
+    broken: dict[str, str]  # seed to promise
+    seen: dict[str, int]
+
+
+def fingerprint() -> str:
+    """Of the code that the histories run through."""
+    digest = sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def live(code: str, first: int, last: int) -> Done:
+    """Run these histories. In a process of the pool."""
+    logging.disable(logging.WARNING)
+    begun = time.monotonic()
+    broken: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for seed in range(first, last + 1):
+        history = History(seed)
+        try:
+            history.run()
+        except Exception as error:
+            broken[str(seed)] = f"{type(error).__name__}: {error}"
+        seen.update(history.world.seen)
+    return Done(code, first, last, time.monotonic() - begun, broken, dict(seen))
+
+
+def earlier(state: Path, code: str) -> list[Done]:
+    """What earlier runs of the same code have noted; a line that was cut off is passed over."""
+    decoder = msgspec.json.Decoder(Done)
+    noted = []
+    for line in state.read_bytes().splitlines() if state.exists() else ():
+        try:
+            done = decoder.decode(line)
+        except msgspec.MsgspecError:
+            continue
+        if done.code == code:
+            noted.append(done)
+    return noted
+
+
+def portions(first: int, last: int, noted: Sequence[Done]) -> Iterator[tuple[int, int]]:
+    """The seeds from `first` to `last`, cut at the hundreds, without those that are done."""
+    finished = {(done.first, done.last) for done in noted}
+    while first <= last:
+        end = min(last, first - first % STEP + STEP - 1)
+        if (first, end) not in finished:
+            yield first, end
+        first = end + 1
+
+
+def seeds(text: str) -> tuple[int, int]:
+    """`a..b`, both included."""
+    first, _, last = text.partition("..")
+    if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range like 1..1000")
+    return int(first), int(last)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seeds", type=seeds, metavar="A..B", help="both are included")
+    parser.add_argument(
+        "--state", type=Path, default=Path(".simulated"), help="default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    given = parser.parse_args(arguments)
+    code = fingerprint()
+    noted = earlier(given.state, code)
+    first, last = given.seeds
+    todo = list(portions(first, last, noted))
+    print(
+        f"code {code}: {sum(d.last - d.first + 1 for d in noted)} histories are noted", flush=True
+    )
+    with ProcessPoolExecutor(given.jobs) as pool, given.state.open("ab") as out:
+        running = [pool.submit(live, code, *portion) for portion in todo]
+        try:
+            for number, future in enumerate(as_completed(running), 1):
+                done = future.result()
+                # A line that was cut off by a crash must not take this one with it.
+                out.write(b"\n" + msgspec.json.encode(done) + b"\n")
+                out.flush()
+                noted.append(done)
+                for seed, promise in done.broken.items():
+                    print(f"seed {seed}: {promise}", flush=True)
+                if number % 10 == 0:
+                    print(f"{number} of {len(todo)} portions", flush=True)
+        except KeyboardInterrupt:
+            for future in running:
+                future.cancel()
+            print("interrupted; what is done is noted")
+    return tell(noted)
+
+
+def tell(noted: Sequence[Done]) -> int:
+    """The totals of all runs of this code, and 1 if any history has broken a promise."""
+    seen: Counter[str] = Counter()
+    broken: dict[str, str] = {}
+    for done in noted:
+        seen.update(done.seen)
+        broken.update(done.broken)
+    histories = sum(done.last - done.first + 1 for done in noted)
+    seconds = sum(done.seconds for done in noted)
+    print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
+    print(f"{histories} histories in {seconds:.0f} s of one process, {len(broken)} broke a promise")
+    for seed in broken:
+        print(
+            f"replay with FOLKMOOT_SEED={seed} python -m pytest tests/simulation -s -k no_history"
+        )
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""`make simulate`: what is done is not done again, and what is broken is told."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import __main__ as command
+
+
+def test_histories_are_noted_and_not_lived_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
+    lines = [line for line in state.read_text().splitlines() if line]
+    assert len(lines) == 2
+    state.write_text(lines[0] + "\n" + lines[1][:40])  # the end was cut off by a crash
+    assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
+    assert "code" in capsys.readouterr().out
+    assert len(command.earlier(state, command.fingerprint())) == 2
+    assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
+    assert len(command.earlier(state, command.fingerprint())) == 2
+
+
+def test_of_other_code_nothing_is_taken_over(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command.main(["1..1", "--state", str(state), "--jobs", "1"])
+    assert command.earlier(state, "another") == []
+
+
+def test_a_broken_promise_is_told_with_its_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = command.Done("code", 1, 1, 0.5, {"1": "Violation: a promise"}, {"fault": 2})
+    assert command.tell([done]) == 1
+    assert "FOLKMOOT_SEED=1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "5", "5..", "9..5", "a..b", "-1..5"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(SystemExit):
+        command.main([text])
