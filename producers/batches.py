@@ -1,7 +1,8 @@
 """A batch of one partition: it grows, is sealed when it is sent, and ends delivered or failed."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -83,7 +84,7 @@ class Batch:
     __slots__ = (
         *("attempts", "base_offset", "callbacks", "count", "done", "doubtful", "error", "flying"),
         *("last_error", "number", "observed", "opened_at", "payload", "pieces", "size"),
-        *("topic_partition", "turn", "was_oldest"),
+        *("topic_partition", "turn", "unsigned", "was_oldest"),
     )
 
     def __init__(self, topic_partition: TopicPartition, number: int, opened_at: float) -> None:
@@ -93,6 +94,7 @@ class Batch:
         self.pieces: list[Piece] = []
         self.count = 0
         self.size = 0
+        self.unsigned: batch_format.Unsigned | None = None  # made ahead of `payload`
         self.payload: bytes | None = None
         self.turn = -1  # among those of the partition that were signed; -1: to be signed
         self.flying = False
@@ -110,25 +112,25 @@ class Batch:
         self.pieces.append(piece)
         self.count += len(piece.values)
         self.size += piece.size
+        self.unsigned = None
 
     def seal(self, codec: Codec, identity: Identity | None) -> bytes:
         """The bytes to send, made once: a batch sent again is the same batch.
 
         Only one that is certainly not in the log is sealed again, with another identity.
         """
-        producer_id, epoch, sequence = identity or NOBODY
+        signature = identity or NOBODY
         if self.payload is None:
-            self.payload = batch_format.encode(
-                _columns(self.pieces, self.count),
-                codec,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-            )
-            self.pieces = []
+            if self.unsigned is None:
+                (self.unsigned,) = batch_format.compressed([self._packed()], codec)
+            self.payload = batch_format.sign(self.unsigned, *signature)
+            self.pieces, self.unsigned = [], None
         else:
-            self.payload = batch_format.signed(self.payload, producer_id, epoch, sequence)
+            self.payload = batch_format.signed(self.payload, *signature)
         return self.payload
+
+    def _packed(self) -> batch_format.Unsigned:
+        return batch_format.packed(_columns(self.pieces, self.count))
 
     @property
     def is_sealed(self) -> bool:
@@ -143,9 +145,31 @@ class Batch:
         self._finish()
 
     def _finish(self) -> None:
-        self.pieces = []
+        self.pieces, self.unsigned = [], None
         self.payload = b""
         self.done = True
+
+
+def compress_ahead(batches: Sequence[Batch], codec: Codec) -> None:
+    """Compress batches that are to be sealed, all at once. What cannot be written is left: `seal` says
+    why."""
+    packed = []
+    for batch in batches:
+        with suppress(Exception):  # of any kind, want of memory too
+            packed.append((batch, batch._packed()))
+    with suppress(Exception):
+        bodies = batch_format.compressed([each for _, each in packed], codec)
+        for (batch, _), unsigned in zip(packed, bodies, strict=True):
+            batch.unsigned = unsigned
+
+
+def describe(batches: Iterable[Batch]) -> str:
+    """How many records of which partitions, for a log line."""
+    counts: dict[str, int] = {}
+    for batch in batches:
+        name = str(batch.topic_partition)
+        counts[name] = counts.get(name, 0) + batch.count
+    return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
 
 
 def headers_size(headers: Sequence[Headers]) -> int:

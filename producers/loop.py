@@ -11,11 +11,11 @@ from folkmoot.coordination.bell import Bell
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
-from folkmoot.producers.batches import Batch
+from folkmoot.producers.batches import Batch, describe
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.sender import Sender, Shipment, describe
+from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
 from folkmoot.protocol.requests import Api
 

@@ -129,6 +129,11 @@ class Queue:
                 return batch if batch.turn < 0 else None
         return None
 
+    def to_seal(self) -> Batch | None:
+        """The batch that `send` will make the bytes of, if it has to."""
+        batch = self._next()
+        return None if batch is None or batch.is_sealed or batch.unsigned is not None else batch
+
     def send(self, now: float) -> Batch | None:
         """The next batch, with its bytes, which are made if this is its first attempt; it is under way.
 

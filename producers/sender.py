@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
-from folkmoot.producers.batches import Batch, Piece
+from folkmoot.producers.batches import Batch, Piece, compress_ahead
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
@@ -17,7 +17,7 @@ from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
     NotLeader,
-    PartitionerFailed,
+    SerializationError,
     from_wire,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -25,6 +25,7 @@ from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000
+TOGETHER_BYTES: Final = 8 * 1024 * 1024
 
 
 class View(Protocol):
@@ -112,15 +113,18 @@ class Sender:
 
     def add(self, chunk: Chunk) -> None:
         """Divide a chunk among the partitions and append to their batches."""
-        if chunk.pieces is None:
-            try:
+        try:
+            if chunk.pieces is None:
                 self._divide(chunk)
-            except PartitionerFailed as error:
-                self.refuse(chunk, error)
-                return
-        pieces, chunk.pieces = chunk.pieces or [], None
-        for partition, piece in pieces:
-            self._append(chunk, partition, piece)
+            # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
+            limit = 2 * self._config.batch_bytes
+            pieces = [(number, list(piece.parts(limit))) for number, piece in chunk.pieces or ()]
+        except Exception as error:  # of any kind, want of memory too: the other chunks are to go
+            self.refuse(chunk, _indivisible(chunk, error))
+            return
+        chunk.pieces = None
+        for partition, parts in pieces:
+            self._append(chunk, partition, parts)
         chunk.placed = True
         self._hand_callbacks_on(chunk)
 
@@ -251,15 +255,14 @@ class Sender:
         known = self._view.leader_address
         return [number for number in range(count) if known(TopicPartition(topic, number))]
 
-    def _append(self, chunk: Chunk, number: int, piece: Piece) -> None:
+    def _append(self, chunk: Chunk, number: int, parts: list[Piece]) -> None:
         partition = TopicPartition(chunk.topic, number)
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = Queue(partition, self._terms)
         rank = 0
         full = self._config.batch_bytes
-        # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
-        for part in piece.parts(2 * full):
+        for part in parts:
             last = queue.batches[-1] if queue.batches else None
             if (
                 last is None
@@ -294,6 +297,7 @@ class Sender:
         entries: list[ProduceEntry] = []
         size = 0
         while partitions and size < REQUEST_BYTES and len(entries) < REQUEST_ENTRIES:
+            self._compress_ahead(partitions)
             partition = partitions.pop(0)
             queue = self._queues[partition] = self._queues.pop(partition)
             batch = queue.send(now)
@@ -314,6 +318,21 @@ class Sender:
             self.counters.bytes_sent += size
         acks, timeout = self._config.wire_acks, self._config.request_timeout
         return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
+
+    def _compress_ahead(self, partitions: list[TopicPartition]) -> None:
+        """Have the first batches compressed together, if that of the first was not yet."""
+        if self.wants_ids:
+            return
+        together: list[Batch] = []
+        size = 0
+        for partition in partitions:
+            batch = self._queues[partition].to_seal()
+            if batch is None or (together and size + batch.size > TOGETHER_BYTES):
+                break
+            together.append(batch)
+            size += batch.size
+        if len(together) > 1:
+            compress_ahead(together, self._config.codec)
 
     def _landed(self, shipment: Shipment) -> None:
         self._in_flight[shipment.address] -= 1
@@ -366,10 +385,9 @@ class Sender:
         self.finished.append(batch)
 
 
-def describe(batches: Iterable[Batch]) -> str:
-    """How many records of which partitions, for a log line."""
-    counts: dict[str, int] = {}
-    for batch in batches:
-        name = str(batch.topic_partition)
-        counts[name] = counts.get(name, 0) + batch.count
-    return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
+def _indivisible(chunk: Chunk, error: Exception) -> FolkmootError:
+    if isinstance(error, FolkmootError):
+        return error
+    failure = SerializationError(f"records for {chunk.topic} cannot be divided: {error!r}")
+    failure.__cause__ = error
+    return failure

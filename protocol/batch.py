@@ -32,7 +32,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ from crc32c import crc32c
 from folkmoot.protocol import codecs
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import MAX_RECORDS as MAX_RECORDS
-from folkmoot.protocol.columns import Columns, check_columns, is_constant, pack_parts, unpack
+from folkmoot.protocol.columns import Columns, check_columns, pack_parts, unpack
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Record
 
@@ -113,6 +113,21 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.flags & _APPEND_TIME)
 
 
+class Unsigned(NamedTuple):
+    """A batch but for who sends it: its body in parts, and what the header says of the records."""
+
+    body: list[_Bytes]
+    codec: int
+    last_delta: int
+    records: int
+    base: int
+    highest: int
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(map(len, self.body))
+
+
 def encode(
     columns: Columns,
     codec: int = Codec.ZSTD,
@@ -129,32 +144,57 @@ def encode(
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
+    (batch,) = compressed([packed(columns, last_offset_delta)], codec)
+    return sign(batch, producer_id, producer_epoch, base_sequence, schema_id)
+
+
+def packed(columns: Columns, last_offset_delta: int | None = None) -> Unsigned:
+    """The first of three steps of `encode`. Raises as that does."""
     check_columns(columns)
-    stamps = columns.timestamps
-    if not isinstance(stamps, int) and is_constant(stamps):
-        stamps = stamps[0]
-        columns = msgspec.structs.replace(columns, timestamps=stamps)
-    base, highest = _extremes(stamps)
+    base, highest = _extremes(columns.timestamps)
     if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
         raise CorruptBatch(f"timestamps from {base} to {highest} ms are outside their range")
+    if base == highest:
+        columns = msgspec.structs.replace(columns, timestamps=base)
     body = pack_parts(columns, base)
     size = sum(map(len, body))
     if size > MAX_BODY_BYTES:
         raise BatchTooLarge(f"a body of {size} bytes exceeds the limit of {MAX_BODY_BYTES}")
-    if codec != Codec.NONE:
-        body = [codecs.compress(codec, b"".join(body))]
     last_delta = columns.count - 1 if columns.offsets is None else columns.offsets[-1]
     if last_offset_delta is not None:
         last_delta = max(last_delta, last_offset_delta)
+    return Unsigned(body, Codec.NONE, last_delta, columns.count, base, highest)
+
+
+def compressed(batches: Sequence[Unsigned], codec: int) -> list[Unsigned]:
+    """The second: the bodies of all these batches compressed, at one go if the codec can."""
+    if codec == Codec.NONE:
+        return list(batches)
+    bodies = codecs.compress_together(codec, [b"".join(batch.body) for batch in batches])
+    return [
+        batch._replace(body=[body], codec=codec)
+        for batch, body in zip(batches, bodies, strict=True)
+    ]
+
+
+def sign(
+    batch: Unsigned,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    schema_id: int = 0,
+) -> bytes:
+    """The third: header and body, which is copied here and nowhere else."""
     fields = _PRODUCER.pack(
-        *(FORMAT_VERSION, 0, codec, last_delta, columns.count, base, highest),
+        *(FORMAT_VERSION, 0, batch.codec, batch.last_delta, batch.records),
+        *(batch.base, batch.highest),
         *(producer_id, producer_epoch, 0, base_sequence, schema_id),
     )
     crc = crc32c(fields)
-    for part in body:
+    for part in batch.body:
         crc = crc32c(part, crc)
-    leader = leader_part(0, HEADER_BYTES + sum(map(len, body)), -1, -1)
-    return b"".join((leader, _CRC.pack(crc), fields, *body))
+    leader = leader_part(0, HEADER_BYTES + batch.body_bytes, -1, -1)
+    return b"".join((leader, _CRC.pack(crc), fields, *batch.body))
 
 
 def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:

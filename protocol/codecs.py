@@ -76,6 +76,16 @@ def compress(codec: int, body: bytes) -> bytes:
         raise UnsupportedCodec(str(error)) from None
 
 
+def compress_together(codec: int, bodies: Sequence[bytes]) -> Sequence[_Bytes]:
+    """Each of them compressed. With zstd in one call without the GIL, by as many threads as there are
+    processors if that pays: whoever gives the GIL up waits for it afterwards. Raises UnsupportedCodec."""
+    if codec != Codec.ZSTD or len(bodies) < 2:
+        return [compress(codec, body) for body in bodies]
+    threads = _THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
+    made: Any = _zstd.compressor.multi_compress_to_buffer(list(bodies), threads=threads)
+    return [memoryview(made[number]) for number in range(len(bodies))]
+
+
 def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
     try:

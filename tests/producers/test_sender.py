@@ -8,7 +8,6 @@ import pytest
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
 from folkmoot.protocol import batch as batch_format
-from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
@@ -191,25 +190,6 @@ def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPa
     assert bench.accumulator.unacknowledged() == 0
     assert [batch.callbacks == [] for batch in bench.done].count(False) == 1
     assert bench.sender.next_event(bench.now) == inf
-
-
-def test_a_batch_for_which_memory_is_wanting_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def encode(columns: Columns, codec: int, **identity: int) -> bytes:
-        if b"large" in columns.values:
-            raise MemoryError
-        return encode_as_before(columns, codec, **identity)
-
-    encode_as_before = batch_format.encode
-    monkeypatch.setattr("folkmoot.protocol.batch.encode", encode)
-    bench = Bench(partitions=2, linger=0.0)
-    large, beside = bench.stage(b"large"), bench.stage(b"beside", partition=1)
-    bench.take()
-    ((number, shipment),) = bench.ship()
-    bench.answer(number, shipment)
-    assert beside.result(0).offset == 0
-    error = large.exception(0)
-    assert isinstance(error, SerializationError)
-    assert "MemoryError" in str(error)
 
 
 def test_a_shipment_of_nothing_but_unwritable_batches_is_none(
