@@ -7,7 +7,6 @@ from math import inf
 import pytest
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
-from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
