@@ -27,13 +27,16 @@ class Background:
     found is taken over on the reactor's thread. So there are no locks. Who submits waits for the
     report before submitting again, so that the queue is as long as there are kinds of jobs; removing
     files is the exception, for which nobody waits.
+
+    A broker has two: one makes directories of new partitions, for which producers wait (Newcomers),
+    the other does all else.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Callable[[Exception], None], name: str = "background") -> None:
         self._failed = failed
         self._post: Post = lambda work: work()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name="background", daemon=True)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self, post: Post) -> None:
         """Begin; reports go to `post`, which has them done on the reactor's thread."""

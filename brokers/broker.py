@@ -14,8 +14,8 @@ from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.compactor import Compactor
 from folkmoot.brokers.config import BrokerConfig
+from folkmoot.brokers.context import Context
 from folkmoot.brokers.durable import write_whole
-from folkmoot.brokers.handlers import Context
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
 from folkmoot.brokers.reactor import Reactor
@@ -81,8 +81,12 @@ class Broker:
         for listener in config.listeners:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
-        context = Context(config.broker_id, logs, config.log.max_batch_bytes)
+        directories = Background(self._fail, "directories")
+        context = Context(
+            config.broker_id, logs, config.log.max_batch_bytes, submit=directories.submit
+        )
         self._stack.callback(background.close)
+        self._stack.callback(directories.close)
         checkpoints = Checkpoints(logs, background)
         chores = (
             files.chore,
@@ -110,6 +114,7 @@ class Broker:
         )
         self._stack.callback(watcher.close)
         background.start(reactor.post)
+        directories.start(reactor.post)
         reactor.start()
         watcher.start()
 

@@ -20,12 +20,12 @@ topic's name can pass for one of them. The two changing names leave out the end 
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.damage import DAMAGE_SUFFIX
-from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
+from folkmoot.brokers.durable import flush_file, read_checked, sync_directory, write_checked
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
@@ -60,14 +60,61 @@ def check_partition(topic: str, topic_id: str, partition: int) -> TopicPartition
 
 def create(data: Path, name: TopicPartition, topic_id: str) -> Path:
     """The directory of a new partition, on disk when this returns. Raises OSError."""
-    new = _aside(data, name, topic_id, _CREATING)
+    outcome = create_all(data, {name: topic_id})[name]
+    if outcome is not None:
+        raise outcome
+    return data / str(name)
+
+
+def create_all(
+    data: Path, wanted: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, OSError | None]:
+    """The directories of new partitions, with their topics' ids: on disk when this returns, or why not.
+
+    What is in a directory is on disk before it gets its own name, so that a power cut leaves it whole
+    or not at all; all names are put on disk by one flush.
+    """
+    outcomes: dict[TopicPartition, OSError | None] = {}
+    asides = {name: _aside(data, name, topic_id, _CREATING) for name, topic_id in wanted.items()}
+    steps: tuple[Callable[[TopicPartition], None], ...] = (
+        lambda name: _fill(asides[name], wanted[name]),
+        lambda name: flush_file(asides[name] / TOPIC_ID_FILE),
+        lambda name: sync_directory(asides[name]),
+        lambda name: _move_in(asides[name], data / str(name), wanted[name]),
+    )
+    for step in steps:
+        for name in wanted:
+            if outcomes.get(name) is None:
+                outcomes[name] = _failure(step, name)
+    failure = _failure(sync_directory, data)
+    return {name: outcome or failure for name, outcome in outcomes.items()}
+
+
+_T = TypeVar("_T")
+
+
+def _failure(step: Callable[[_T], None], what: _T) -> OSError | None:
+    try:
+        step(what)
+    except OSError as error:
+        return error
+    return None
+
+
+def _fill(new: Path, topic_id: str) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    write_whole(new / TOPIC_ID_FILE, f"{topic_id}\n".encode())
-    directory = data / str(name)
-    new.rename(directory)
-    sync_directory(data)
-    return directory
+    (new / TOPIC_ID_FILE).write_bytes(f"{topic_id}\n".encode())
+
+
+def _move_in(new: Path, directory: Path, topic_id: str) -> None:
+    try:
+        new.rename(directory)
+    except OSError:
+        # Of an earlier try, which had a name but could not flush it.
+        if _topic_id(str(directory)) != topic_id:
+            raise
+        shutil.rmtree(new)
 
 
 class Files(NamedTuple):

@@ -1,25 +1,15 @@
 """What the broker does for each api: from a request to an answer, without a socket or a clock."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.parked import ParkedRequests
-from folkmoot.brokers.produced import Duplicate, Fresh
-from folkmoot.brokers.suspects import Suspects
+from folkmoot.brokers.context import NO_OFFSET, Answer, Context, Later, Wait, code_of
+from folkmoot.brokers.producing import produce
 from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
-    NotLeader,
     OffsetOutOfRange,
-    StaleTopicId,
-    StorageError,
-    UnknownServerError,
 )
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import (
@@ -27,12 +17,10 @@ from folkmoot.protocol.requests import (
     EARLIEST,
     LATEST,
     ApiVersions,
-    BrokerInfo,
     DeleteRecordsEntry,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
-    FetchEntry,
     FetchRequest,
     FetchResponse,
     FetchResult,
@@ -43,101 +31,20 @@ from folkmoot.protocol.requests import (
     ListOffsetsResponse,
     ListOffsetsResult,
     MetadataRequest,
-    ProduceEntry,
     ProduceRequest,
-    ProduceResponse,
-    ProduceResult,
     ReportDamageEntry,
     ReportDamageRequest,
     ReportDamageResponse,
     ReportDamageResult,
 )
 
-logger = logging.getLogger(__name__)
-
 MAX_WAIT: Final = 30.0
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-NO_OFFSET: Final = -1
-ANY_EPOCH: Final = -1
-
-_EPOCHLESS = (ListOffsetsEntry, ReportDamageEntry)
-_Entry = ProduceEntry | FetchEntry | ListOffsetsEntry | DeleteRecordsEntry | ReportDamageEntry
-
-
-class Answer(NamedTuple):
-    """What to send back; payloads travel as they are."""
-
-    response: Any
-    payloads: Sequence[bytes | memoryview] = ()
-
-
-class Wait(NamedTuple):
-    """Ask `wake` for the answer when so many bytes more are there, or at the deadline."""
-
-    deadline: float
-    missing: int
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(eq=False, slots=True)
-class Context:
-    """What handlers work on; all of it belongs to the reactor's thread."""
-
-    broker_id: int
-    logs: Logs
-    max_batch_bytes: int
-    view: ClusterView = field(default_factory=ClusterView)
-    parked: ParkedRequests = field(default_factory=ParkedRequests)
-    suspects: Suspects = field(default_factory=Suspects)
-
-    def leading(self, entry: _Entry) -> Log:
-        """The log that an entry is about. Raises what the entry's result shall say."""
-        return self.logs.create(entry.topic, self._checked(entry), entry.partition)
-
-    def written(self, entry: FetchEntry) -> Log | None:
-        """The same, for one who only reads: None if nothing was written yet, and nothing is made."""
-        return self.logs.find(entry.topic, self._checked(entry), entry.partition)
-
-    def _checked(self, entry: _Entry) -> str:
-        """The id of an entry's topic, if this broker leads its partition."""
-        topic = self.view.topic(entry.topic, entry.partition)
-        if entry.topic_id != topic.topic_id:
-            raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
-        leader = self.view.leader(topic, entry.partition)
-        epoch = ANY_EPOCH if isinstance(entry, _EPOCHLESS) else entry.leader_epoch
-        if leader != self.broker_id or epoch not in (ANY_EPOCH, LEADER_EPOCH):
-            who = "nobody" if leader == NOBODY else f"broker {leader}"
-            raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
-        return topic.topic_id
-
-    def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
-        """Take over a new view; logs of deleted topics go, and who waits for a changed topic wakes."""
-        before, self.view = self.view, view
-        for name, topic in view.topics.items():
-            if before.topics.get(name) != topic:
-                self.logs.configure(topic.topic_id, topic.config)
-        for name, topic in before.topics.items():
-            if view.topics.get(name) != topic:
-                self.parked.disturb(
-                    TopicPartition(name, number) for number in range(len(topic.partitions))
-                )
-        for topic_id in deleted:
-            try:
-                self.logs.delete_topic(topic_id)
-            except StorageError as error:
-                logger.error("logs of a deleted topic are left behind: %s", error)
-
-    def hint(self, entry: _Entry, error: FolkmootError) -> BrokerInfo | None:
-        """Who leads, for those who asked the wrong broker."""
-        if not isinstance(error, NotLeader):
-            return None
-        topic = self.view.topics[entry.topic]
-        return self.view.brokers.get(self.view.leader(topic, entry.partition))
 
 
 def handle(
     request: Any, payloads: Sequence[memoryview], now: Now, context: Context
-) -> Answer | Wait | None:
+) -> Answer | Wait | Later | None:
     """Carry a request out. None: it wants no answer. Raises FolkmootError for the whole of it."""
     expected = len(request.entries) if isinstance(request, ProduceRequest) else 0
     if len(payloads) != expected:
@@ -161,76 +68,6 @@ def _hello(_request: HelloRequest, _p: Any, _now: Now, context: Context) -> Answ
 
 def _metadata(request: MetadataRequest, _p: Any, _now: Now, context: Context) -> Answer:
     return Answer(context.view.metadata(request.topics))
-
-
-# -- produce ---------------------------------------------------------------------------------------
-
-
-def _produce(
-    request: ProduceRequest, payloads: Sequence[memoryview], now: Now, context: Context
-) -> Answer | None:
-    """Append, partition by partition, in the order given. acks=-1 is 1 while there is one replica."""
-    results: dict[int, ProduceResult] = {}
-    groups: dict[TopicPartition, list[int]] = {}
-    for number, entry in enumerate(request.entries):
-        groups.setdefault(TopicPartition(entry.topic, entry.partition), []).append(number)
-    for partition, numbers in groups.items():
-        batches = {number: payloads[number] for number in numbers}
-        entries = {number: request.entries[number] for number in numbers}
-        results.update(_append(partition, entries, batches, now, context))
-    if request.acks == 0:
-        return None
-    return Answer(ProduceResponse([results[number] for number in range(len(payloads))]))
-
-
-def _append(
-    partition: TopicPartition,
-    entries: Mapping[int, ProduceEntry],
-    batches: Mapping[int, memoryview],
-    now: Now,
-    context: Context,
-) -> dict[int, ProduceResult]:
-    """Append to one partition by one write; a batch that cannot be taken does not hold up others."""
-    results: dict[int, ProduceResult] = {}
-    target: Log | None = None
-    mine: list[int] = []
-    for number, entry in entries.items():
-        try:
-            target = context.leading(entry)
-            mine.append(number)
-        except FolkmootError as error:
-            results[number] = _not_produced(entry, error, context)
-    if target is None:
-        return results
-    fresh: dict[int, Fresh] = {}
-    try:
-        admitted = target.admit([batches[number] for number in mine])
-        for number, each in zip(mine, admitted, strict=True):
-            if isinstance(each, Fresh):
-                fresh[number] = each
-            elif isinstance(each, Duplicate):
-                results[number] = ProduceResult(*partition, 0, "", each.base_offset, now.wall)
-            else:
-                results[number] = _not_produced(entries[number], each, context)
-        offsets = target.write(list(fresh.values()), now=now.wall, leader_epoch=LEADER_EPOCH)
-    except FolkmootError as error:
-        for number in mine:
-            if number not in results:
-                results[number] = _not_produced(entries[number], error, context)
-        return results
-    for number, offset in zip(fresh, offsets, strict=True):
-        results[number] = ProduceResult(*partition, 0, "", offset, now.wall)
-    appended = sum(each.header.length for each in fresh.values())
-    context.logs.appended_bytes += appended
-    context.parked.appended(partition, appended)
-    return results
-
-
-def _not_produced(entry: ProduceEntry, error: FolkmootError, context: Context) -> ProduceResult:
-    return ProduceResult(
-        *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET, NO_OFFSET),
-        leader=context.hint(entry, error),
-    )
 
 
 # -- fetch -----------------------------------------------------------------------------------------
@@ -274,7 +111,7 @@ def _read(request: FetchRequest, context: Context) -> tuple[Answer, int, bool]:
             failed = True
             results.append(
                 FetchResult(
-                    *(entry.topic, entry.partition, _code(error), str(error), start, end),
+                    *(entry.topic, entry.partition, code_of(error), str(error), start, end),
                     leader=context.hint(entry, error),
                 )
             )
@@ -292,8 +129,10 @@ def _list_offsets(request: ListOffsetsRequest, _p: Any, _now: Now, context: Cont
 
 def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
     try:
-        log = context.leading(entry)
-        if entry.timestamp == EARLIEST:
+        log = context.written(entry)
+        if log is None:
+            offset = 0
+        elif entry.timestamp == EARLIEST:
             offset = log.start_offset
         elif entry.timestamp == LATEST:
             offset = log.end_offset
@@ -302,7 +141,7 @@ def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
         return ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
     except FolkmootError as error:
         return ListOffsetsResult(
-            *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET),
+            *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
             leader=context.hint(entry, error),
         )
 
@@ -316,12 +155,16 @@ def _delete_records(request: DeleteRecordsRequest, _p: Any, _now: Now, context: 
 
 def _delete(entry: DeleteRecordsEntry, context: Context) -> DeleteRecordsResult:
     try:
-        log = context.leading(entry)
+        log = context.written(entry)
+        if log is None:
+            if entry.offset not in (LATEST, 0):
+                raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
+            return DeleteRecordsResult(entry.topic, entry.partition, 0, "", 0)
         log.delete_before(log.end_offset if entry.offset == LATEST else entry.offset)
         return DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
     except FolkmootError as error:
         return DeleteRecordsResult(
-            *(entry.topic, entry.partition, _code(error), str(error), NO_OFFSET),
+            *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
             leader=context.hint(entry, error),
         )
 
@@ -335,7 +178,9 @@ def _report_damage(request: ReportDamageRequest, _p: Any, _now: Now, context: Co
 
 def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
     try:
-        log = context.leading(entry)
+        log = context.written(entry)
+        if log is None:
+            raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
         if not log.start_offset <= entry.offset < log.end_offset:
             raise OffsetOutOfRange(
                 f"{log.name} has offsets {log.start_offset} to {log.end_offset}, not {entry.offset}"
@@ -344,21 +189,17 @@ def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
         return ReportDamageResult(entry.topic, entry.partition, 0, "")
     except FolkmootError as error:
         return ReportDamageResult(
-            *(entry.topic, entry.partition, _code(error), str(error)),
+            *(entry.topic, entry.partition, code_of(error), str(error)),
             leader=context.hint(entry, error),
         )
 
 
-def _code(error: FolkmootError) -> int:
-    return UnknownServerError.code if error.code is None else error.code
-
-
-_Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Wait | None]
+_Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Wait | Later | None]
 
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     HelloRequest: _hello,
     MetadataRequest: _metadata,
-    ProduceRequest: _produce,
+    ProduceRequest: produce,
     FetchRequest: _fetch,
     ListOffsetsRequest: _list_offsets,
     DeleteRecordsRequest: _delete_records,

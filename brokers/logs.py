@@ -58,7 +58,7 @@ class Logs:
     reverse.
 
     A partition is known by its topic's id. A directory with another id under the same name belongs
-    to a topic that was deleted and is never served: `create` puts it away. A directory without a
+    to a topic that was deleted and is never served: `make_way` puts it away. A directory without a
     readable id is neither served nor touched.
 
     Owner: the broker's reactor thread.
@@ -162,15 +162,27 @@ class Logs:
         log = self.find(topic, topic_id, partition)
         if log is not None:
             return log
-        name = directories.check_partition(topic, topic_id, partition)
-        log = self._logs.get(name)
-        if log is not None:
-            logger.warning("%s: deleting topic %s, it is %s now", name, log.topic_id, topic_id)
-            self._delete(log)
+        name = self.make_way(topic, topic_id, partition)
         try:
             directories.create(self._data, name, topic_id)
         except OSError as error:
             raise disk_error(f"{self._data / str(name)} cannot be created", error) from error
+        return self.adopt(name, topic_id)
+
+    def make_way(self, topic: str, topic_id: str, partition: int) -> TopicPartition:
+        """Free a new partition's name from an older topic's log; → the name.
+
+        Raises InvalidName, InvalidRequest, StorageError.
+        """
+        name = directories.check_partition(topic, topic_id, partition)
+        log = self._logs.get(name)
+        if log is not None and log.topic_id != topic_id:
+            logger.warning("%s: deleting topic %s, it is %s now", name, log.topic_id, topic_id)
+            self._delete(log)
+        return name
+
+    def adopt(self, name: TopicPartition, topic_id: str) -> Log:
+        """Serve a directory that was just made. Raises StorageError."""
         config = self._topics.get(topic_id)
         log = Log(self._data, name, topic_id, config or self._config, self.files, self._remove)
         log.start()

@@ -5,10 +5,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.handlers import Answer, Context, Wait, handle, wake
+from folkmoot.brokers.context import Answer, Context, Later, Wait
+from folkmoot.brokers.handlers import handle, wake
 from folkmoot.brokers.parked import Parked
 from folkmoot.brokers.upkeep import Now, Upkeep
 from folkmoot.brokers.view import ClusterView
@@ -55,7 +57,7 @@ class Reactor:
     at all is answered under correlation id -1. Only a failure of the loop itself ends it, and is
     reported to `failed`.
 
-    Stopping: parked requests, and those that still arrive, are answered with BrokerStopping.
+    Stopping: requests that wait, and those that still arrive, are answered with BrokerStopping.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Reactor:
         self._inbox: deque[Callable[[], None]] = deque()
         self._bell = Bell()
         self._running = True
+        self._owed: dict[Later, Asked] = {}
         self._thread = Thread(target=self._run, name="reactor", daemon=True)
 
     def start(self) -> None:
@@ -139,6 +142,9 @@ class Reactor:
             if isinstance(outcome, Wait):
                 asked = Asked(message.peer, envelope.correlation_id, request)
                 self._context.parked.park(Parked(*outcome, asked))
+            elif isinstance(outcome, Later):
+                self._owed[outcome] = asked
+                outcome.reply = partial(self._answer_late, outcome)
             elif outcome is not None:
                 self._answer(asked, outcome)
         except Exception as error:
@@ -147,6 +153,13 @@ class Reactor:
     def _wake(self, asked: Asked) -> None:
         try:
             self._answer(asked, wake(asked.request, self._context))
+        except Exception as error:
+            self._refuse(asked, error)
+
+    def _answer_late(self, later: Later, answer: Answer) -> None:
+        asked = self._owed.pop(later)
+        try:
+            self._answer(asked, answer)
         except Exception as error:
             self._refuse(asked, error)
 
@@ -163,8 +176,11 @@ class Reactor:
 
     def _say_goodbye(self) -> None:
         stopping = BrokerStopping("the broker is stopping: ask again elsewhere or later")
-        for parked in self._context.parked.take_all():
-            self._refuse(parked.request, stopping)
+        for asked in (
+            *(each.request for each in self._context.parked.take_all()),
+            *self._owed.values(),
+        ):
+            self._refuse(asked, stopping)
         for message in self._socket.receive(LAST_MESSAGES):
             with suppress(InvalidRequest):
                 envelope = wire.decode_envelope(_first_frame(message))

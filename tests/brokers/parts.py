@@ -8,7 +8,7 @@ from typing import Any, Self
 import zmq
 
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.handlers import Context
+from folkmoot.brokers.context import Context
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.brokers import Registration

@@ -8,7 +8,8 @@ import pytest
 
 from folkmoot.brokers import handlers
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.handlers import Answer, Context, Wait, handle, wake
+from folkmoot.brokers.context import Answer, Context, Wait
+from folkmoot.brokers.handlers import handle, wake
 from folkmoot.brokers.parked import Parked
 from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView

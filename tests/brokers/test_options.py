@@ -9,7 +9,8 @@ import pytest
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.handlers import Answer, Context, handle
+from folkmoot.brokers.context import Answer, Context
+from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.options import topic_config
 from folkmoot.brokers.retention import Retention

@@ -11,7 +11,8 @@ import msgpack
 import msgspec
 import pytest
 
-from folkmoot.brokers.handlers import Context
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.context import Context
 from folkmoot.brokers.reactor import NO_CORRELATION, Reactor
 from folkmoot.brokers.view import ClusterView
 from folkmoot.network.server import ServerSocket
@@ -242,6 +243,34 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
         (1, BrokerStopping.code),
         (2, BrokerStopping.code),
     }
+
+
+def test_stopping_answers_those_whose_partitions_are_still_being_made(tmp_path: Path) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        jobs: list[object] = []
+        context = Context(ME, logs, 2**20, VIEW, submit=lambda job, report: jobs.append(job))
+        served = Served(context)
+        served.reactor.start()
+        with Peer(served.address) as peer:
+            peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            eventually(lambda: jobs)
+            served.reactor.stop()
+            assert peer.receive()[0].error == BrokerStopping.code
+
+
+def test_a_produce_to_a_new_partition_is_answered_when_its_directory_is_there(
+    tmp_path: Path,
+) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        hands = Background(lambda error: None, "directories")
+        served = Served(Context(ME, logs, 2**20, VIEW, submit=hands.submit))
+        hands.start(served.reactor.post)
+        served.reactor.start()
+        with Peer(served.address) as peer:
+            response, _ = peer.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            assert [each.base_offset for each in response.results] == [0]
+        hands.close()
+        served.reactor.stop()
 
 
 def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.brokers import suspects
 from folkmoot.brokers.background import Background
-from folkmoot.brokers.handlers import Context
+from folkmoot.brokers.context import Context
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import (
