@@ -3,98 +3,27 @@
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from folkmoot.brokers.compacted import Compacted
 from folkmoot.brokers.damage import Damage, examine
 from folkmoot.brokers.directories import SNAPSHOT_SUFFIX
 from folkmoot.brokers.durable import flush_file, write_at
 from folkmoot.brokers.indexes import SegmentIndexes
 from folkmoot.brokers.keymap import KeyMap
 from folkmoot.brokers.logfile import LogFile
+from folkmoot.brokers.passes import Cleaned, Done, Noted, Outcome, Piece, Plan, Rotten, Source
 from folkmoot.brokers.swap import Replacement
 from folkmoot.brokers.thinning import remember, thin
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.batch_header import BatchHeader
 
 STEP_BYTES: Final = 4 * 1024 * 1024
 STEP_RECORDS: Final = 100_000
 MOST_OFFSETS: Final = 2**32 - 1
 MOST_SEGMENTS: Final = 50
 """How many segments become one at most: each costs the reactor a few renames."""
-
-
-class Source(NamedTuple):
-    """A sealed segment to be read, by a descriptor of its own."""
-
-    base: int
-    end: int
-    log: LogFile
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What a pass is to do, said by the log's owner.
-
-    All of `sources` is on disk, and below the high watermark. `runs` are those of them that are
-    written anew, next to each other; damaged ones are in none and stay. Tombstones go that lie before
-    `droppable_before`, unless something in front of them stays as it is: it may have older records
-    of their keys, which would be the last ones then.
-    """
-
-    directory: Path
-    state: Compacted
-    sources: Sequence[Source]
-    runs: Sequence[Sequence[Source]]
-    segment_bytes: int
-    droppable_before: int
-    memory_bytes: int
-    index_interval_bytes: int
-
-
-class Piece(NamedTuple):
-    """So many bytes were read and written; go on."""
-
-    moved: int
-
-
-class Rotten(NamedTuple):
-    """This was found in the segment with this base offset; the pass has ended."""
-
-    base: int
-    damage: Damage
-
-
-class Cleaned(NamedTuple):
-    """A segment is written; it has to be in its place, or undone, before the pass goes on."""
-
-    replacement: Replacement
-    size: int
-    is_new: bool
-    """Whether it differs from what it was made from at all."""
-
-
-class Noted(NamedTuple):
-    """This is on disk now."""
-
-    state: Compacted
-
-
-class Done(NamedTuple):
-    """All was written: every key has one record at most before `clean_before`.
-
-    So many tombstones are left there, none before `dropped_before` that could go.
-    """
-
-    clean_before: int
-    tombstones: int
-    dropped_before: int
-
-
-Outcome = Piece | Rotten | Noted | Cleaned | Done
 
 
 class _Left(NamedTuple):

@@ -7,19 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.cleanable import cleanable, runs, urgency
-from folkmoot.brokers.cleaning import (
-    Cleaned,
-    Done,
-    Noted,
-    Outcome,
-    Piece,
-    Plan,
-    Rotten,
-    Source,
-    cleaning,
-)
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.passes import Cleaned, Done, Noted, Outcome, Piece, Plan, Rotten, Source
 from folkmoot.brokers.segment import Segment
 from folkmoot.brokers.swap import Replacement, settle
 from folkmoot.brokers.upkeep import Now
@@ -38,6 +28,13 @@ class _Pass(NamedTuple):
     log: Log
     segments: dict[int, Segment]
     work: Iterator[Any]
+
+
+def _cleaning(plan: Plan) -> Iterator[Outcome]:
+    """The pass; what opens batches is loaded by the first one, and not at every start of a broker."""
+    from folkmoot.brokers.cleaning import cleaning
+
+    yield from cleaning(plan)
 
 
 class Compactor:
@@ -132,7 +129,7 @@ class Compactor:
         )
         logger.info("%s: compacting %d segments", log.name, len(segments))
         known = {segment.base_offset: segment for segment in segments}
-        self._pass = _Pass(log, known, cleaning(plan))
+        self._pass = _Pass(log, known, _cleaning(plan))
 
     # -- a pass -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from folkmoot.protocol.batch import HEADER_BYTES
+from folkmoot.protocol.batch_header import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
 
 DAY = 86_400.0

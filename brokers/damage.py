@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from folkmoot.brokers.durable import read_checked, write_checked
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def examine(
     """
     while position < log.size:
         try:
-            for header, at in log.walk(position, _WINDOW_BYTES, batch.check):
+            for header, at in log.walk(position, _WINDOW_BYTES, batch_header.check):
                 position = at
                 follows = header.base_offset == offset or (
                     log.sparse and header.base_offset > offset
@@ -110,7 +110,7 @@ def _next_batch(log: "LogFile", position: int, offset: int) -> _Place | None:
     limit = min(log.size, position + _SEARCH_BYTES)
     while position < limit:
         try:
-            header = batch.read_header(log.read(HEADER_BYTES, position))
+            header = batch_header.read_header(log.read(HEADER_BYTES, position))
         except CorruptBatch:
             return _search(log, position + 1, offset, limit)
         if header.base_offset >= offset and _is_whole(log, position, header.length):
@@ -130,7 +130,7 @@ def _search(log: "LogFile", position: int, offset: int, limit: int) -> _Place | 
         while found is not None:
             at = position + found.start()
             try:
-                header = batch.read_header(view, found.start())
+                header = batch_header.read_header(view, found.start())
                 if header.base_offset > offset and _is_whole(log, at, header.length):
                     return _Place(header.base_offset, at)
             except CorruptBatch:
@@ -144,7 +144,7 @@ def _is_whole(log: "LogFile", position: int, length: int) -> bool:
     if position + length > log.size:
         return False
     try:
-        batch.check(log.read(length, position))
+        batch_header.check(log.read(length, position))
     except CorruptBatch:
         return False
     return True

@@ -112,7 +112,7 @@ def _move_in(new: Path, directory: Path, topic_id: str) -> None:
         new.rename(directory)
     except OSError:
         # Of an earlier try, which had a name but could not flush it.
-        if _topic_id(str(directory)) != topic_id:
+        if topic_id_in(directory) != topic_id:
             raise
         shutil.rmtree(new)
 

@@ -8,7 +8,7 @@ from operator import lt
 from pathlib import Path
 
 from folkmoot.brokers.entries import EntryFile
-from folkmoot.protocol.batch import HEADER_BYTES
+from folkmoot.protocol.batch_header import HEADER_BYTES
 
 _ENTRY = struct.Struct(">II")
 _HIGHEST = 2**32 - 1

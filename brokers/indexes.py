@@ -8,8 +8,8 @@ from folkmoot.brokers.entries import EntryFile
 from folkmoot.brokers.index import OffsetIndex
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.times import TimeIndex, highest_timestamp
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class SegmentIndexes:
         if position == self._log.size == 0:
             return True
         try:
-            found = batch.read_header(self._log.read(HEADER_BYTES, position)).base_offset
+            found = batch_header.read_header(self._log.read(HEADER_BYTES, position)).base_offset
         except CorruptBatch:
             return False
         # The first records of a segment may have been compacted away.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from folkmoot.brokers.damage import Damage
 from folkmoot.brokers.durable import write_at
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, DiskFull, StorageError
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class LogFile:
         self,
         position: int,
         window_bytes: int,
-        parse: Callable[[memoryview, int], BatchHeader] = batch.read_header,
+        parse: Callable[[memoryview, int], BatchHeader] = batch_header.read_header,
     ) -> Iterator[tuple[BatchHeader, int]]:
         """Header and position of each batch from `position` on, read in windows; marked damage is
         passed over.
@@ -137,7 +137,7 @@ class LogFile:
         `parse` is `read_header`, or `check` which needs the whole batch. Raises CorruptBatch,
         StorageError.
         """
-        view, start, whole = memoryview(b""), position, parse is batch.check
+        view, start, whole = memoryview(b""), position, parse is batch_header.check
         jumps = {each.position: each.end for each in self.damage if each.end > each.position}
         while position < self.size:
             if position in jumps:
@@ -145,11 +145,15 @@ class LogFile:
                 continue
             at = position - start
             left = len(view) - at
-            if left < HEADER_BYTES or (whole and left < batch.batch_length(view, at)):
+            if left < HEADER_BYTES or (whole and left < batch_header.batch_length(view, at)):
                 view, start, at = self.read(window_bytes, position), position, 0
-                if whole and len(view) >= HEADER_BYTES and batch.batch_length(view) > len(view):
+                if (
+                    whole
+                    and len(view) >= HEADER_BYTES
+                    and batch_header.batch_length(view) > len(view)
+                ):
                     # A length is believed, and so much memory taken, only after its own checksum.
-                    view = self.read(batch.read_header(view).length, position)
+                    view = self.read(batch_header.read_header(view).length, position)
             header = parse(view, at)
             if not whole and header.length > _SKIPPED_BYTES:
                 window_bytes = HEADER_BYTES  # more would mostly be bodies, which nobody looks at

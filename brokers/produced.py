@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from folkmoot.brokers.producer_states import Producers
 from folkmoot.brokers.segment import Stamped
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -56,7 +56,7 @@ def stamp(batches: Sequence[Fresh], offset: int, leader_epoch: int, now: int) ->
     """The batches ready to be written, the first one at `offset`."""
     stamped = []
     for header, data in batches:
-        leader = batch.leader_part(offset, header.length, leader_epoch, now)
+        leader = batch_header.leader_part(offset, header.length, leader_epoch, now)
         rest = memoryview(data)[LEADER_BYTES:]
         stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
         offset += header.record_count
@@ -70,7 +70,7 @@ def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
     """
     if len(data) > max_batch_bytes:
         raise BatchTooLarge(f"a batch of {len(data)} bytes exceeds the limit of {max_batch_bytes}")
-    header = batch.check(data)
+    header = batch_header.check(data)
     if header.length != len(data):
         raise CorruptBatch(f"{len(data) - header.length} bytes follow a batch of {header.length}")
     if header.record_count != header.last_offset_delta + 1:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from folkmoot.protocol.batch import NO_PRODUCER_ID, BatchHeader, following_sequence
+from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     InvalidRequest,
     OutOfOrderSequence,

@@ -2,8 +2,8 @@
 
 from folkmoot.brokers.indexes import SegmentIndexes
 from folkmoot.brokers.logfile import LogFile
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
 _NOTHING = memoryview(b"")
@@ -46,14 +46,14 @@ class BatchReader:
         if log.sparse and start == log.size:
             return _NOTHING
         view = log.read(wanted, start)
-        first = batch.read_header(view)
+        first = batch_header.read_header(view)
         if log.sparse and first.next_offset <= offset:
             start, known = log.past_damage(start + first.length), True
             if start == log.size:
                 self._next = (end_offset, start)
                 return _NOTHING
             view = log.read(wanted, start)
-            first = batch.read_header(view)
+            first = batch_header.read_header(view)
         behind_a_gap = log.sparse and (known or start == 0)
         if not (first.base_offset <= offset or behind_a_gap) or offset >= first.next_offset:
             raise CorruptBatch(f"position {start} holds offset {first.base_offset}, not {offset}")
@@ -84,7 +84,7 @@ class BatchReader:
         if end < first.length:
             offset, end = first.next_offset, first.length
         while True:
-            header = batch.read_header(view, end)
+            header = batch_header.read_header(view, end)
             if header.base_offset != offset and not (log.sparse and header.base_offset > offset):
                 raise CorruptBatch(
                     f"position {start + end} holds offset {header.base_offset}, not {offset}"

@@ -13,8 +13,8 @@ from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.reading import BatchReader
 from folkmoot.brokers.times import highest_timestamp
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class Segment:
         if self._began is None and self.size:
             self._files.use(self)
             try:
-                self._began = batch.read_header(self._log.read(HEADER_BYTES, 0)).append_time
+                self._began = batch_header.read_header(self._log.read(HEADER_BYTES, 0)).append_time
             except CorruptBatch:
                 return None
         return self._began

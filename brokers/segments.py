@@ -15,7 +15,7 @@ from folkmoot.brokers.flushing import dirty_end
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.segment import Segment
 from folkmoot.brokers.swap import Replacement
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)

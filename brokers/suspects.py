@@ -10,8 +10,8 @@ from folkmoot.brokers.log import Log
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.segment import Segment
 from folkmoot.brokers.upkeep import Now
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import HEADER_BYTES
 from folkmoot.protocol.errors import CorruptBatch, Overloaded, StorageError
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,6 @@ def _is_batch(log: LogFile, position: int, offset: int) -> bool:
     if position >= log.size:
         return False
     try:
-        return batch.read_header(log.read(HEADER_BYTES, position)).base_offset == offset
+        return batch_header.read_header(log.read(HEADER_BYTES, position)).base_offset == offset
     except CorruptBatch:
         return False

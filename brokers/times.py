@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from folkmoot.brokers.entries import EntryFile
-from folkmoot.protocol.batch import HEADER_BYTES, BatchHeader
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 
 _ENTRY = struct.Struct(">qq")
 TIME_ENTRY_BYTES: Final = _ENTRY.size

@@ -25,6 +25,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from folkmoot.protocol.batch_header import MAX_RECORDS
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.packed import (
     MAX_DELTA,
@@ -39,7 +40,6 @@ from folkmoot.protocol.records import Headers
 CONSTANT: Final = 0
 PER_ROW: Final = 1
 PACKED: Final = 2
-MAX_RECORDS: Final = 1_000_000
 MAX_OFFSET_DELTA: Final = 2**32 - 1
 
 _ABSENT = (CONSTANT, None)

@@ -1,6 +1,8 @@
 """A whole broker in this process: the order of starting and stopping, and what it refuses."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,8 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
         ensemble.expire(sessions[0])  # type: ignore[arg-type]
         with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
             broker.wait(10.0)
+
+
+def test_a_broker_starts_without_what_only_compaction_needs() -> None:
+    probe = "import sys, folkmoot.brokers.broker; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe]).returncode == 0

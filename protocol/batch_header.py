@@ -1,0 +1,230 @@
+"""The record batch, format version 1: the same bytes in memory, on the wire and on disk.
+
+```
+ leader's part, stamped on append              producer's part, never rewritten
+ 0  base offset            i64                 32 crc of bytes 36 … end        u32
+ 8  length of the batch    u32                 36 format version               u8
+12  leader epoch           i32                 37 reserved, zero               u8
+16  append time            i64                 38 attributes                   u16
+24  flags                  u32                 40 last offset delta            u32
+28  crc of bytes 0 … 27    u32                 44 record count                 u32
+                                               48 base timestamp               i64
+                                               56 max timestamp                i64
+                                               64 producer id                  i64
+                                               72 producer epoch               i16
+                                               74 reserved, zero               u16
+                                               76 base sequence                i32
+                                               80 value schema id              u32
+                                               84 body (see columns.py), compressed as a whole
+```
+
+Big-endian. Every byte is covered by exactly one CRC-32C. Attributes: bits 0–2 codec, bit 3
+transactional, bit 4 control. Flags: bit 0, the append time is the timestamp of all records. All
+other bits must be zero. After compaction fewer records than offsets may be left (`offsets` column).
+A broker reads headers only, with what is here; `check` compares the checksum without opening the
+body. How a batch is made and opened is in batch.py.
+
+Limits, the same for writer and reader: 32 MiB of body before compression and a million records (the
+most that a tiny hostile batch can make a reader allocate is then a few hundred MB), timestamps
+within ±2^61 ms, so that no sum of header and delta leaves 64 bits.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from folkmoot.protocol.errors import CorruptBatch
+
+MAX_RECORDS: Final = 1_000_000
+FORMAT_VERSION: Final = 1
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+MAX_TIMESTAMP: Final = 2**61
+MAX_OFFSET: Final = 2**63 - 2
+NO_PRODUCER_ID: Final = -1
+MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+MAX_SEQUENCE: Final = 2**31 - 1
+
+_LEADER = struct.Struct(">qIiqI")
+_PRODUCER = struct.Struct(">BBHIIqqqhHiI")
+_CRC = struct.Struct(">I")
+_LENGTH = struct.Struct(">8xI")
+
+LEADER_BYTES: Final = _LEADER.size + _CRC.size
+HEADER_BYTES: Final = LEADER_BYTES + _CRC.size + _PRODUCER.size
+_CRC_START = LEADER_BYTES + _CRC.size
+_IDENTITY = struct.Struct(">qhHi")
+_IDENTITY_START = 64
+
+_CODEC_BITS = 0b111
+_TRANSACTIONAL = 1 << 3
+_CONTROL = 1 << 4
+_KNOWN_ATTRIBUTES = _CODEC_BITS | _TRANSACTIONAL | _CONTROL
+_APPEND_TIME = 1 << 0
+
+_Bytes = bytes | bytearray | memoryview
+
+
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """Both parts of a batch's header, decoded. `length` counts the whole batch, header included."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    append_time: int
+    flags: int
+    attributes: int
+    last_offset_delta: int
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    schema_id: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last record that there was before compaction."""
+        return following_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & _CODEC_BITS
+
+    @property
+    def uses_append_time(self) -> bool:
+        return bool(self.flags & _APPEND_TIME)
+
+
+class Unsigned(NamedTuple):
+    """A batch but for who sends it: its body in parts, and what the header says of the records."""
+
+    body: list[_Bytes]
+    codec: int
+    last_delta: int
+    records: int
+    base: int
+    highest: int
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(map(len, self.body))
+
+
+def sign(
+    batch: Unsigned,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    schema_id: int = 0,
+) -> bytes:
+    """A whole batch, base offset 0: header and body, which is copied here and nowhere else."""
+    fields = _PRODUCER.pack(
+        *(FORMAT_VERSION, 0, batch.codec, batch.last_delta, batch.records),
+        *(batch.base, batch.highest),
+        *(producer_id, producer_epoch, 0, base_sequence, schema_id),
+    )
+    crc = crc32c(fields)
+    for part in batch.body:
+        crc = crc32c(part, crc)
+    leader = leader_part(0, HEADER_BYTES + batch.body_bytes, -1, -1)
+    return b"".join((leader, _CRC.pack(crc), fields, *batch.body))
+
+
+def following_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records behind; 0 follows MAX_SEQUENCE."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+def signed(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """A batch with the same records from another producer, or another place in what it sends.
+
+    For its producer, before anybody has accepted the batch.
+    """
+    data = bytearray(batch)
+    _IDENTITY.pack_into(data, _IDENTITY_START, producer_id, producer_epoch, 0, base_sequence)
+    _CRC.pack_into(data, LEADER_BYTES, crc32c(memoryview(data)[_CRC_START:]))
+    return bytes(data)
+
+
+def leader_part(
+    base_offset: int, length: int, leader_epoch: int, append_time: int, *, stamps: bool = False
+) -> bytes:
+    """The first LEADER_BYTES of a batch. With `stamps` the append time counts for every record."""
+    fields = _LEADER.pack(
+        base_offset, length, leader_epoch, append_time, _APPEND_TIME if stamps else 0
+    )
+    return fields + _CRC.pack(crc32c(fields))
+
+
+def batch_length(data: _Bytes, position: int = 0) -> int:
+    """The length that the batch at `position` claims; at least 12 bytes must be there."""
+    length: int = _LENGTH.unpack_from(data, position)[0]
+    return length
+
+
+def read_header(data: _Bytes, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position`, checked except for the body's CRC.
+
+    Raises CorruptBatch.
+    """
+    if len(data) - position < HEADER_BYTES:
+        raise CorruptBatch(f"{len(data) - position} bytes are too few for a batch's header")
+    view = memoryview(data)[position : position + HEADER_BYTES]
+    (crc,) = _CRC.unpack_from(view, _LEADER.size)
+    if crc32c(view[: _LEADER.size]) != crc:
+        raise CorruptBatch("the leader's part of a batch's header does not match its checksum")
+    base_offset, length, leader_epoch, append_time, flags = _LEADER.unpack_from(view)
+    version, zero, attributes, *rest = _PRODUCER.unpack_from(view, _CRC_START)
+    last_delta, count, base, highest, producer_id, epoch, zero2, sequence, schema_id = rest
+    if version != FORMAT_VERSION:
+        raise CorruptBatch(f"batch format version {version} is not known here")
+    if zero or zero2 or attributes & ~_KNOWN_ATTRIBUTES or flags & ~_APPEND_TIME:
+        raise CorruptBatch("reserved bits of a batch's header are set")
+    if length < HEADER_BYTES or not 0 <= base_offset <= MAX_OFFSET - last_delta:
+        raise CorruptBatch("a batch's length or offset is outside its range")
+    if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
+        raise CorruptBatch("a batch's timestamps are outside their range")
+    if not 1 <= count <= min(last_delta + 1, MAX_RECORDS):
+        raise CorruptBatch(f"a batch of {count} records cannot span {last_delta + 1} offsets")
+    return BatchHeader(
+        *(base_offset, length, leader_epoch, append_time, flags, attributes, last_delta, count),
+        *(base, highest, producer_id, epoch, sequence, schema_id),
+    )
+
+
+def check(data: _Bytes, position: int = 0) -> BatchHeader:
+    """The header of the batch at `position` after comparing both checksums. Raises CorruptBatch."""
+    header = read_header(data, position)
+    end = position + header.length
+    if end > len(data):
+        raise CorruptBatch(f"a batch of {header.length} bytes is cut off at {len(data) - position}")
+    view = memoryview(data)
+    (crc,) = _CRC.unpack_from(view, position + LEADER_BYTES)
+    if crc32c(view[position + _CRC_START : end]) != crc:
+        raise CorruptBatch(f"the batch at offset {header.base_offset} does not match its checksum")
+    return header
+
+
+def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches of a chunk, each checked, with its bytes.
+
+    Raises CorruptBatch, also if one is cut off.
+    """
+    view = memoryview(chunk)
+    position = 0
+    while position < len(view):
+        header = check(view, position)
+        yield header, view[position : position + header.length]
+        position += header.length
