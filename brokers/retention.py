@@ -40,7 +40,8 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
             and config.retention is not None
             and now - ended >= config.retention * 1000
         )
-        surplus = 0 < segment.size <= excess and segment is not segments[-1]
+        # One that compaction has emptied goes with what lies behind it.
+        surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
         if not (old or surplus):
             break
         excess -= segment.size

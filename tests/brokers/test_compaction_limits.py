@@ -106,6 +106,23 @@ def test_a_topic_created_anew_during_a_pass_does_not_inherit_its_progress(tmp_pa
         upkept.logs.close()
 
 
+def test_retention_by_size_goes_on_behind_segments_that_compaction_has_emptied(
+    tmp_path: Path,
+) -> None:
+    both = {"cleanup_policy": "compact,delete", "retention": None, "retention_bytes": 1500}
+    config = replace(CONFIG, **both)  # type: ignore[arg-type]
+    upkept = Upkept(tmp_path, config)
+    for _ in range(70):
+        upkept.append(keyed((b"k", b"v" * 400)))
+    upkept.compact()
+    assert upkept.log.all_sealed()[0].size == 0
+    fill(upkept, b"new")
+    upkept.log.expire(upkept.now.wall)
+    assert 1500 <= upkept.log.size < 2500
+    assert upkept.log.read(upkept.log.start_offset, 1)
+    upkept.logs.close()
+
+
 def test_one_long_key_of_many_records_is_hashed_once() -> None:
     """Such a batch has a few hundred bytes: whoever sends it is not to occupy the background for hours."""
     columns = Columns(100_000, [b"k" * 1_000_000] * 100_000, [b"v"] * 100_000, NOW)
