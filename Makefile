@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test lint bench model simulate clean requirements
+.PHONY: env demo test lint bench chaos model simulate clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -61,6 +61,12 @@ SEEDS ?= 1..10000
 STATE ?= .simulated
 simulate: env
 	$(BIN)/python -m tests.simulation $(SEEDS) --state $(STATE)
+
+# Groups of real processes under faults: make chaos EVENTS=1000 SEED=7. CHAOS_DIRECTORY remembers all runs.
+EVENTS ?= 300
+CHAOS_DIRECTORY ?= .chaos
+chaos: env
+	$(BIN)/python -m tests.chaos --events $(EVENTS) --directory $(CHAOS_DIRECTORY) $(if $(SEED),--seed $(SEED))
 
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,0 +1,64 @@
+"""The ZooKeeper that a group lives on, and what is done to it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from folkmoot.console.embedded import ZooKeeperConfig, ZooKeeperEnsemble
+from tests.chaos.settings import Settings
+
+
+class Ensemble(Protocol):
+    """Running servers. `kill_leader` and `restart_all` are called in a thread of their own."""
+
+    address: str
+    logs: list[Path]
+    """The servers' data directories, or what `refresh` makes of them here."""
+
+    def refresh(self) -> None: ...
+
+    def kill_leader(self) -> None:
+        """SIGKILL; it starts again when there is another."""
+        ...
+
+    def restart_all(self) -> None:
+        """One after the other, in order."""
+        ...
+
+
+class ChildEnsemble:
+    """Three servers as child processes."""
+
+    def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
+        self._ensemble = ensemble
+        self._one_at_a_time = Lock()  # two servers down were no ensemble
+        self.address = ensemble.address
+        self.logs = [server.data for server in ensemble.servers]
+
+    def refresh(self) -> None:
+        pass
+
+    def kill_leader(self) -> None:
+        with self._one_at_a_time:
+            leader = self._ensemble.leader()
+            leader.kill()
+            self._ensemble.leader()
+            leader.start()
+
+    def restart_all(self) -> None:
+        """The leader last."""
+        with self._one_at_a_time:
+            leader = self._ensemble.leader()
+            others = [server for server in self._ensemble.servers if server is not leader]
+            for server in (*others, leader):
+                server.restart()
+                self._ensemble.leader()
+
+
+@contextmanager
+def children(folder: Path, settings: Settings) -> Iterator[Ensemble]:
+    tick = ZooKeeperConfig(fsync=False, tick_time=settings.tick)
+    with ZooKeeperEnsemble(folder, 3, tick) as ensemble:
+        yield ChildEnsemble(ensemble)

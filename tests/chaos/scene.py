@@ -1,0 +1,243 @@
+"""What the faults are done to: an ensemble, a broker, a sender, and the group's members as processes."""
+
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.protocol.records import TopicPartition
+from tests.chaos.ensembles import Ensemble
+from tests.chaos.history import History
+from tests.chaos.notes import NotesReader
+from tests.chaos.nursery import Nursery
+from tests.chaos.settings import Settings
+from tests.chaos.transactions import Transactions
+
+GROUP = "chaos"
+CHROOT = "/chaos"
+
+SILENT = logging.getLogger(f"{__name__}.kazoo")  # it would tell of every server that is down
+SILENT.setLevel(logging.CRITICAL)
+
+
+@dataclass(slots=True)
+class MemberProcess:
+    """A member, and what is known of it."""
+
+    name: str
+    pid: int
+    notes: NotesReader
+    output: Path
+    sessions: list[tuple[int, bytes]] = field(default_factory=list)
+    reads: list[tuple[float, TopicPartition, int, int, int]] = field(default_factory=list)
+    halted: list[list[str]] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    refused: int = 0
+    alive: bool = True
+    busy: bool = False
+    """An event is done to it."""
+
+    def take_in(self) -> None:
+        for what, *words in self.notes.read():
+            match what:
+                case "session":
+                    self.sessions.append((int(words[0], 16), bytes.fromhex(words[1])))
+                case "read":
+                    at, topic, number, epoch, first, last = words
+                    place = TopicPartition(topic, int(number))
+                    self.reads.append((float(at), place, int(epoch), int(first), int(last)))
+                case "halted":
+                    self.halted.append(words)
+                case "outcome":
+                    self.outcomes.append(words[0])
+                case _:
+                    self.refused += 1
+
+    @property
+    def is_stopped(self) -> bool:
+        with suppress(OSError):
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] == "T"
+        return False
+
+    def guardian(self) -> int | None:
+        """The process id of its guardian, if it has one."""
+        for task in _listed(Path(f"/proc/{self.pid}/task")):
+            with suppress(OSError):
+                for child in (task / "children").read_text().split():
+                    if b"guardian_process.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        return int(child)
+        return None
+
+    def kill_guardian(self) -> bool:
+        """SIGKILL to it, and to nobody who has its process id by now."""
+        pid = self.guardian()
+        if pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            found = os.pidfd_open(pid)
+            try:
+                if self.guardian() == pid:
+                    signal.pidfd_send_signal(found, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(found)
+        return False
+
+
+def _listed(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+class Scene:
+    """All of it, started and stopped together. One thread uses it."""
+
+    def __init__(self, folder: Path, ensemble: Ensemble, settings: Settings, seed: int) -> None:
+        self.ensemble = ensemble
+        self.settings = settings
+        self.random = random.Random(seed)
+        self.members: dict[str, MemberProcess] = {}
+        self.topics = [f"topic-{number}" for number in range(settings.topics)]
+        self.partitions = [
+            TopicPartition(topic, number)
+            for topic in self.topics
+            for number in range(settings.partitions // settings.topics)
+        ]
+        self.history = History(CHROOT, GROUP, self.partitions)
+        self._folder = folder
+        self._stack = ExitStack()
+        self._numbers = iter(range(1, 1_000_000))
+
+    def __enter__(self) -> "Scene":
+        with ExitStack() as stack:
+            self._transactions = Transactions(self.ensemble.logs)
+            self.zookeeper = self.ensemble.address + CHROOT
+            stack.enter_context(
+                EmbeddedCluster(self._folder / "cluster", 1, self.zookeeper, session_timeout=10.0)
+            )
+            self._create_topics()
+            self.client = KazooClient(hosts=self.ensemble.address, timeout=20.0, logger=SILENT)
+            self.client.start()
+            stack.callback(self.client.close)
+            stack.callback(self.client.stop)
+            self.nursery = stack.enter_context(Nursery(self._folder / "nursery.log"))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _create_topics(self) -> None:
+        store = connect(self.zookeeper, 10.0)
+        try:
+            alive = list(run(store, brokers.live()))
+            for topic in self.topics:
+                run(store, topics.create(topic, len(self.partitions) // len(self.topics), alive))
+        finally:
+            store.close()
+
+    # -- processes --------------------------------------------------------------------------------
+
+    def start_member(self) -> MemberProcess:
+        number = next(self._numbers)
+        name = f"m{number}"
+        notes, output = self._folder / f"{name}.notes", self._folder / f"{name}.log"
+        options: dict[str, Any] = {
+            "session_timeout": self.settings.session_timeout,
+            "hand_over": self.settings.hand_over,
+            "fetch_max_wait": 0.3,
+        }
+        pid = self.nursery.start(
+            "member",
+            output,
+            zookeeper=self.zookeeper,
+            group=GROUP,
+            topics=self.topics,
+            name=name,
+            notes=str(notes),
+            auto=self.random.random() < 0.5,
+            **options,
+        )
+        self.members[name] = MemberProcess(name, pid, NotesReader(notes), output)
+        return self.members[name]
+
+    def start_sender(self) -> None:
+        self.sent = NotesReader(self._folder / "sender.notes")
+        self.sender = self.nursery.start(
+            "sender",
+            self._folder / "sender.log",
+            zookeeper=self.zookeeper,
+            topics=self.topics,
+            partitions=len(self.partitions) // len(self.topics),
+            pause=self.settings.send_every,
+            notes=str(self.sent.path),
+            linger=0.01,
+        )
+
+    def signal(self, member: MemberProcess, number: signal.Signals) -> None:
+        self.nursery.signal(member.pid, number)
+
+    def living(self) -> list[MemberProcess]:
+        return [member for member in self.members.values() if member.alive]
+
+    def look(self) -> None:
+        """Take in all that has happened."""
+        self.ensemble.refresh()
+        for transaction in self._transactions.read():
+            self.history.take(transaction)
+        for member in self.living():
+            member.take_in()
+        self.nursery.look()
+
+    def expire(self, session: tuple[int, bytes]) -> None:
+        """Be a second client of a session, and close it."""
+        twin = KazooClient(
+            hosts=self.ensemble.address, client_id=session, timeout=5.0, logger=SILENT
+        )
+        with suppress(Exception):  # the session was over already
+            twin.start(timeout=5.0)
+        twin.stop()
+        twin.close()
+
+    # -- the group --------------------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Who lives is registered, nobody else, and each has its share of all partitions."""
+        names = {member.name for member in self.living()}
+        registered = [name.partition("-")[0] for name in self.history.members]
+        if sorted(registered) != sorted(names):
+            return False
+        shares = dict.fromkeys(names, 0)
+        for life in self.history.lives.values():
+            if life.owner is None or life.owner.member not in self.history.members:
+                return False
+            shares[life.owner.member.partition("-")[0]] += 1
+        return max(shares.values()) - min(shares.values()) <= 1
+
+    def unsettled(self) -> Iterator[str]:
+        """What is_settled misses, for people."""
+        names = {member.name for member in self.living()}
+        registered = {name.partition("-")[0] for name in self.history.members}
+        yield f"alive and not registered {sorted(names - registered)}"
+        yield f"registered and not alive {sorted(registered - names)}"
+        for partition, life in self.history.lives.items():
+            if life.owner is None:
+                yield f"{partition} has no owner since {time.time() - life.since:.2f} s"
+            elif life.owner.member not in self.history.members:
+                yield f"{partition} belongs to {life.owner.member}, epoch {life.owner.epoch}"
+        shares = {name: len(self.history.owned_by(name)) for name in sorted(names)}
+        yield f"shares {shares}"

@@ -1,0 +1,167 @@
+"""What ZooKeeper did, in its own order: the transaction logs of an ensemble, read while it runs.
+
+A watch shows that something changed, never everything that it was. The servers write every change
+down before they answer, with the time, in files that anybody may read beside them, so nothing that
+is judged here can have been missed, and watching costs ZooKeeper nothing.
+
+A transaction counts when most servers have it. One that only a leader has when it is killed was
+never answered; the server cuts it off when it is back.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+HEADER_BYTES = 16  # "ZKLG", version, database
+_FRAME = struct.Struct(">qi")  # checksum, length
+_TRANSACTION = struct.Struct(">qiqqi")  # session, cxid, zxid, ms, type
+_CREATES = {1, 15, 19, 21}
+_DELETES = {2, 20}
+_SET, _MULTI, _CLOSE, _ERROR = 5, 14, -11, -1
+BAD_VERSION = -103
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node created, written or deleted."""
+
+    kind: Literal["create", "set", "delete"]
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What happened in one step; `error` says why a multi was refused (then nothing changed)."""
+
+    zxid: int
+    session: int
+    at: float
+    changes: tuple[Change, ...]
+    error: int = 0
+
+
+class Transactions:
+    """Reads the logs of all servers on and hands out, in order, what most of them have.
+
+    What is ready is held back until everything was read once more: a server that was sent a snapshot
+    has no earlier transactions in its log, and another's may have been looked at too soon.
+    """
+
+    def __init__(self, servers: list[Path]) -> None:
+        self._logs = [_ServerLog(path) for path in servers]
+        self._quorum = len(servers) // 2 + 1
+        self._seen: dict[int, int] = {}
+        self._ready: dict[int, bytes] = {}
+        self._last = 0
+
+    def read(self) -> list[Transaction]:
+        held = sorted(self._ready)
+        fresh: dict[int, bytes] = {}
+        for log in self._logs:
+            for zxid, record in log.read():
+                self._seen[zxid] = self._seen.get(zxid, 0) + 1
+                if self._seen[zxid] == self._quorum:
+                    fresh[zxid] = record
+        limit = held[-1] if held else -1
+        self._ready |= fresh
+        due = sorted(zxid for zxid in self._ready if zxid <= limit)
+        if due:
+            assert due[0] > self._last, f"transaction {due[0]:x} came after {self._last:x}"
+            self._last = due[-1]
+        return [decoded(self._ready.pop(zxid)) for zxid in due]
+
+
+class _ServerLog:
+    """One server's files. A restarted server begins a new one; an old one may become shorter."""
+
+    def __init__(self, data: Path) -> None:
+        self._folder = data / "version-2"
+        self._read: dict[str, int] = {}
+
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        names = {path.name for path in self._folder.glob("log.*")} - {""}
+        newest = sorted(names, key=lambda name: int(name[4:], 16))[-2:]
+        for name in newest:
+            position = self._read.get(name, HEADER_BYTES)
+            with (self._folder / name).open("rb") as file:
+                file.seek(position)
+                data = file.read()
+            taken = 0
+            while (found := _record(data, taken)) is not None:
+                record, taken = found
+                yield _TRANSACTION.unpack_from(record)[2], record
+            self._read[name] = position + taken
+
+
+def _record(data: bytes, start: int) -> tuple[bytes, int] | None:
+    """The record there and where the next one begins; None if it is not all there yet."""
+    if start + _FRAME.size > len(data):
+        return None
+    _, length = _FRAME.unpack_from(data, start)
+    begin = start + _FRAME.size
+    end = begin + length
+    if length <= 0 or end >= len(data) or data[end] != 0x42:
+        return None
+    return data[begin:end], end + 1
+
+
+def decoded(record: bytes) -> Transaction:
+    session, _, zxid, ms, kind = _TRANSACTION.unpack_from(record)
+    changes, error = _changes(kind, _Reader(record, _TRANSACTION.size))
+    return Transaction(zxid, session & (2**64 - 1), ms / 1000, tuple(changes), error)
+
+
+def _changes(kind: int, body: "_Reader") -> tuple[list[Change], int]:
+    if kind in _CREATES:
+        path, data = body.text(), body.buffer()
+        for _ in range(body.integer()):  # who may do what
+            body.integer()
+            body.text()
+            body.text()
+        return [Change("create", path, data, kind in (1, 15) and body.flag())], 0
+    if kind in _DELETES:
+        return [Change("delete", body.text())], 0
+    if kind == _SET:
+        return [Change("set", body.text(), body.buffer())], 0
+    if kind == _CLOSE and body.left > 16:  # less is only the digest
+        return [Change("delete", body.text()) for _ in range(body.integer())], 0
+    if kind == _MULTI:
+        parts = [(body.integer(), body.buffer()) for _ in range(body.integer())]
+        errors = [struct.unpack_from(">i", part)[0] for kind, part in parts if kind == _ERROR]
+        if errors:
+            return [], next((error for error in errors if error < -2), -1)
+        return [each for kind, part in parts for each in _changes(kind, _Reader(part))[0]], 0
+    return [], 0
+
+
+class _Reader:
+    """Walks through what ZooKeeper's own serialisation wrote."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
+    def integer(self) -> int:
+        (value,) = struct.unpack_from(">i", self._data, self._position)
+        self._position += 4
+        return int(value)
+
+    def flag(self) -> bool:
+        self._position += 1
+        return self._data[self._position - 1] != 0
+
+    def buffer(self) -> bytes:
+        length = max(0, self.integer())
+        self._position += length
+        return self._data[self._position - length : self._position]
+
+    def text(self) -> str:
+        return self.buffer().decode()
