@@ -159,9 +159,11 @@ class Admin(GroupAdmin):
         OffsetOutOfRange are raised before anything is deleted. What fails afterwards is told by
         RecordsNotDeleted: partitions are independent, and to ask again is harmless.
         """
+        # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
+        ids = {topic: self._topic(topic).topic_id for topic in sorted({each[0] for each in before})}
         wanted: dict[TopicPartition, Before] = {}
         for partition, offset in self.checked(before, timeout).items():
-            wanted[partition] = Before(self._topic(partition.topic).topic_id, offset)
+            wanted[partition] = Before(ids[partition.topic], offset)
         config = self._config
         connections = Connections(config.client_id)
         with Cluster(connections, self._addresses, listener=config.listener) as cluster:

@@ -1,8 +1,9 @@
 """Topics grown and records given up, on real brokers and a real ZooKeeper."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 from uuid import uuid4
 
 import pytest
@@ -82,6 +83,31 @@ def test_nothing_is_deleted_when_one_offset_cannot_be(bench: Bench) -> None:
         ):
             with pytest.raises(error):
                 admin.delete_records({first: 5, **wrong})
+        assert admin.offsets(bench.topic, "beginning")[first] == 0
+
+
+def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.send(range(10))
+    first = bench.partition(0)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        checked = admin.checked
+
+        def then_it_is_created_anew(
+            before: Mapping[TopicPartition, int | Literal["end"]], timeout: float
+        ) -> dict[TopicPartition, int]:
+            found = checked(before, timeout)
+            admin.delete_topic(bench.topic)
+            admin.create_topic(bench.topic, partitions=PARTITIONS)
+            with Producer(zookeeper=bench.zookeeper) as producer:
+                new = [producer.send(bench.topic, b"new", partition=0) for _ in range(10)]
+                eventually(lambda: all(each.done() for each in new), 20.0)
+            return found
+
+        monkeypatch.setattr(admin, "checked", then_it_is_created_anew)
+        with pytest.raises(RecordsNotDeleted, match="created anew"):
+            admin.delete_records({first: 7}, timeout=10.0)
         assert admin.offsets(bench.topic, "beginning")[first] == 0
 
 
