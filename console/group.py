@@ -1,16 +1,26 @@
 """`folkmoot group`: groups listed, looked at and deleted; group_offsets.py moves what they committed."""
 
 import argparse
+import json
 import sys
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from folkmoot.console import group_offsets
-from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    add_output,
+    add_zookeeper,
+    at_least_one,
+    connecting,
+)
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin import Admin
     from folkmoot.consumers.group_views import MemberView
+    from folkmoot.coordination.chronicle import Entry
 
 EXAMPLES: Final = """examples:
   folkmoot group describe billing
@@ -55,11 +65,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--force", action="store_true", help="also while members live")
     delete.set_defaults(act=_delete)
 
-    for action in (describe, members, delete):
+    events = actions.add_parser(
+        "events",
+        help="what happened in a group lately",
+        description="The group's own record of its last rebalances and resets: who joined or left, "
+        "and why as far as it is known, what moved, and in how many seconds all was owned again.",
+    )
+    events.add_argument(
+        "-n", dest="count", type=at_least_one, metavar="N", default=20, help="default: the last 20"
+    )
+    events.set_defaults(act=_events)
+
+    for action in (describe, members, events, delete):
         action.add_argument("group", metavar="GROUP")
-    for action in (listing, describe, members, delete):
+    for action in (listing, describe, members, events, delete):
         add_zookeeper(action)
-    for action in (listing, describe, members):
+    for action in (listing, describe, members, events):
         add_output(action)
     group_offsets.add_actions(actions)
 
@@ -137,6 +158,57 @@ def _members(args: argparse.Namespace) -> int:
 
 def _wishes(member: "MemberView") -> list[str]:
     return [*member.topics, *([f"/{member.pattern}/"] if member.pattern else [])]
+
+
+def _events(args: argparse.Namespace) -> int:
+    with _admin(args) as admin:
+        found = admin.group_events(args.group)[-args.count :]
+    if args.output == "json":
+        print(json.dumps([event_of(each) for each in found], indent=2))
+        return 0
+    rows = [(_time(each), each.generation or None, told_of(each), each.took) for each in found]
+    show(("time (UTC)", "generation", "what", "took"), rows)
+    return 0
+
+
+def _time(entry: "Entry") -> str:
+    moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d}"
+
+
+def event_of(entry: "Entry") -> dict[str, Any]:
+    """An entry as JSON shows it."""
+    return {
+        "time_ms": entry.at_ms,
+        "generation": entry.generation or None,
+        "by": entry.by,
+        "joined": entry.joined,
+        "left": entry.left,
+        "moved": entry.moved,
+        "moves": [
+            {"topic": each.topic, "partition": each.partition, "from": each.old, "to": each.new}
+            for each in entry.moves
+        ],
+        "took": entry.took,
+        "reset": entry.reset,
+    }
+
+
+def told_of(entry: "Entry") -> str:
+    """An entry in words."""
+    if entry.reset:
+        some = ", ".join(f"{each} to {offset}" for each, offset in entry.reset.items())
+        return f"reset by {entry.by}: {some}"
+    said = [f"{each} joined" + (f" ({why})" if why else "") for each, why in entry.joined.items()]
+    said += [f"{each}: {why}" for each, why in entry.left.items()]
+    ways = Counter((each.topic, each.old, each.new) for each in entry.moves)
+    said += [
+        f"{_count(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
+        for (topic, old, new), number in ways.items()
+    ]
+    if entry.moved > len(entry.moves):
+        said.append(f"{entry.moved} partitions in all")
+    return "; ".join(said) or "nothing moved"
 
 
 def _delete(args: argparse.Namespace) -> int:

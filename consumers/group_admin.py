@@ -10,7 +10,8 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group_views import GroupSummary, GroupView, MemberView, Progress
 from folkmoot.consumers.places import first_offsets, first_timestamps
 from folkmoot.consumers.resetting import Planned, Target, planned
-from folkmoot.coordination import group_deletion, groups, resets, topics
+from folkmoot.coordination import chronicle, group_deletion, groups, resets, topics
+from folkmoot.coordination.chronicle import Entry
 from folkmoot.coordination.groups import GroupState
 from folkmoot.coordination.members import MemberInfo, instance_of
 from folkmoot.coordination.operations import Verb
@@ -117,6 +118,14 @@ class GroupAdmin:
             if state.offset is not None and state.topic_id == ids.get(each.topic)
         }
 
+    def group_events(self, group: str) -> list[Entry]:
+        """What the group has noted of its last rebalances and resets, oldest first.
+
+        For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
+        """
+        self._known(group)
+        return self._run(chronicle.entries(group))
+
     # -- resets -----------------------------------------------------------------------------------
 
     def plan_reset(
@@ -175,6 +184,7 @@ class GroupAdmin:
         mark = secrets.token_hex(8)
         for each, offset in sorted(wanted.items()):
             self._run(resets.reset(group, each, ids[each], offset, mark))
+        self._run(chronicle.record_reset(group, self._config.client_id, wanted))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those topics that exist: a topic that is made anew gets another one."""

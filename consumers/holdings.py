@@ -46,6 +46,8 @@ class Holdings:
         self.fenced_commits = 0
         self.lost = 0
         """Partitions that went without being given up."""
+        self.forgotten = ""
+        """Why the last session, or the place in it, was given up; nothing if none was."""
         self._effects = effects
         self._held: dict[TopicPartition, _Held] = {}
         self._asked: list[Commit] = []
@@ -164,6 +166,7 @@ class Holdings:
 
     def forget(self, reason: str) -> None:
         """The session is over: drop everything, and no answer of it will come."""
+        self.forgotten = reason
         self.drop_all(reason)
         if self._committing is not None:
             refused = frozenset(self._committing.offsets)

@@ -27,9 +27,9 @@ from folkmoot.consumers.events import (
     VerifyOwner,
 )
 from folkmoot.consumers.group import GroupMember
-from folkmoot.coordination import members, ownership, plans, topics
+from folkmoot.coordination import chronicle, members, ownership, plans, topics
 from folkmoot.coordination.members import MemberInfo, Superseded
-from folkmoot.coordination.operations import Ring, Verb
+from folkmoot.coordination.operations import Ring, TooLarge, Verb
 from folkmoot.coordination.ownership import Claimant
 from folkmoot.coordination.plan_format import PROTOCOL
 from folkmoot.coordination.plans import Facts, Plan, TopicBasis
@@ -89,14 +89,13 @@ class Verbs:
             case Join(last):
                 return self._joining(last)
             case Leave():
-                return members.leave(group, name)
+                return members.bid_farewell(group, name)
             case Heartbeat():
                 return members.is_there(group, name)
             case Read(source):
                 return self._reading(source, self._ring(Rang(source)))
             case MakePlan(expired, seen):
-                known, understands = self._known, self._settings.protocol
-                return plans.replace(group, known, self._next_plan, expired, seen, understands)
+                return self._planning(name, expired, seen)
             case ClaimPartition(partition, topic_id, version, steal_from):
                 ring = self._ring(OwnerRang(partition))
                 return ownership.claim(me, partition, topic_id, version, ring, steal_from)
@@ -110,9 +109,30 @@ class Verbs:
     def _joining(self, last: str | None) -> Verb[str | Superseded]:
         group, nonce = self._settings.group, self._member.nonce
         instance = self._settings.instance_id
+        info = self._info
+        if last is not None:
+            why = f"was {last}: {self._member.holdings.forgotten}"
+            info = msgspec.structs.replace(info, back=why)
         if instance is not None:
-            return members.take_seat(group, instance, nonce, self._info, last)
-        return members.join(group, f"{self._settings.client_id}-{nonce}", self._info)
+            return members.take_seat(group, instance, nonce, info, last)
+        return members.join(group, f"{self._settings.client_id}-{nonce}", info)
+
+    def _planning(self, name: str, expired: tuple[str, ...], seen: int) -> Verb[bool | TooLarge]:
+        """Write the next plan, and take note of it."""
+        made: list[tuple[Plan, Plan, Facts]] = []
+
+        def decide(current: Plan, facts: Facts) -> Plan | None:
+            plan = self._next_plan(current, facts)
+            if plan is not None:
+                made.append((current, plan, facts))
+            return plan
+
+        group, understands = self._settings.group, self._settings.protocol
+        written = yield from plans.replace(group, self._known, decide, expired, seen, understands)
+        if written is True:
+            before, after, facts = made[-1]
+            yield from chronicle.record(group, name, before, after, facts.members)
+        return written
 
     def _reading(self, source: Source, ring: Ring) -> Verb[Any]:
         match source:

@@ -112,6 +112,10 @@ def _sweep(group: str) -> Verb[None]:
         for topic in (yield from children(above)):
             yield from _gone(Delete(f"{above}/{topic}"))
         yield from _gone(Delete(above))
+    for name in (yield from children(paths.left(group))):
+        yield from _gone(Delete(paths.left(group, name)))
+    for noted in (paths.left(group), paths.events(group)):
+        yield from _gone(Delete(noted))
     if not (yield from members.names(group)):
         for rest in ("ids", "plan"):
             yield from _gone(Delete(f"{paths.group(group)}/{rest}"))

@@ -191,7 +191,7 @@ def _error(subject: str, failure: BaseException) -> StoreError:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner)
+    return Stat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime)
 
 
 def _absolute(chroot: str, path: str) -> str:

@@ -29,6 +29,8 @@ from folkmoot.coordination.operations import (
     Delete,
     Exists,
     Get,
+    Multi,
+    MultiFailed,
     Node,
     NoNode,
     Ring,
@@ -60,6 +62,8 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     rack: str = ""
     grace: float = 0.0
     """How long its seat is kept when it is gone; for members with an instance id."""
+    back: str = ""
+    """If it was a member before: what became of that. For people."""
 
     def wants(self, topic: str) -> bool:
         """A pattern that is none matches nothing."""
@@ -159,6 +163,21 @@ def take_seat(
         if seat(older) == mine and age(older) < age(name):
             yield from leave(group, older)
     return name
+
+
+def bid_farewell(group: str, member: str) -> Verb[None]:
+    """As `leave`, and say in the same transaction that it was in order (chronicle.py takes note)."""
+    removal, note = Delete(paths.member(group, member)), Create(paths.left(group, member))
+    while True:
+        try:
+            yield Multi((removal, note))
+            return
+        except ConnectionLost:
+            continue
+        except MultiFailed as refusal:
+            if refusal.failed == 0 or not isinstance(refusal.cause, NoNode):
+                return (yield from leave(group, member))
+            yield from ensure(paths.left(group))
 
 
 def leave(group: str, member: str) -> Verb[None]:

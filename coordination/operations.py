@@ -37,6 +37,7 @@ class Stat(msgspec.Struct, frozen=True):
     czxid: int
     ctime: int
     ephemeral_owner: int
+    mtime: int = 0
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@
 | /groups/<group>/plan                    | persistent | plan_format.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
+| /groups/<group>/events                  | persistent | chronicle.py: the last rebalances and resets, zstd          | planners, compare-and-set | –                 |
+| /groups/<group>/left/<member>           | persistent | nothing; until the next plan is noted                       | members that leave | –                        |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
@@ -77,6 +79,14 @@ def offsets(group_name: str, topic_name: str) -> str:
 
 def offset(group_name: str, topic_name: str, partition: int) -> str:
     return f"{GROUPS}/{group_name}/offsets/{topic_name}/{partition}"
+
+
+def events(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/events"
+
+
+def left(group_name: str, member_name: str = "") -> str:
+    return f"{GROUPS}/{group_name}/left/{member_name}".rstrip("/")
 
 
 def schema_id(number: int) -> str:

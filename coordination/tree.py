@@ -30,12 +30,13 @@ class Znode(msgspec.Struct, frozen=True):
     version: int = 0
     czxid: int = 0
     ctime: int = 0
+    mtime: int = 0
     owner: int = 0
     births: int = 0
     children: frozenset[str] = frozenset()
 
     def stat(self) -> Stat:
-        return Stat(self.version, self.czxid, self.ctime, self.owner)
+        return Stat(self.version, self.czxid, self.ctime, self.owner, self.mtime)
 
 
 Tree = dict[str, Znode]
@@ -116,7 +117,7 @@ class Write:
         if parent.owner:
             raise StoreError(f"{path}: an ephemeral node has no children")
         owner = self._session_id if write.ephemeral else 0
-        self.changes[path] = Znode(write.data, 0, self._zxid, self._now_ms, owner)
+        self.changes[path] = Znode(write.data, 0, self._zxid, self._now_ms, self._now_ms, owner)
         self._put(parent_path, parent, births=parent.births + 1, children=parent.children | {name})
         self.events += [(Watched.DATA, path), (Watched.CHILDREN, parent_path)]
         return path

@@ -101,6 +101,21 @@ def test_a_group_is_deleted_after_a_question_and_not_while_it_has_members(
     assert "does not exist" in shell.refused(1, "group", "delete", shell.group, "--yes")
 
 
+def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> None:
+    shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
+    shell.done("consume", shell.topic, "--group", shell.group, "-n", "2")
+    shell.done("group", "reset", shell.group, "--to-earliest", "--execute")
+    table = shell.done("group", "events", shell.group).splitlines()
+    assert table[0].split() == ["time", "(UTC)", "generation", "what", "took"]
+    assert f"joined; 2 partitions of {shell.topic} from nobody to " in table[1]
+    assert f"reset by folkmoot-group: {shell.topic}-0 to 0, {shell.topic}-1 to 0" in table[-1]
+    (row,) = json.loads(shell.done("group", "events", shell.group, "-n", "1", "-o", "json"))
+    assert row["reset"] == {f"{shell.topic}-0": 0, f"{shell.topic}-1": 0}
+    (first, *_) = json.loads(shell.done("group", "events", shell.group, "-o", "json"))
+    assert (first["generation"], first["moved"], first["left"]) == (1, 2, {})
+    assert "does not exist" in shell.refused(1, "group", "events", "nobody")
+
+
 def test_an_unknown_group_is_refused(shell: Shell) -> None:
     said = shell.refused(1, "group", "describe", "nobody")
     assert said == "folkmoot: group nobody does not exist: see `folkmoot group list`\n"

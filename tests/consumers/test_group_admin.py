@@ -155,6 +155,26 @@ def test_a_group_is_deleted_when_nobody_is_there_or_by_force(bench: Bench) -> No
         assert take(consumer, 10) == list(range(10))
 
 
+def test_a_group_notes_who_came_and_went_and_how_long_it_took(bench: Bench) -> None:
+    with admin_of(bench) as admin, bench.member(client_id="one") as one:
+        until(one, lambda: len(one.assignment()) == PARTITIONS)
+        with bench.member(client_id="two") as two:
+            until(one, lambda: len(two.poll(0.0)) + len(two.assignment()) == 1)
+        until(one, lambda: len(one.assignment()) == PARTITIONS)
+        admin.reset_offsets(bench.group, {bench.partition(0): 0})
+        first, second, third, reset = admin.group_events(bench.group)
+    (a,), (b,) = first.joined, second.joined
+    assert (a[:4], b[:4], third.left) == ("one-", "two-", {b: "left"})
+    assert (first.moved, second.moved, third.moved) == (PARTITIONS, 1, 1)
+    assert [(each.old, each.new) for each in third.moves] == [(b, a)]
+    assert [first.generation, second.generation, third.generation] == [1, 2, 3]
+    assert all(each.took is not None and 0 <= each.took < 5 for each in (first, second, third))
+    assert reset.reset == {str(bench.partition(0)): 0}
+    assert first.at_ms < second.at_ms < third.at_ms <= reset.at_ms
+    with pytest.raises(UnknownGroup), admin_of(bench) as admin:
+        admin.group_events("nobody")
+
+
 def test_offsets_of_a_topic_made_anew_are_not_those_of_the_old_one(bench: Bench) -> None:
     bench.send(range(10))
     with bench.member() as consumer:

@@ -85,7 +85,9 @@ def test_a_stat_tells_version_creation_and_owner(store: Store, backend: Backend)
     assert first.czxid < second.czxid
     assert first.ctime <= second.ctime
     perform(store, Set("/first", b"x"))
-    assert perform(store, Exists("/first")) == Stat(1, first.czxid, first.ctime, 0)
+    written: Stat = perform(store, Exists("/first"))
+    assert written == Stat(1, first.czxid, first.ctime, 0, written.mtime)
+    assert first.mtime == first.ctime <= written.mtime
     perform(backend.open(), Create("/third", ephemeral=True))
     assert get(store, "/third").stat.ephemeral_owner != second.ephemeral_owner
 

@@ -1,0 +1,226 @@
+"""What happened in a group: its last rebalances and resets, for people. Nothing of the protocol reads it.
+
+```
+/groups/<group>/events           the last ENTRIES, at most MOST_BYTES; compare-and-set
+/groups/<group>/left/<member>    a member that left in order says so, in the transaction that removes its node
+```
+
+Whoever has written a plan notes it: one write per plan, which takes the notes of those who left away as
+well; never on the way of a commit, and after the plan stands. Dying before the write loses one entry;
+the gap shows in the generations. An entry that cannot be written is given up.
+
+How long it took until all that moved was owned again is found out by whoever writes the next entry, or by
+who looks: by the server's clock, from the plan to the youngest owner's node.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import zstandard
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.members import MemberInfo, seat
+from folkmoot.coordination.operations import (
+    BadVersion,
+    Delete,
+    Exists,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
+    NoNode,
+    SessionLost,
+    Set,
+    Stat,
+    StoreError,
+    Verb,
+)
+from folkmoot.coordination.plan_format import Plan
+from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.store import ensure
+from folkmoot.protocol.records import TopicPartition
+
+ENTRIES: Final = 100
+MOST_BYTES: Final = 64 * 1024
+TRIES: Final = 3
+MOST_LOOKS: Final = 50
+"""If more partitions moved, a planner does not look when they were owned again."""
+_MOST_NAMED: Final = 200
+"""So many partitions of one entry are named; the others are counted."""
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that the plan gives to another: None is nobody."""
+
+    topic: str
+    partition: int
+    old: str | None
+    new: str | None
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One rebalance, or one reset by an administrator.
+
+    `joined` and `left` by their seats, with why, as far as that is known. `moves` has the first of
+    `moved` partitions. `took` (s) is the time from the plan until all that moved was owned again.
+    """
+
+    at_ms: int
+    generation: int = 0
+    by: str = ""
+    joined: dict[str, str] = {}
+    left: dict[str, str] = {}
+    moved: int = 0
+    moves: list[Move] = []
+    took: float | None = None
+    reset: dict[str, int] = {}
+
+
+_decoder = msgspec.json.Decoder(list[Entry])
+
+
+def record(
+    group: str, by: str, before: Plan, after: Plan, known: Mapping[str, MemberInfo]
+) -> Verb[None]:
+    """Note the plan just written. `known` is what members published, by their seats.
+
+    Raises nothing but SessionLost.
+    """
+    try:
+        stat: Stat | None = yield from surely(Exists(paths.plan(group)))
+        if stat is not None:
+            yield from _append(group, rebalance(stat.mtime, by, before, after, known))
+    except SessionLost:
+        raise
+    except StoreError:
+        return
+
+
+def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> Verb[None]:
+    """Note a reset that was done; if that cannot be, it is not noted."""
+    with suppress(StoreError):
+        stat: Stat | None = yield from surely(Exists(paths.offset(group, *max(offsets))))
+        some = {str(each): offset for each, offset in sorted(offsets.items())[:_MOST_NAMED]}
+        if stat is not None:
+            yield from _append(group, Entry(stat.mtime, by=by, moved=len(offsets), reset=some))
+
+
+def entries(group: str) -> Verb[list[Entry]]:
+    """What was noted, oldest first; of the last rebalance with the time that it has taken."""
+    found, _ = yield from _read(group)
+    if found and found[-1].took is None:
+        found[-1] = yield from _measured(group, found[-1], len(found[-1].moves))
+    return found
+
+
+def rebalance(
+    at_ms: int, by: str, before: Plan, after: Plan, known: Mapping[str, MemberInfo]
+) -> Entry:
+    """What a plan changes."""
+    old, new = _owners(before), _owners(after)
+    moves = [
+        Move(*each, old.get(each), new.get(each))
+        for each in sorted(old.keys() | new.keys())
+        if old.get(each) != new.get(each)
+    ]
+    away = {seat for seat, standing in after.static.items() if standing.absent}
+    was_away = {seat for seat, standing in before.static.items() if standing.absent}
+    there, was_there = set(after.members) - away, set(before.members) - was_away
+    left = {}
+    for each in [*was_there, *was_away]:
+        if each in away and each in was_there:
+            left[each] = f"is waited for, {after.static[each].grace:g} s"
+        elif each not in after.members:
+            left[each] = "did not come back in time" if each in was_away else ""
+    joined = {each: _back(each, known) for each in there - was_there}
+    ordered = {each: joined[each] for each in after.members if each in joined}
+    gone = {each: left[each] for each in before.members if each in left}
+    return Entry(at_ms, after.generation, by, ordered, gone, len(moves), moves[:_MOST_NAMED])
+
+
+def _back(seat: str, known: Mapping[str, MemberInfo]) -> str:
+    return known[seat].back if seat in known else ""
+
+
+def _owners(plan: Plan) -> dict[TopicPartition, str]:
+    return {
+        TopicPartition(topic, number): owner
+        for topic, owners in plan.assignment.items()
+        for number, owner in enumerate(owners)
+        if owner is not None
+    }
+
+
+def _append(group: str, entry: Entry) -> Verb[None]:
+    for _ in range(TRIES):
+        found, version = yield from _read(group)
+        if version is None:
+            yield from ensure(paths.events(group))
+            continue
+        notes = yield from children(paths.left(group))
+        if found and found[-1].took is None and found[-1].moved <= MOST_LOOKS:
+            found[-1] = yield from _measured(group, found[-1], MOST_LOOKS)
+        data = _encode([*found, _with_reasons(entry, notes)])
+        taken = (Delete(paths.left(group, name)) for name in notes)
+        try:
+            yield Multi((Set(paths.events(group), data, version), *taken))
+            return
+        except MultiFailed as refusal:
+            if not isinstance(refusal.cause, BadVersion | NoNode):
+                raise
+
+
+def _with_reasons(entry: Entry, notes: Iterable[str]) -> Entry:
+    """Who left has said so, or its session ended: killed, cut off, stopped or removed."""
+    said = {seat(name) for name in notes}
+    left = {}
+    for each, why in entry.left.items():
+        how = "left" if each in said else "its session ended"
+        left[each] = f"{how}, {why}" if why.startswith("is waited") else why or how
+    return msgspec.structs.replace(entry, left=left)
+
+
+def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
+    """With the time that it took until all that moved had its owner, if it has."""
+    latest = entry.at_ms
+    gained = [move for move in entry.moves if move.new is not None]
+    if not gained or len(gained) > most or entry.moved > len(entry.moves):
+        return entry
+    for move in gained:
+        stat: Stat | None = yield from surely(
+            Exists(paths.owner(group, move.topic, move.partition))
+        )
+        if stat is None:
+            return entry
+        latest = max(latest, stat.ctime)
+    return msgspec.structs.replace(entry, took=(latest - entry.at_ms) / 1000)
+
+
+def _read(group: str) -> Verb[tuple[list[Entry], int | None]]:
+    """What is noted, and the node's version; None if there is no node. Nonsense counts as nothing."""
+    try:
+        node: Node = yield from surely(Get(paths.events(group)))
+    except NoNode:
+        return [], None
+    try:
+        data = node.data
+        if data.startswith(_ZSTD):
+            if not 0 <= zstandard.frame_content_size(data) <= 64 * MOST_BYTES:
+                return [], node.stat.version
+            data = zstandard.ZstdDecompressor().decompress(data)
+        return (_decoder.decode(data) if data else []), node.stat.version
+    except (msgspec.MsgspecError, zstandard.ZstdError, ValueError):
+        return [], node.stat.version
+
+
+def _encode(found: list[Entry]) -> bytes:
+    """As many of the last entries as there is room for."""
+    found = found[-ENTRIES:]
+    while True:
+        data = zstandard.compress(msgspec.json.encode(found))
+        if len(data) <= MOST_BYTES or not found:
+            return data
+        found = found[(len(found) + 1) // 2 :]
