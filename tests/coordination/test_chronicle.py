@@ -82,7 +82,7 @@ def test_the_time_until_all_is_owned_is_found_out_later(a: Someone) -> None:
 def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
     chance = random.Random(3)
     many = [f"member-{chance.getrandbits(64):016x}" for _ in range(400)]
-    before = Plan()
+    before, found = Plan(), list[Entry]()
     for generation in range(1, ENTRIES + 20):
         after = plan(generation, *chance.sample(many, 300))
         found = note(a.store, before, after)
