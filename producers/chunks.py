@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from struct import pack
 from threading import Condition
 from typing import Any, Final
 
@@ -199,7 +200,8 @@ class Chunk:
         rows, end = self.rows, ROW * self.count
         values = cells_of_any_list(rows[1:end:ROW])
         self.marks = rows[2:end:ROW]
-        stamps = np.rint(np.fromiter(self.marks, np.float64, self.count) * 1000).astype(np.int64)
+        seconds = np.frombuffer(pack(f"{self.count}d", *self.marks))  # half of what fromiter costs
+        stamps = np.rint(seconds * 1000).astype(np.int64)
         headers: Sequence[Headers] | None = None
         if self.headers:
             headers = [self.headers.get(position, ()) for position in range(self.count)]
