@@ -98,10 +98,11 @@ class Queue:
 
     # -- which one goes next ------------------------------------------------------------------------
 
-    def ready_at(self, *, hurry: bool) -> float:
+    def ready_at(self, *, hurry: bool, patience: float = 0.0) -> float:
         """When the next batch may be sent, as far as order and time decide it; infinity if none may.
 
-        Behind others that are under way it leaves only when it is full, and grows until then.
+        Behind others that are under way it leaves only when it is full, and grows until then. One
+        that may grow and is in no hurry waits `patience` longer than `linger`.
         """
         batch = self._next()
         if batch is None:
@@ -114,7 +115,7 @@ class Queue:
             return inf if grows else self._retry_at
         if hurry or not grows:
             return self._retry_at
-        return max(self._retry_at, batch.opened_at + config.linger)
+        return max(self._retry_at, batch.opened_at + config.linger + patience)
 
     def _next(self) -> Batch | None:
         if not self.batches or self._ghosts or self._broken is not None:

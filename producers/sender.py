@@ -26,6 +26,8 @@ from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000
 TOGETHER_BYTES: Final = 8 * 1024 * 1024
+GATHERING: Final = 0.005
+"""So long at most a batch that is not full waits for a request that is under way to its broker."""
 
 
 class View(Protocol):
@@ -67,9 +69,13 @@ class Sender:
 
     A batch is ready when it is full, when its first record has lingered, when another one waits
     behind it, or when `hurry` says so; behind others that are under way only when it is full. Until
-    it leaves it grows, so that a slow broker makes batches larger. One shipment carries a batch of
-    each partition that is ready for a broker, up to REQUEST_BYTES; `max_in_flight` shipments may be
-    under way to each. An idempotent producer sends nothing before it was granted ids.
+    it leaves it grows, so that a slow broker makes batches larger. While a request is under way to
+    its broker, one that is not full waits for the answer as well, for GATHERING at most: a request
+    costs all sides much more than a record, and a broker takes one after the other anyway.
+
+    One shipment carries a batch of each partition that is ready for a broker, up to REQUEST_BYTES;
+    `max_in_flight` shipments may be under way to each. An idempotent producer sends nothing before
+    it was granted ids.
 
     A batch that is not done `delivery_timeout` after its first record was staged has failed, also
     when it is under way: its answer is then ignored, and the next one still waits for that answer.
@@ -288,7 +294,10 @@ class Sender:
     def _ready_at(self, partition: TopicPartition, hurry: bool) -> float:
         """When the next batch of a partition may be sent, as far as is known; infinity if none may."""
         queue = self._queues.get(partition)
-        return inf if queue is None else queue.ready_at(hurry=hurry)
+        if queue is None:
+            return inf
+        busy = self._in_flight and self._view.leader_address(partition) in self._in_flight
+        return queue.ready_at(hurry=hurry, patience=GATHERING if busy else 0.0)
 
     def _load(self, address: str, partitions: list[TopicPartition], now: float) -> Shipment:
         """One shipment, from the front of `partitions`; who is served goes to the end of the line."""

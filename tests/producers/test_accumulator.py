@@ -139,7 +139,7 @@ def test_a_flush_is_settled_when_all_that_was_staged_before_is_done() -> None:
     target = bench.accumulator.request_flush()
     bench.stage(b"later", partition=1)
     bench.take()
-    ((later, other),) = bench.ship()
+    ((later, other),) = bench.ship(hurry=True)
     bench.answer(later, other)
     assert bench.accumulator.settled < target
     bench.answer(slow, shipment)
