@@ -32,6 +32,8 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_PAUSE: Final = 1.0
+GATHERING: Final = 0.005
+"""So long at most a batch that is not full waits for a request that is under way to its broker."""
 WINDOW: Final = 5
 """So many batches of a producer are recognised by a broker when they come again."""
 
@@ -98,11 +100,11 @@ class Queue:
 
     # -- which one goes next ------------------------------------------------------------------------
 
-    def ready_at(self, *, hurry: bool, patience: float = 0.0) -> float:
+    def ready_at(self, *, hurry: bool, busy: bool = False) -> float:
         """When the next batch may be sent, as far as order and time decide it; infinity if none may.
 
         Behind others that are under way it leaves only when it is full, and grows until then. One
-        that may grow and is in no hurry waits `patience` longer than `linger`.
+        that may grow waits longer than `linger`, for GATHERING, if the leader is `busy` with another.
         """
         batch = self._next()
         if batch is None:
@@ -115,7 +117,7 @@ class Queue:
             return inf if grows else self._retry_at
         if hurry or not grows:
             return self._retry_at
-        return max(self._retry_at, batch.opened_at + config.linger + patience)
+        return max(self._retry_at, batch.opened_at + config.linger + (GATHERING if busy else 0.0))
 
     def _next(self) -> Batch | None:
         if not self.batches or self._ghosts or self._broken is not None:

@@ -26,8 +26,6 @@ from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000
 TOGETHER_BYTES: Final = 8 * 1024 * 1024
-GATHERING: Final = 0.005
-"""So long at most a batch that is not full waits for a request that is under way to its broker."""
 
 
 class View(Protocol):
@@ -297,7 +295,7 @@ class Sender:
         if queue is None:
             return inf
         busy = self._in_flight and self._view.leader_address(partition) in self._in_flight
-        return queue.ready_at(hurry=hurry, patience=GATHERING if busy else 0.0)
+        return queue.ready_at(hurry=hurry, busy=bool(busy))
 
     def _load(self, address: str, partitions: list[TopicPartition], now: float) -> Shipment:
         """One shipment, from the front of `partitions`; who is served goes to the end of the line."""

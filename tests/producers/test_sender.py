@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.sender import GATHERING
+from folkmoot.producers.queues import GATHERING
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
