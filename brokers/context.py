@@ -46,11 +46,15 @@ class Answer(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Ask `wake` for the answer when so many bytes more are there, or at the deadline."""
+    """Ask `wake` for the answer when so many bytes more are there, or at the deadline.
+
+    `has_some`: there is something to answer already, only not enough.
+    """
 
     deadline: float
     missing: int
     partitions: tuple[TopicPartition, ...]
+    has_some: bool
 
 
 class Later:
@@ -79,6 +83,9 @@ class Context:
     """Bytes of batches that wait for the directories of new partitions."""
     submit: InitVar[Submit] = at_once
     """Who makes directories; in tests, the one who asks for them."""
+    # Logs of which `_checked` found nothing wrong in a view, since each fetch asks for many.
+    _known: dict[tuple[str, int], Log] = field(default_factory=dict, init=False)
+    _known_in: ClusterView | None = field(default=None, init=False)
 
     def __post_init__(self, submit: Submit) -> None:
         self.newcomers = Newcomers(self.logs, submit)
@@ -88,7 +95,19 @@ class Context:
 
         Raises what the entry's result shall say.
         """
-        return self.logs.find(entry.topic, self._checked(entry), entry.partition)
+        if self._known_in is not self.view:
+            self._known_in = self.view
+            self._known.clear()
+        key = entry.topic, entry.partition
+        log = self._known.get(key)
+        if log is not None and log.topic_id == entry.topic_id and log.is_open:
+            epoch = ANY_EPOCH if isinstance(entry, _EPOCHLESS) else entry.leader_epoch
+            if epoch in (ANY_EPOCH, LEADER_EPOCH):
+                return log
+        log = self.logs.find(entry.topic, self._checked(entry), entry.partition)
+        if log is not None:
+            self._known[key] = log
+        return log
 
     def _checked(self, entry: _Entry) -> str:
         """The id of an entry's topic, if this broker leads its partition."""

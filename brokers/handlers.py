@@ -1,6 +1,6 @@
 """What the broker does for each api: from a request to an answer, without a socket or a clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from folkmoot.brokers.context import NO_OFFSET, Answer, Context, Later, Wait, code_of
@@ -21,6 +21,7 @@ from folkmoot.protocol.requests import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
+    FetchEntry,
     FetchRequest,
     FetchResponse,
     FetchResult,
@@ -52,10 +53,13 @@ def handle(
     return _HANDLERS[type(request)](request, payloads, now, context)
 
 
-def wake(request: Any, context: Context) -> Answer:
-    """The answer to a request that has waited."""
+def wake(request: Any, news: Container[TopicPartition] | None, context: Context) -> Answer:
+    """The answer to a request that has waited; only of `news` there can be any. None: of all."""
     assert isinstance(request, FetchRequest)
-    return _read(request, context)[0]
+    entries = request.entries
+    if news is not None:
+        entries = [each for each in entries if (each.topic, each.partition) in news]
+    return _read(request, entries, context)[0]
 
 
 # -- hello, metadata -------------------------------------------------------------------------------
@@ -74,30 +78,33 @@ def _metadata(request: MetadataRequest, _p: Any, _now: Now, context: Context) ->
 
 
 def _fetch(request: FetchRequest, _p: Any, now: Now, context: Context) -> Answer | Wait:
-    answer, found, failed = _read(request, context)
+    answer, found, failed = _read(request, request.entries, context)
     if failed or found >= request.min_bytes or request.max_wait <= 0 or not request.entries:
         return answer
     partitions = dict.fromkeys(
         TopicPartition(entry.topic, entry.partition) for entry in request.entries
     )
     deadline = now.monotonic + min(request.max_wait, MAX_WAIT)
-    return Wait(deadline, request.min_bytes - found, tuple(partitions))
+    return Wait(deadline, request.min_bytes - found, tuple(partitions), found > 0)
 
 
-def _read(request: FetchRequest, context: Context) -> tuple[Answer, int, bool]:
+def _read(
+    request: FetchRequest, entries: Sequence[FetchEntry], context: Context
+) -> tuple[Answer, int, bool]:
     """What is there now, its size, and whether an entry failed (which is said at once)."""
     room = min(request.max_bytes, MAX_ANSWER_BYTES)
     found, failed = 0, False
     results: list[FetchResult] = []
     chunks: list[bytes | memoryview] = []
-    for entry in request.entries:
+    for entry in entries:
         chunk: bytes | memoryview = b""
         start = end = NO_OFFSET
         try:
             log = context.written(entry)
-            start, end = (0, 0) if log is None else (log.start_offset, log.end_offset)
+            end = 0 if log is None else log.end_offset
             if entry.offset == end:
                 continue  # most often, of thousands
+            start = 0 if log is None else log.start_offset
             if log is None:
                 raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
             # The first batch found comes whole, however large: else nobody could ever read it.

@@ -14,13 +14,24 @@ _SPARE_TIMERS: Final = 64
 
 @dataclass(eq=False, slots=True)
 class Parked:
-    """A request that waits. `missing` bytes on its partitions wake it, and so does `deadline`."""
+    """A request that waits. `missing` bytes on its partitions wake it, and so does `deadline`.
+
+    `has_some`: when it began to wait there was something already; `touched`: where something
+    has happened since.
+    """
 
     deadline: float
     missing: int
     partitions: tuple[TopicPartition, ...]
+    has_some: bool
     request: Any
+    touched: set[TopicPartition] = field(default_factory=set, init=False)
     awake: bool = field(default=False, init=False)
+
+    @property
+    def news(self) -> set[TopicPartition] | None:
+        """The partitions of which there can be something to tell; None: any."""
+        return None if self.has_some else self.touched
 
 
 class ParkedRequests:
@@ -61,6 +72,7 @@ class ParkedRequests:
         if waiting:
             for parked in list(waiting):
                 parked.missing -= length
+                parked.touched.add(partition)
                 if parked.missing <= 0:
                     self._wake(parked)
 
@@ -68,6 +80,7 @@ class ParkedRequests:
         """Something other than an append happened to partitions; wakes all who wait on them."""
         for partition in partitions:
             for parked in list(self._by_partition.get(partition, ())):
+                parked.touched.add(partition)
                 self._wake(parked)
 
     def take_woken(self, now: float) -> list[Parked]:
@@ -78,6 +91,8 @@ class ParkedRequests:
             self._timers = [timer for timer in self._timers if not timer[2].awake]
             heapq.heapify(self._timers)
         woken, self._woken = self._woken, []
+        for parked in woken:
+            self._unwatch(parked)
         return woken
 
     def take_all(self) -> list[Parked]:
@@ -96,10 +111,13 @@ class ParkedRequests:
         parked.awake = True
         self._watches -= len(parked.partitions) + 1
         self._count -= 1
+        self._woken.append(parked)
+
+    def _unwatch(self, parked: Parked) -> None:
+        # Only when it is taken, so that all that its turn brings is in one answer.
         for partition in parked.partitions:
             waiting = self._by_partition.get(partition)
             if waiting is not None:
                 waiting.pop(parked, None)
                 if not waiting:
                     del self._by_partition[partition]
-        self._woken.append(parked)

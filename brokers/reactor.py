@@ -124,7 +124,7 @@ class Reactor:
         for message in messages:
             self._take(message, now)
         for parked in self._context.parked.take_woken(now.monotonic):
-            self._wake(parked.request)
+            self._wake(parked)
         self._upkeep.run(now)
 
     def _time_left(self) -> float | None:
@@ -150,9 +150,10 @@ class Reactor:
         except Exception as error:
             self._refuse(asked, error)
 
-    def _wake(self, asked: Asked) -> None:
+    def _wake(self, parked: Parked) -> None:
+        asked: Asked = parked.request
         try:
-            self._answer(asked, wake(asked.request, self._context))
+            self._answer(asked, wake(asked.request, parked.news, self._context))
         except Exception as error:
             self._refuse(asked, error)
 

@@ -264,7 +264,9 @@ def test_a_fetch_without_data_waits_for_the_bytes_that_it_lacks(context: Context
     append(context, 1, make_batch(b"a"))
     size = len(make_batch(b"a"))
     outcome = handle(request, (), NOW, context)
-    assert outcome == Wait(102.0, 500 - size, (TopicPartition("t", 0), TopicPartition("t", 1)))
+    assert outcome == Wait(
+        102.0, 500 - size, (TopicPartition("t", 0), TopicPartition("t", 1)), True
+    )
 
 
 def test_an_append_wakes_the_fetch_that_waits_for_it(context: Context) -> None:
@@ -276,7 +278,34 @@ def test_an_append_wakes_the_fetch_that_waits_for_it(context: Context) -> None:
     assert not context.parked.take_woken(NOW.monotonic)
     append(context, 0, make_batch(b"a"))
     (woken,) = context.parked.take_woken(NOW.monotonic)
-    assert offsets_in(bytes(wake(woken.request, context).payloads[0])) == [0]
+    assert offsets_in(bytes(wake(woken.request, woken.news, context).payloads[0])) == [0]
+
+
+def test_a_woken_fetch_is_answered_with_all_that_its_turn_brought(context: Context) -> None:
+    request = fetch(out_of(0), out_of(1), max_wait=2.0)
+    outcome = handle(request, (), NOW, context)
+    assert isinstance(outcome, Wait)
+    context.parked.park(Parked(*outcome, request))
+    append(context, 1, make_batch(b"a"))
+    append(context, 0, make_batch(b"b"), make_batch(b"c"))
+    (woken,) = context.parked.take_woken(NOW.monotonic)
+    response, chunks = wake(woken.request, woken.news, context)
+    assert [each.partition for each in response.results] == [0, 1]
+    assert [offsets_in(bytes(chunk)) for chunk in chunks] == [[0, 1], [0]]
+    append(context, 0, make_batch(b"d"))
+    assert not context.parked.take_woken(NOW.monotonic)
+
+
+def test_what_a_fetch_had_before_it_waited_for_more_is_in_its_answer(context: Context) -> None:
+    append(context, 0, make_batch(b"a"))
+    request = fetch(out_of(0), out_of(1), max_wait=2.0, min_bytes=len(make_batch(b"a")) + 1)
+    outcome = handle(request, (), NOW, context)
+    assert isinstance(outcome, Wait)
+    context.parked.park(Parked(*outcome, request))
+    append(context, 1, make_batch(b"b"))
+    (woken,) = context.parked.take_woken(NOW.monotonic)
+    response = wake(woken.request, woken.news, context).response
+    assert [each.partition for each in response.results] == [0, 1]
 
 
 def test_a_fetch_never_waits_when_it_has_something_to_say(context: Context) -> None:
@@ -351,7 +380,7 @@ def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(context: 
     context.parked.park(Parked(*outcome, request))
     context.show(ClusterView(BROKERS, {}), frozenset({"id-1"}))
     (woken,) = context.parked.take_woken(NOW.monotonic)
-    response = wake(woken.request, context).response
+    response = wake(woken.request, woken.news, context).response
     assert response.results[0].error == UnknownTopicOrPartition.code
     assert len(context.logs) == 0
 

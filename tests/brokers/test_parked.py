@@ -17,7 +17,7 @@ def names(parked: list[Parked]) -> list[object]:
 
 def test_a_request_is_woken_when_enough_bytes_came_to_its_partitions() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 100, (A, B), "r"))
+    waiting.park(Parked(10.0, 100, (A, B), False, "r"))
     waiting.appended(A, 60)
     waiting.appended(C, 1_000)
     assert not waiting.take_woken(0.0)
@@ -30,8 +30,8 @@ def test_a_request_is_woken_when_enough_bytes_came_to_its_partitions() -> None:
 
 def test_a_request_is_woken_at_its_deadline_and_not_before() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 1, (A,), "late"))
-    waiting.park(Parked(5.0, 1, (A,), "early"))
+    waiting.park(Parked(10.0, 1, (A,), False, "late"))
+    waiting.park(Parked(5.0, 1, (A,), False, "early"))
     assert waiting.next_deadline() == 5.0
     assert not waiting.take_woken(4.9)
     assert names(waiting.take_woken(5.0)) == ["early"]
@@ -41,7 +41,7 @@ def test_a_request_is_woken_at_its_deadline_and_not_before() -> None:
 def test_one_append_wakes_every_request_for_the_partition_once() -> None:
     waiting = ParkedRequests()
     for number in range(3):
-        waiting.park(Parked(10.0, 1, (A, B), number))
+        waiting.park(Parked(10.0, 1, (A, B), False, number))
     waiting.appended(A, 1)
     waiting.appended(B, 1)
     assert names(waiting.take_woken(0.0)) == [0, 1, 2]
@@ -49,26 +49,26 @@ def test_one_append_wakes_every_request_for_the_partition_once() -> None:
 
 def test_a_disturbed_partition_wakes_all_who_wait_on_it() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 1_000, (A,), "a"))
-    waiting.park(Parked(10.0, 1_000, (C,), "c"))
+    waiting.park(Parked(10.0, 1_000, (A,), False, "a"))
+    waiting.park(Parked(10.0, 1_000, (C,), False, "c"))
     waiting.disturb([A, B])
     assert names(waiting.take_woken(0.0)) == ["a"]
 
 
 def test_more_than_the_limit_is_refused_and_room_returns_when_requests_leave() -> None:
     waiting = ParkedRequests(max_watches=6)
-    waiting.park(Parked(1.0, 1, (A, B), "r"))
-    waiting.park(Parked(9.0, 1, (A, B), "s"))
+    waiting.park(Parked(1.0, 1, (A, B), False, "r"))
+    waiting.park(Parked(9.0, 1, (A, B), False, "s"))
     with pytest.raises(Overloaded):
-        waiting.park(Parked(1.0, 1, (A,), "t"))
+        waiting.park(Parked(1.0, 1, (A,), False, "t"))
     assert names(waiting.take_woken(1.0)) == ["r"]
-    waiting.park(Parked(1.0, 1, (A,), "t"))
+    waiting.park(Parked(1.0, 1, (A,), False, "t"))
 
 
 def test_woken_requests_leave_nothing_behind_even_with_far_deadlines() -> None:
     waiting = ParkedRequests()
     for number in range(10_000):
-        waiting.park(Parked(3_600.0 + number, 1, (A,), number))
+        waiting.park(Parked(3_600.0 + number, 1, (A,), False, number))
         waiting.appended(A, 1)
         waiting.take_woken(0.0)
     assert len(waiting._timers) < 100
@@ -87,7 +87,7 @@ def test_random_histories_agree_with_a_list_that_is_searched() -> None:
             partitions = tuple(rng.sample((A, B, C), rng.randint(1, 3)))
             deadlines[number], missing[number] = now + rng.random() * 20, rng.randint(1, 30)
             watched[number] = set(partitions)
-            waiting.park(Parked(deadlines[number], missing[number], partitions, number))
+            waiting.park(Parked(deadlines[number], missing[number], partitions, False, number))
         elif step < 0.8:
             partition, length = rng.choice((A, B, C)), rng.randint(1, 20)
             waiting.appended(partition, length)
