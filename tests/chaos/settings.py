@@ -16,10 +16,10 @@ IN_A_HUNDRED: Mapping[str, int] = {
     "kill_guardian": 7,
     "stop": 7,
     "expire": 8,
-    "leader_killed": 5,
-    "rolling_restart": 5,
-    "zombie_fenced": 14,
-    "zombie_expired": 12,
+    "leader_killed": 6,
+    "rolling_restart": 6,
+    "zombie_fenced": 13,
+    "zombie_expired": 11,
 }
 """As many come as go; `events.py` says what each is."""
 
