@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """examples:
   folkmoot group describe billing
   folkmoot group members billing -o json
+  folkmoot group events billing -n 5
   folkmoot group reset billing --topic orders --to-earliest             what would be done
   folkmoot group reset billing --topic orders:0,2 --shift-by -100 --execute
   folkmoot group reset billing --to-datetime 2026-01-31T12:00Z --execute
@@ -166,6 +167,8 @@ def _events(args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps([event_of(each) for each in found], indent=2))
         return 0
+    if not found:
+        print(f"group {args.group} has noted nothing yet", file=sys.stderr)
     rows = [(_time(each), each.generation or None, told_of(each), each.took) for each in found]
     show(("time (UTC)", "generation", "what", "took"), rows)
     return 0
