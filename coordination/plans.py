@@ -86,9 +86,10 @@ def replace(
     """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
 
     The plan is read *before* its basis: whatever changes after that read makes either the basis newer
-    or the write fail. Dying before the write leaves the group as it was, and the next in age plans.
-    `known` is the caller's memory of what members published, which never changes: it is brought up
-    to date, so that the next plan reads newcomers only. `expired` counts under the plan `seen` only.
+    or the write fail. Dying before the write leaves the group as it was, but for empty nodes that
+    claims need, and the next in age plans. `known` is the caller's memory of what members published,
+    which never changes: it is brought up to date, so that the next plan reads newcomers only.
+    `expired` counts under the plan `seen` only.
     """
     current = yield from get(group, None, understands)
     if current.version == ANY_VERSION:
@@ -110,6 +111,10 @@ def replace(
     plan = decide(current.plan, facts)
     if plan is None:
         return False
+    # A thousand first claims would otherwise each find that these are missing.
+    for topic in sorted(plan.topics.keys() - current.plan.topics.keys()):
+        yield from ensure(paths.offsets(group, topic))
+        yield from ensure(paths.owners(group, topic))
     try:
         yield Set(paths.plan(group), plan_format.encode(plan), current.version)
     except TooLarge as refusal:

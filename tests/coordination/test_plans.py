@@ -4,11 +4,11 @@ import pytest
 
 from folkmoot.coordination import members, paths, plan_format, plans, topics
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Delete, Set
+from folkmoot.coordination.operations import Delete, Exists, Set
 from folkmoot.coordination.plans import Facts, Plan, TopicBasis, VersionedPlan
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.store import Store, ensure, perform, run
 from tests.contracts.backends import Backend, wait_for_rings
-from tests.coordination.steps import ENOUGH, Steps, going_on
+from tests.coordination.steps import ENOUGH, Steps, going_on, step
 
 
 @pytest.fixture
@@ -46,6 +46,13 @@ def test_a_plan_is_made_for_the_live_members_and_the_topics_they_want(store: Sto
     assert found.plan.assignment == {"t": [name, name]}
 
 
+def test_who_plans_for_a_topic_first_makes_room_for_its_claims(store: Store) -> None:
+    """A thousand claims would otherwise each try, all at once."""
+    assert run(store, plans.replace("g", {}, decide))
+    for path in (paths.offsets("g", "t"), paths.owners("g", "t")):
+        assert perform(store, Exists(path)) is not None
+
+
 def test_no_plan_is_written_while_none_is_due(store: Store) -> None:
     assert run(store, plans.replace("g", {}, decide))
     assert not run(store, plans.replace("g", {}, decide))
@@ -57,7 +64,7 @@ def test_of_two_planners_one_wins(backend: Backend, store: Store) -> None:
     verb = plans.replace("g", {}, decide)
     operation = next(verb)
     while not isinstance(operation, Set):
-        operation = verb.send(perform(other, operation))
+        operation = step(other, verb, operation)
     assert run(store, plans.replace("g", {}, decide))
     assert not run(other, going_on(verb, operation))
     assert run(store, plans.get("g")).plan.generation == 1
@@ -68,7 +75,7 @@ def test_what_changes_while_a_plan_is_made_makes_the_next_one_due(store: Store) 
     verb = plans.replace("g", {}, decide)
     operation = next(verb)
     while not isinstance(operation, Set):
-        operation = verb.send(perform(store, operation))
+        operation = step(store, verb, operation)
     joined = run(store, members.join("g", "b", MemberInfo(("t",), "host", 2.0)))
     assert run(store, going_on(verb, operation))
     assert joined not in run(store, plans.get("g")).plan.members
@@ -77,13 +84,15 @@ def test_what_changes_while_a_plan_is_made_makes_the_next_one_due(store: Store) 
 
 
 def test_what_members_have_published_is_read_once(store: Store) -> None:
+    for path in (paths.offsets("g", "t"), paths.owners("g", "t")):
+        run(store, ensure(path))
     known: dict[str, MemberInfo] = {}
     first = Steps(store)
     first.run(plans.replace("g", known, decide))
     (name,) = known
     second = Steps(store)
     second.run(plans.replace("g", known, decide))
-    assert second.taken == first.taken - 2  # neither that read nor the write
+    assert second.taken == first.taken - 4  # neither that read nor room for claims nor the write
     run(store, members.leave("g", name))
     run(store, plans.replace("g", known, decide))
     assert not known
