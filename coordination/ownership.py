@@ -48,7 +48,10 @@ from folkmoot.coordination.questions import Malformed, decode, surely
 from folkmoot.coordination.store import ensure
 from folkmoot.protocol.records import TopicPartition
 
-COMMITS_PER_TRANSACTION = 100
+COMMITS_PER_TRANSACTION = 500
+"""Half of what a transaction may hold if all names are as long as they may be."""
+CAREFUL_COMMITS = 100
+"""After one that a single partition has failed: who has lost many sends less in vain for each."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -230,8 +233,9 @@ def commit(
         partition: Claim(msgspec.structs.replace(held.state, offset=offset), held.version)
         for partition, (held, offset) in offsets.items()
     }
+    most = COMMITS_PER_TRANSACTION
     while todo:
-        some = list(todo)[:COMMITS_PER_TRANSACTION]
+        some = list(todo)[:most]
         writes = [
             Set(paths.offset(me.group, *each), encode(todo[each].state), todo[each].version)
             for each in some
@@ -242,6 +246,7 @@ def commit(
             check_foreseen(refusal)
             if refusal.failed == 0:
                 return done | dict.fromkeys(todo, Fenced())
+            most = CAREFUL_COMMITS
             yield from _sort_out(me, [some[refusal.failed - 1]], todo, done)
         except ConnectionLost:
             yield from _sort_out(me, some, todo, done)

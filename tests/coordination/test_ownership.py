@@ -3,10 +3,19 @@
 import pytest
 
 from folkmoot.coordination import ownership, paths
-from folkmoot.coordination.operations import Delete, Set
+from folkmoot.coordination.operations import (
+    BadVersion,
+    Delete,
+    Get,
+    Multi,
+    MultiFailed,
+    NoNode,
+    Set,
+)
 from folkmoot.coordination.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
 from folkmoot.coordination.questions import Malformed
 from folkmoot.coordination.store import Store, perform, run
+from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, settle, wait_for_rings
 from tests.coordination.groups import (
     GROUP,
@@ -210,6 +219,26 @@ def test_one_fenced_partition_does_not_keep_the_others_from_being_committed(
     assert answers[P0] == Fenced()
     assert isinstance(answers[P1], Claim)
     assert state(a.store, P1).offset == 6
+
+
+def test_a_thousand_offsets_take_two_transactions_and_smaller_ones_once_one_has_failed(
+    a: Someone,
+) -> None:
+    held = Claim(OffsetState(0, 1, a.name, "a", TOPIC_ID), 3)
+    offsets = {TopicPartition("t", number): (held, 5) for number in range(1_000)}
+    whole = ownership.commit(a.me, offsets)
+    first = next(whole)
+    assert isinstance(first, Multi)
+    second = whole.send([None, *[4] * (len(first.writes) - 1)])
+    assert isinstance(second, Multi)
+    assert len(first.writes) + len(second.writes) == 1_000 + 2  # each checks the own node, too
+
+    fenced = ownership.commit(a.me, offsets)
+    next(fenced)
+    assert isinstance(fenced.throw(MultiFailed(1, BadVersion("t-0"))), Get)
+    smaller = fenced.throw(NoNode("t-0"))
+    assert isinstance(smaller, Multi)
+    assert len(smaller.writes) == 101
 
 
 def test_an_owner_whose_node_was_removed_by_hand_may_commit_until_somebody_claims(
