@@ -21,6 +21,7 @@ class Bell:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._open = True
+        self._rings = False  # there is a byte in the pipe that nobody has read
         # A late ring must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
         # handler may ring while the thread that it interrupts does.
         self._lock = RLock()
@@ -31,9 +32,12 @@ class Bell:
     def ring(self) -> None:
         """Wake the owner. Does nothing after close, so that late watches are harmless."""
         with self._lock:
-            if self._open:
+            if (
+                self._open and not self._rings
+            ):  # a write would cost who rings the interpreter's lock
                 with suppress(BlockingIOError):  # a full pipe is a bell that rings already
                     os.write(self._writer, b"!")
+                self._rings = True
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
@@ -44,9 +48,13 @@ class Bell:
 
     def silence(self) -> None:
         """Forget the rings so far."""
-        with suppress(BlockingIOError):
-            while len(os.read(self._reader, 4096)) == 4096:
-                continue
+        with self._lock:
+            try:
+                with suppress(BlockingIOError):
+                    while len(os.read(self._reader, 4096)) == 4096:
+                        continue
+            finally:  # whatever interrupts: one byte too many wakes once, one too few never
+                self._rings = False
 
     def close(self) -> None:
         with self._lock:
