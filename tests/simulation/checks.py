@@ -213,6 +213,10 @@ class Checks:
             for number in range(len(_topics.decode(node.data).partitions))
         }
 
+    def topic_id(self, topic: str) -> str:
+        """Of the topic that has that name now, and that is there."""
+        return _topics.decode(self._world.versions[-1][paths.topic(topic)].data).topic_id
+
 
 class Seats:
     """What plans may do to those who are away, and to those who are slow.

@@ -124,6 +124,13 @@ class History:
         planned = self.checks.planned()
         if planned.keys() != self.checks.wanted():
             return f"planned {sorted(planned)}, wanted {sorted(self.checks.wanted())}"
+        made_anew = [
+            topic
+            for topic in {each.topic for each in planned}
+            if plan.topics[topic].topic_id != self.checks.topic_id(topic)
+        ]
+        if made_anew:  # and whoever is to plan may have to find out by itself, its ring being lost
+            return f"planned for earlier topics: {made_anew}"
         # A member that fenced itself while a topic went leaves owners' nodes of partitions that nobody
         # can be given any more: they hinder nobody, and go with its session.
         found = self.checks.owners()
