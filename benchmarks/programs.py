@@ -109,11 +109,11 @@ class Program:
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         self.hear("ready", timeout)
 
-    def go(self) -> None:
+    def go(self, word: str = "go") -> None:
         stdin = self._running().stdin
         assert stdin is not None
         try:
-            stdin.write(b"go\n")
+            stdin.write(f"{word}\n".encode())
             stdin.flush()
         except BrokenPipeError as error:
             raise self._failure("ended before its start") from error

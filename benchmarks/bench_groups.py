@@ -1,0 +1,199 @@
+"""What a change of a group costs: members that leave, join and die under a steady stream of records.
+
+Ten member processes, a hundred partitions, a record every 20 ms in each. For each peer in turn one
+group lives through all the events; then what only a large group shows (crowds.py).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from benchmarks import crowds
+from benchmarks.harness import Context, Sample, cell
+from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
+from benchmarks.results import Cell, Chart, Results, Series, Target
+from folkmoot.coordination.ownership import committed
+from folkmoot.coordination.store import run as carry_out
+from folkmoot.coordination.zookeeper import connect
+from folkmoot.protocol.records import TopicPartition
+
+NAME: Final = "groups"
+TITLE: Final = "Groups: members that leave, join and die"
+
+MEMBERS: Final = 10
+PARTITIONS: Final = 100
+OURS: Final = "Folkmoot"
+CLASSIC: Final = "Kafka (cooperative-sticky)"
+NEW: Final = "Kafka (new protocol)"
+LEAVE: Final = "one of ten leaves"
+JOIN: Final = "a tenth joins"
+KILL: Final = "SIGKILL"
+KILL_BOTH: Final = "SIGKILL, of its guardian too"
+PAUSE: Final = "longest pause elsewhere, s"
+BEFORE: Final = "longest pause before, s"
+MOVED: Final = "moved"
+LEAST: Final = "least possible"
+SILENT: Final = "not served in 30 s"
+TWICE: Final = "delivered twice"
+UNCOMMITTED: Final = "uncommitted"
+
+CHARTS: Final = {
+    "moved": "Until the last partition that moved is served again",
+    "stayed": "Longest pause of a partition that did not move",
+}
+
+Taken = dict[tuple[str, str], list[Sample]]
+
+
+def run(context: Context) -> Results:
+    results = Results(name=NAME, title=TITLE)
+    smoke = context.scale.name == "smoke"
+    contenders: dict[str, tuple[str, Mapping[str, str]]] = {OURS: ("folkmoot", {})}
+    if context.has("kafka"):
+        contenders[CLASSIC] = ("kafka", {"protocol": "classic"})
+        contenders[NEW] = ("kafka", {"protocol": "consumer"})
+    taken: Taken = {}
+    rounds = max(1, context.scale.rounds - 1)
+    size = (3, 6) if smoke else (MEMBERS, PARTITIONS)
+    for name, _ in context.turns(list(contenders), rounds, warm_up=False):
+        peer, told = contenders[name]
+        context.say(f"-- {name}")
+        for case, sample in _life(context, peer, told, *size).items():
+            taken.setdefault((case, name), []).append(sample)
+            noted = ", ".join(f"{fact} {value:.3g}" for fact, value in sample.facts.items())
+            context.say(f"   {case}: served again after {sample.value:.3f} s; {noted}")
+    for case in dict.fromkeys(case for case, _ in taken):
+        for name in contenders:
+            if (case, name) in taken:
+                results.cells.append(cell(case, name, "s", taken[case, name]))
+    results.notes.append(
+        "From the event until the last partition that moved was delivered by its new owner, by the "
+        "members' own logs of deliveries; pauses include the 20 ms between two records. Members are "
+        "ready, with all imports done, when they are told to join."
+    )
+    _judge(results)
+    results.charts += [
+        _chart(results, "moved", lambda found: found.median),
+        _chart(results, "stayed", lambda found: found.facts[PAUSE]),
+    ]
+    crowds.measure(context, results)
+    return results
+
+
+def _life(
+    context: Context, peer: str, told: Mapping[str, str], members: int, partitions: int
+) -> dict[str, Sample]:
+    """Everything that one group lives through; it is whole before each event but the joining."""
+    server = context.server(peer)
+    topic = context.new_topic(peer, partitions)
+    module = f"benchmarks.clients.{peer}_rebalance"
+    name = f"group-{topic}"
+    found: dict[str, Sample] = {}
+    with Group(server, module, partitions, topic=topic, group=name, **told) as group:
+        group.form(members)
+        leaves, dies, dies_with_guardian = list(group.members)[:3]
+        least = group.share(leaves)
+        found[LEAVE] = _lived(group, group.leave(leaves), least)
+        newcomer = group.prepare()
+        group.watch(REST)
+        found[JOIN] = _lived(group, group.join(newcomer), partitions // members)
+        if told.get("protocol") != "consumer":  # there the session is the server's, 45 s
+            found[KILL] = _killed(context, peer, group, dies, name, topic)
+        if peer == "folkmoot":
+            group.settle(group.join(group.prepare()))
+            found[KILL_BOTH] = _killed(
+                context, peer, group, dies_with_guardian, name, topic, guardian=True
+            )
+    server.delete_topic(topic)
+    return found
+
+
+def _lived(group: Group, at: float, least: int, **more: float) -> Sample:
+    """What came of the event, once everything is calm again."""
+    change = judge(group.seen, at, group.settle(at))
+    facts: dict[str, float] = {
+        PAUSE: change.longest_pause,
+        BEFORE: change.pause_before,
+        MOVED: change.moved,
+        LEAST: least,
+        TWICE: change.twice,
+        SILENT: change.silent,
+    }
+    return Sample(value=change.served_again, facts={**facts, **more})
+
+
+def _killed(
+    context: Context,
+    peer: str,
+    group: Group,
+    victim: int,
+    name: str,
+    topic: str,
+    *,
+    guardian: bool = False,
+) -> Sample:
+    """With what it had been given and had not committed, read before anybody else commits there."""
+    owned = group.owned(victim)
+    if peer != "folkmoot":
+        return _lived(group, group.kill(victim, guardian=guardian), len(owned))
+    store = connect(context.server(peer).address, session_timeout=10.0)
+    try:
+        at = group.kill(victim, guardian=guardian)
+        kept = {
+            each: carry_out(store, committed(name, TopicPartition(topic, each))) for each in owned
+        }
+    finally:
+        store.close()
+    given = group.given(victim)
+    uncommitted = sum(
+        given[each] - (0 if state is None else state.offset or 0) for each, state in kept.items()
+    )
+    return _lived(group, at, len(owned), **{UNCOMMITTED: uncommitted})
+
+
+def _judge(results: Results) -> None:
+    """The lines of what is to be reached; against Kafka's in the same run where the table says so."""
+    for case, limit in ((LEAVE, 0.5), (JOIN, 0.5), (KILL, 0.7), (KILL_BOTH, SESSION_TIMEOUT + 1.5)):
+        ours = results.find(case, OURS)
+        if ours is None:
+            continue
+        text = f"groups, {case}: last partition that moved served again"
+        add = partial(_target, results)
+        add(text, ours.median, limit, "s")
+        if case in (LEAVE, JOIN):
+            add(f"groups, {case}: longest pause of one that did not move", ours.facts[PAUSE], 0.1)
+        moves = ours.facts[MOVED] - ours.facts[LEAST]
+        add(f"groups, {case}: partitions moved beyond the least possible", moves, 0, "")
+        if UNCOMMITTED in ours.facts:
+            twice = ours.facts[TWICE]
+            add(f"groups, {case}: delivered twice", twice, ours.facts[UNCOMMITTED], "records")
+        theirs = results.find(case, CLASSIC)
+        if theirs is not None and not theirs.facts[SILENT]:  # else it could not keep up at all
+            add(f"{text}, against {CLASSIC}", ours.median / theirs.median, 1.0, "×")
+            pauses = ours.facts[PAUSE] / theirs.facts[PAUSE]
+            what = f"groups, {case}: longest pause of one that did not move, against {CLASSIC}"
+            add(what, pauses, 1.0, "×")
+
+
+def _target(results: Results, text: str, figure: float, wanted: float, unit: str = "s") -> None:
+    results.targets.append(
+        Target(text=text, figure=figure, wanted=wanted, unit=unit, better="lower")
+    )
+
+
+def _chart(results: Results, what: str, value: Callable[[Cell], float]) -> Chart:
+    cases = list(dict.fromkeys(each.case for each in results.cells))
+    series = []
+    for name in (OURS, CLASSIC, NEW):
+        cells = [(place, results.find(case, name)) for place, case in enumerate(cases)]
+        points = [(place, value(found)) for place, found in cells if found is not None]
+        if points:
+            series.append(Series(name=name, points=points))
+    return Chart(
+        name=f"groups-{what}",
+        title=CHARTS[what],
+        kind="bars",
+        unit="s",
+        series=series,
+        groups=cases,
+    )
