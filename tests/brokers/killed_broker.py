@@ -41,6 +41,7 @@ def create(name: str, topic: TopicInfo) -> Verb[None]:
 def main(data: Path) -> None:
     for module, name in (
         (checkpoints, "CHECKPOINT_INTERVAL"),
+        (checkpoints, "_TICK"),
         (compactor, "COMPACTION_INTERVAL"),
         (retention, "RETENTION_INTERVAL"),
     ):

@@ -13,7 +13,7 @@ from folkmoot.brokers.checkpoints import CHECKPOINT_BYTES, Checkpoints
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.scrub import Scrub
 from folkmoot.brokers.upkeep import Now
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch, StorageError
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
 
@@ -46,14 +46,14 @@ def crash(data: Path, name: str) -> Path:
 def checked_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the batches whose bodies are compared from here on."""
     lengths: list[int] = []
-    real = batch.check
+    real = batch_header.check
 
-    def check(data: memoryview, position: int = 0) -> batch.BatchHeader:
+    def check(data: memoryview, position: int = 0) -> batch_header.BatchHeader:
         header = real(data, position)
         lengths.append(header.length)
         return header
 
-    monkeypatch.setattr(batch, "check", check)
+    monkeypatch.setattr(batch_header, "check", check)
     return lengths
 
 
