@@ -45,7 +45,8 @@ def run(words: list[str], zookeeper: str, directory: Path) -> str:
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # What sums a group up goes there, so that the table can be piped.
+    assert (done.returncode, re.sub(r"group \w+ is .*\n", "", done.stderr)) == (0, "")
     return done.stdout
 
 
@@ -97,4 +98,4 @@ def test_programs_and_commands_run_as_printed(
     assert [json.loads(line)["offset"] for line in part.splitlines()] == [2, 3, 4]
     assert described.split()[:4] == ["topic", "partition", "owner", "epoch"]
     lags = [row.split()[6] for row in described.splitlines()[1:]]
-    assert lags == ["0", "-", "0"]  # no order's key belongs to partition 1
+    assert lags == ["0", "0", "0"]

@@ -27,6 +27,9 @@ from folkmoot.protocol.requests import (
     FetchResult,
     MetadataResponse,
     PartitionMetadata,
+    ReportDamageRequest,
+    ReportDamageResponse,
+    ReportDamageResult,
     TopicMetadata,
 )
 from folkmoot.spark_apps import arrow, reading
@@ -36,6 +39,7 @@ from folkmoot.spark_apps.reading import ReadOptions, read
 from folkmoot.spark_apps.source import COLUMNS
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
+from tests.waiting import eventually
 
 QUICK = ReadOptions(patience=0.3)
 LENIENT = ReadOptions(patience=0.3, fail_on_data_loss=False)
@@ -60,6 +64,7 @@ class Log:
         self.per_fetch = per_fetch
         self.start = start
         self.fetches: list[int] = []
+        self.reported: list[int] = []
         self.refusals: list[Any] = []
         self.leader_address = ""
 
@@ -68,6 +73,9 @@ class Log:
             info = [BrokerInfo(1, {"client": self.leader_address})]
             known = TopicMetadata("flights", 0, "id", [PartitionMetadata(0, 1, 0, [1])])
             return MetadataResponse(info, [known] if body.topics else [])
+        if isinstance(body, ReportDamageRequest):
+            self.reported += [entry.offset for entry in body.entries]
+            return ReportDamageResponse([ReportDamageResult("flights", 0, 0, "")])
         assert isinstance(body, FetchRequest)
         (entry,) = body.entries
         assert (entry.topic, entry.topic_id, entry.partition) == ("flights", "id", 0)
@@ -257,15 +265,14 @@ def test_a_log_that_ends_too_early_is_never_passed_over_in_silence(options: Read
         rows(read(a_slice(broker, log, 0, 8), options))
 
 
-def test_a_rotten_batch_is_not_handed_to_spark() -> None:
+def test_a_rotten_batch_is_not_handed_to_spark_and_the_broker_hears_of_it() -> None:
     rotten = bytearray(made(0, 5))
     rotten[-1] ^= 1
     log = Log(bytes(rotten))
-    with (
-        serve(log) as broker,
-        pytest.raises(CorruptBatch, match="flights-0: the batch at offset 0"),
-    ):
-        rows(read(a_slice(broker, log, 0, 5), QUICK))
+    with serve(log) as broker:
+        with pytest.raises(CorruptBatch, match="flights-0: the batch at offset 0"):
+            rows(read(a_slice(broker, log, 0, 5), QUICK))
+        eventually(lambda: log.reported == [0])
 
 
 def test_a_time_that_spark_cannot_count_in_microseconds_stays_at_its_limit() -> None:
