@@ -174,14 +174,14 @@ def test_what_was_acknowledged_outlives_any_number_of_kills(
     with Logs(tmp_path / "data", 1, CONFIG) as logs:
         for place in PLACES:
             check(load, place, logs.get(*place))
-        compacted = logs.get(COMPACTED, 0)
-        assert compactions == ROUNDS // 10
-        if compactions:
-            assert len(records_in(compacted)) < compacted.end_offset
+    assert compactions == ROUNDS // 10
 
 
 def caught_compacting(data: Path, load: Load, peer: Peer, done: bool) -> bool:
-    """Go on with the load until a compaction has begun to write, or is `done`."""
+    """Go on with the load until a compaction has begun to write or, if asked, is `done`.
+
+    Done is one that was noted, whether or not it found anything to leave out.
+    """
     before, end = newest(data), time.monotonic() + 30
     while time.monotonic() < end:
         load.send(peer)
