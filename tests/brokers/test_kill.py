@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +54,7 @@ class Load:
         self.sent: dict[Place, int] = dict.fromkeys(PLACES, 0)
         self.acknowledged: dict[Place, dict[int, int]] = {place: {} for place in PLACES}
         self.starts: dict[Place, int] = dict.fromkeys(PLACES, 0)
-        self.waiting: deque[list[tuple[Place, int, int]]] = deque()
+        self.waiting: dict[int, list[tuple[Place, int, int]]] = {}  # by correlation id
 
     def send(self, peer: Peer) -> None:
         """Some batches for some partitions in one request."""
@@ -72,18 +71,18 @@ class Load:
             entries.append(ProduceEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0))
             batches.append(batch.encode(columns, source.choice(CODECS)))
             self.sent[place] += count
-        peer.ask(Api.PRODUCE, ProduceRequest(1, 5.0, entries), batches)
-        self.waiting.append(asked)
+        correlation_id = peer.ask(Api.PRODUCE, ProduceRequest(1, 5.0, entries), batches)
+        self.waiting[correlation_id] = asked
 
     def value(self, place: Place, number: int) -> bytes:
         return b"%s-%d-%d " % (place[0].encode(), place[1], number) * (1 + number % 7)
 
     def take(self, peer: Peer) -> None:
-        """One answer; they come in the order of the requests."""
+        """One answer; those for new partitions come after later ones."""
         envelope, _ = peer.receive()
         response = wire.response_body(Api.PRODUCE, envelope)
         for (place, first, count), result in zip(
-            self.waiting.popleft(), response.results, strict=True
+            self.waiting.pop(envelope.correlation_id), response.results, strict=True
         ):
             assert result.error == 0, result.message
             for number in range(count):
