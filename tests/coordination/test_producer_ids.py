@@ -1,9 +1,7 @@
 """Producer ids on a real ZooKeeper and on its twin: whatever dies or is lost, none is given twice."""
 
 import random
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import chain
 
 import pytest
@@ -12,34 +10,12 @@ from folkmoot.coordination import paths, producer_ids
 from folkmoot.coordination.memory import MemoryZooKeeper
 from folkmoot.coordination.operations import Create, Operation, SessionLost, Set
 from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import Store, ensure, perform, run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.store import ensure, perform, run
+from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
 from tests.schemas.stores import CountingStore, Loss
 
-Opener = Callable[[], Store]
 MOST_STEPS = 12
-
-
-@pytest.fixture(params=["memory", "zookeeper"])
-def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """Opens sessions with one ensemble, which are closed after the test."""
-    with ExitStack() as stack:
-        if request.param == "memory":
-            ensemble = MemoryZooKeeper()
-            make: Opener = ensemble.connect
-        else:
-            address = request.getfixturevalue("chroot")
-
-            def make() -> Store:
-                return connect(address, 10.0)
-
-        def opened() -> Store:
-            store = make()
-            stack.callback(store.close)
-            return store
-
-        yield opened
 
 
 def disjoint(blocks: list[range]) -> bool:

@@ -2,9 +2,8 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from itertools import chain, repeat
 
@@ -24,32 +23,9 @@ from folkmoot.coordination.operations import (
 )
 from folkmoot.coordination.questions import Malformed
 from folkmoot.coordination.store import Store, perform, run
-from folkmoot.coordination.zookeeper import connect
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
+from tests.coordination.sessions import Opener
 from tests.schemas.stores import CountingStore, Loss
-
-Opener = Callable[[], Store]
-
-
-@pytest.fixture(params=["memory", "zookeeper"])
-def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """Opens sessions with one ensemble, which are closed after the test."""
-    with ExitStack() as stack:
-        if request.param == "memory":
-            ensemble = MemoryZooKeeper()
-            make: Opener = ensemble.connect
-        else:
-            address = request.getfixturevalue("chroot")
-
-            def make() -> Store:
-                return connect(address, 10.0)
-
-        def opened() -> Store:
-            store = make()
-            stack.callback(store.close)
-            return store
-
-        yield opened
 
 
 @pytest.fixture

@@ -1,0 +1,33 @@
+"""Sessions with one ensemble, real or in memory, for tests that need more than one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from folkmoot.coordination.memory import MemoryZooKeeper
+from folkmoot.coordination.store import Store
+from folkmoot.coordination.zookeeper import connect
+
+Opener = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
+    """Opens sessions with one ensemble, which are closed after the test."""
+    with ExitStack() as stack:
+        if request.param == "memory":
+            ensemble = MemoryZooKeeper()
+            make: Opener = ensemble.connect
+        else:
+            address = request.getfixturevalue("chroot")
+
+            def make() -> Store:
+                return connect(address, 10.0)
+
+        def opened() -> Store:
+            store = make()
+            stack.callback(store.close)
+            return store
+
+        yield opened
