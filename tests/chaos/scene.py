@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -231,9 +232,12 @@ class Scene:
     def unsettled(self) -> Iterator[str]:
         """What is_settled misses, for people."""
         names = {member.name for member in self.living()}
-        registered = {name.partition("-")[0] for name in self.history.members}
+        counts = Counter(name.partition("-")[0] for name in self.history.members)
+        registered = set(counts)
         yield f"alive and not registered {sorted(names - registered)}"
         yield f"registered and not alive {sorted(registered - names)}"
+        twice = [name for name in self.history.members if counts[name.partition("-")[0]] > 1]
+        yield f"registered more than once {sorted(twice)}"
         for partition, life in self.history.lives.items():
             if life.owner is None:
                 yield f"{partition} has no owner since {time.time() - life.since:.2f} s"
