@@ -6,7 +6,7 @@ For each partition that the plan gives to this member (claims.py until it is hel
 (none) ─ ClaimPartition ─► claiming ─ Claim ─► held ─ plan takes it ─► revoking ─ Drained ─► releasing
                             │ Blocked            │                                             │
                             ▼                    │ VerifyOwner says no, a commit was fenced,   ▼
-                         waiting                 ▼ the session is silent for too long        (none)
+                         waiting                 ▼ the session is over                       (none)
                             │                  (none), told as Lost
                             └─ its owner's node changes, or its hand-over time is over:
                                claim again, stealing in the latter case
@@ -15,9 +15,9 @@ For each partition that the plan gives to this member (claims.py until it is hel
 A change of the plan touches nothing but the partitions that move. Whatever happens is noted at once;
 what follows for the whole, the next Tick decides, so that a thousand answers cost one look at a
 thousand partitions. Tasks are answered in any order; an answer about something no longer held is
-ignored, since the fence in ZooKeeper has decided already. A member's life is drawn in phase.py; when
-to plan is in planning.py, whether ZooKeeper and the application are there in liveness.py.
-The protocol and its proof: docs/groups.md. Owned by the group thread (member.py).
+ignored, since the fence in ZooKeeper has decided already. In silence all is told as Lost, and released.
+A member's life is drawn in phase.py; when to plan is in planning.py, whether ZooKeeper and the
+application are there in liveness.py. The protocol and its proof: docs/groups.md. Owned by the group thread.
 """
 
 from random import Random
@@ -111,7 +111,7 @@ class GroupMember:
                 return []  # by far the most frequent event
             self._trust_again()
         if self.liveness.falls_silent(now):
-            self.holdings.drop_all("ZooKeeper has been silent for too long")
+            self.holdings.let_go_of_all("ZooKeeper has been silent for too long")
             self.planning.doubt()
         match event:
             case Finished(Heartbeat(), bool(alive)):

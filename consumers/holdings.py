@@ -29,7 +29,8 @@ from folkmoot.protocol.records import TopicPartition
 class _Held:
     """A partition that is ours until it is released or fenced.
 
-    held → revoking (the consumer was asked to finish) → drained (it has) → releasing (the last write)
+    held → revoking (the consumer was asked to finish) → drained (it has) → releasing (the last write).
+    What is declined, or lost in silence, is drained at once.
     """
 
     claim: Claim
@@ -156,22 +157,34 @@ class Holdings:
         if not ours and self._holds(task.partition, task.held):
             self._drop(task.partition, "another member took it over, or its offset was reset")
 
-    def drop_all(self, reason: str) -> None:
-        """Stop at once with everything; no commit is begun any more, one under way may be done."""
-        for partition in self:
-            self._drop(partition, reason)
-        for asked in self._asked:
-            self._effects.append(Committed(asked.token, {}, frozenset(asked.offsets)))
-        self._asked.clear()
+    def let_go_of_all(self, reason: str) -> None:
+        """Nobody answers: stop at once with everything; no commit that waits is begun any more.
+
+        The session may live all the same, and the owners' nodes with it. So they are released, under
+        the fence as ever, as soon as somebody answers: whoever is to own next need not wait, and
+        nobody else would ever remove the node of a partition that is gone with its topic.
+        """
+        for partition, held in self._held.items():
+            self._tell(partition, held, reason)
+            held.revoking = held.drained = True
+        self._refuse_asked()
+        self.release_drained()
 
     def forget(self, reason: str) -> None:
-        """The session is over: drop everything, and no answer of it will come."""
+        """The session is over, and the owners' nodes with it: no answer of it will come."""
         self.forgotten = reason
-        self.drop_all(reason)
+        for partition in self:
+            self._drop(partition, reason)
+        self._refuse_asked()
         if self._committing is not None:
             refused = frozenset(self._committing.offsets)
             self._effects.append(Committed(self._committing.token, {}, refused))
             self._committing = None
+
+    def _refuse_asked(self) -> None:
+        for asked in self._asked:
+            self._effects.append(Committed(asked.token, {}, frozenset(asked.offsets)))
+        self._asked.clear()
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:
@@ -198,6 +211,10 @@ class Holdings:
         return held is not None and held.claim.state.epoch == claim.state.epoch
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
-        if not self._held.pop(partition).drained:
+        self._tell(partition, self._held.pop(partition), reason)
+
+    def _tell(self, partition: TopicPartition, held: _Held, reason: str) -> None:
+        """Of its loss, unless it was given up already."""
+        if not held.drained:
             self.lost += 1
             self._effects.append(Lost(partition, reason))

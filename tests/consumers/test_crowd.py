@@ -98,6 +98,22 @@ def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: C
     assert (state.offset, state.topic_id) == (None, one.held[partition].topic_id)
 
 
+def test_who_was_cut_off_while_its_topic_shrank_leaves_no_owner_behind(crowd: Crowd) -> None:
+    """The partitions that are gone are nobody's: nobody would steal them."""
+    crowd.topic("a", 4)
+    one, other = crowd.add("a"), crowd.add("a")
+    crowd.settle()
+    crowd.zookeeper.suspend(one.sessions[-1])
+    crowd.pass_time(5.0)
+    assert (one.partitions, one.member.is_fenced) == (set(), True)
+    crowd.make_anew("a", 1)
+    crowd.pass_time(1.0)
+    crowd.zookeeper.resume(one.sessions[-1])
+    crowd.settle()
+    assert other.count(Lost) == 0
+    assert [number for number in range(4) if crowd.owner(TopicPartition("a", number))] == [0]
+
+
 # -- assignors, weights, racks ------------------------------------------------------------------------
 
 

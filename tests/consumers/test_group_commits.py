@@ -21,7 +21,8 @@ from folkmoot.consumers.events import (
     Started,
     VerifyOwner,
 )
-from folkmoot.coordination.ownership import Blocked, Fenced
+from folkmoot.coordination.ownership import Fenced
+from folkmoot.coordination.plans import TopicBasis
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.machine import (
     ME,
@@ -32,7 +33,6 @@ from tests.consumers.machine import (
     Scene,
     claim,
     later,
-    owner,
     t,
 )
 
@@ -228,20 +228,59 @@ def test_the_session_timeout_that_zookeeper_granted_is_what_counts(scene: Scene)
     assert scene.take(Lost)
 
 
-def test_when_zookeeper_answers_again_partitions_are_claimed_anew(scene: Scene) -> None:
-    scene.hold(0)
+def test_when_zookeeper_answers_again_all_is_released_and_claimed_anew(scene: Scene) -> None:
+    held = scene.hold(0, offset=4)
     scene.be_silent(SESSION_TIMEOUT)
     scene.take(Lost)
     scene.effects = [effect for effect in scene.effects if not isinstance(effect, Read)]
-    assert not scene.take(ClaimPartition)
     scene.tell(Acknowledged(scene.now))
     scene.answer(Read(Source.PLAN), scene.plan)
-    ours = owner(ME, nonce=NONCE)
-    scene.answer(scene.take_one(ClaimPartition), Blocked(ours))
-    task = scene.take_one(ClaimPartition)
-    assert task.steal_from == ours
-    scene.answer(task, claim(t(0), epoch=2, offset=4))
+    assert not scene.take(ClaimPartition)
+    (release,) = scene.release()
+    assert (release.partition, release.held, release.offset) == (t(0), held[t(0)], None)
+    scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=2, offset=4))
     assert scene.take(Assigned) == [Assigned(t(0), "id-1", 4, 2)]
+
+
+def test_what_is_gone_with_its_topic_in_silence_is_released_all_the_same(scene: Scene) -> None:
+    """Its owner's node would stay until the session ends, and nobody else would take it away."""
+    scene.hold(0, 1)
+    scene.be_silent(SESSION_TIMEOUT)
+    scene.topics = {"t": TopicBasis("id-2", 1)}
+    scene.plan_for(ME, members=(ME,))
+    scene.answer(Read(Source.PLAN), scene.plan)
+    scene.read_all()
+    assert [task.partition for task in scene.release()] == [t(0), t(1)]
+    assert [task.partition for task in scene.take(ClaimPartition)] == [t(0)]
+
+
+def test_a_release_in_silence_stands_on_what_the_commit_under_way_made_of_the_fence(
+    scene: Scene,
+) -> None:
+    """It writes the offset anew: that of before the commit would take the group back."""
+    held = scene.hold(0)
+    scene.tell(Commit(1, {t(0): (1, 10)}))
+    scene.be_silent(SESSION_TIMEOUT)
+    assert not scene.release()
+    (task,) = scene.commits()
+    committed = later(held[t(0)], 10)
+    scene.answer(task, {t(0): committed})
+    (release,) = scene.release()
+    assert (release.held, release.offset) == (committed, None)
+
+
+def test_what_was_given_up_before_the_silence_is_released_with_its_last_offset(
+    scene: Scene,
+) -> None:
+    held = scene.hold(0)
+    scene.tell(Commit(1, {t(0): (1, 10)}))
+    scene.see_plan(YOUNGER, members=(ME, YOUNGER))
+    scene.tell(Drained(t(0), 1, 12))
+    scene.be_silent(SESSION_TIMEOUT)
+    assert not scene.take(Lost)
+    (task,) = scene.commits()
+    scene.answer(task, {t(0): later(held[t(0)], 10)})
+    assert [release.offset for release in scene.release()] == [12]
 
 
 def test_in_silence_one_sign_of_life_is_asked_for_and_not_one_each_second(scene: Scene) -> None:
