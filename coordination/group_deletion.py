@@ -1,7 +1,7 @@
 """Deleting a group: its members' place first, then what it knew.
 
 1. Take the place of the members away, with the plan, in one transaction; it fails if there is a member.
-2. Delete the offsets, each on condition of the version read before.
+2. Delete the offsets, each on condition of the version read before. (By force: with their owners' nodes.)
 3. Delete what is empty by then.
 
 Dying before 1 changes nothing. Dying after it leaves a group that nobody is a member of, with some of its
@@ -16,7 +16,6 @@ from contextlib import suppress
 
 from folkmoot.coordination import groups, members, ownership, paths
 from folkmoot.coordination.operations import (
-    ANY_VERSION,
     BadVersion,
     ConnectionLost,
     Delete,
@@ -45,16 +44,16 @@ def delete(group: str, force: bool = False) -> Verb[None]:
     versions = yield from _versions(group)
     if force:
         yield from _remove_members(group)
-        versions = dict.fromkeys(versions, ANY_VERSION)
+        for partition in versions:
+            yield from _take_away(group, partition)
     else:
         owned = yield from _owned(group, versions)
         if owned is not None:
             raise _occupied(group, owned)
         yield from _close(group)
-    for partition, version in versions.items():
-        for path in (paths.owner(group, *partition), paths.offset(group, *partition)):
+        for partition, version in versions.items():
             with suppress(BadVersion):
-                yield from _gone(Delete(path, ANY_VERSION if "/owners/" in path else version))
+                yield from _gone(Delete(paths.offset(group, *partition), version))
     yield from _sweep(group)
 
 
@@ -104,6 +103,28 @@ def _remove_members(group: str) -> Verb[None]:
     for name in (yield from members.names(group)):
         yield from members.leave(group, name)
     yield from _gone(Delete(paths.plan(group)))
+
+
+def _take_away(group: str, partition: TopicPartition) -> Verb[None]:
+    """Delete an offset and its owner's node in one transaction: nobody owns what has no fence."""
+    path = paths.offset(group, *partition)
+    while True:
+        try:
+            node: Node = yield from surely(Get(path))
+        except NoNode:
+            return
+        # Read after the offset: an owner that comes later has moved the fence.
+        if (yield from ownership.owner_of(group, partition)) is None:
+            writes = [Delete(path, node.stat.version)]
+        else:
+            writes = [Delete(path), Delete(paths.owner(group, *partition))]
+        try:
+            yield Multi(tuple(writes))
+            return
+        except MultiFailed as refusal:
+            ownership.check_foreseen(refusal)
+        except ConnectionLost:
+            continue
 
 
 def _sweep(group: str) -> Verb[None]:
