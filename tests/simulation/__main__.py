@@ -1,11 +1,13 @@
 """`make simulate SEEDS=1..100000`: many histories, in several processes, over several runs.
 
 What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
-the code of groups and of the simulator is the same. A history that breaks a promise is printed and noted,
-and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories of each process.
+the code that histories run through is the same (fingerprint.py). A history that breaks a promise is
+printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories
+of each process.
 """
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -13,17 +15,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from tests.simulation.fingerprint import fingerprint
 from tests.simulation.history import History
 
-ROOT: Final = Path(__file__).parents[2]
-CODE: Final = ("consumers", "coordination", "protocol", "tests/simulation")
 STEP: Final = 100
+SWEEP: Final = 20
+"""So many histories are left to lie before their rings of references are looked for."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -37,29 +39,23 @@ class Done(msgspec.Struct, frozen=True):
     seen: dict[str, int]
 
 
-def fingerprint() -> str:
-    """Of the code that the histories run through."""
-    digest = sha256()
-    for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def live(code: str, first: int, last: int) -> Done:
     """Run these histories. In a process of the pool."""
     logging.disable(logging.WARNING)
-    begun = time.monotonic()
+    gc.disable()
+    begun = time.process_time()
     broken: dict[str, str] = {}
     seen: Counter[str] = Counter()
     for seed in range(first, last + 1):
+        if seed % SWEEP == 0:
+            gc.collect()
         history = History(seed)
         try:
             history.run()
         except Exception as error:
             broken[str(seed)] = f"{type(error).__name__}: {error}"
         seen.update(history.world.seen)
-    return Done(code, first, last, time.monotonic() - begun, broken, dict(seen))
+    return Done(code, first, last, time.process_time() - begun, broken, dict(seen))
 
 
 def earlier(state: Path, code: str) -> list[Done]:

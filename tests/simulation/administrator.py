@@ -1,10 +1,11 @@
-"""An administrator with a session of its own, which resets offsets and may be cut off on the way."""
+"""An administrator with a session of its own, who resets offsets, deletes groups, and may be cut off."""
 
 from typing import Any
 
-from folkmoot.coordination import resets
+from folkmoot.coordination import group_deletion, resets
 from folkmoot.coordination.operations import Operation, SessionLost, Verb
 from folkmoot.coordination.store import Outcome
+from folkmoot.protocol.errors import UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.line import Line
 from tests.simulation.world import World
@@ -23,16 +24,26 @@ class Administrator:
     def reset(self, group: str, partition: TopicPartition, topic_id: str, offset: int) -> None:
         """Move an offset while the group runs."""
         mark = f"{self._world.random.getrandbits(64):016x}"
-        self._world.note(f"{NAME} resets {partition} to {offset}")
+        self._begin(
+            f"reset of {partition} to {offset}",
+            resets.reset(group, partition, topic_id, offset, mark),
+        )
+
+    def delete(self, group: str) -> None:
+        """Have the group forget all, members or not."""
+        self._begin("deletion", group_deletion.delete(group, force=True))
+
+    def _begin(self, what: str, verb: Verb[Any]) -> None:
+        self._world.note(f"{NAME} begins a {what}")
         trouble = self._world.random.choice(("", "", "break", "break", "death"))
         pause = self._world.random.uniform(0.0, 0.3)
         if trouble == "break":
             self._line.ambush = lambda: self._line.break_off(pause)
         elif trouble == "death":
             self._line.ambush = self._line.vanish
-        self._go_on(resets.reset(group, partition, topic_id, offset, mark), None)
+        self._go_on(what.split()[0], verb, None)
 
-    def _go_on(self, verb: Verb[Any], outcome: Outcome | None) -> None:
+    def _go_on(self, what: str, verb: Verb[Any], outcome: Outcome | None) -> None:
         try:
             operation: Operation
             if outcome is None:
@@ -41,8 +52,8 @@ class Administrator:
                 operation = verb.throw(outcome.error)
             else:
                 operation = verb.send(outcome.result)
-        except (StopIteration, SessionLost) as end:
-            self._world.seen[f"{type(end).__name__} of a reset"] += 1
+        except (StopIteration, SessionLost, UnknownGroup) as end:
+            self._world.seen[f"{type(end).__name__} of a {what}"] += 1
             self._line.close()
         else:
-            self._line.submit(operation, lambda answer: self._go_on(verb, answer))
+            self._line.submit(operation, lambda answer: self._go_on(what, verb, answer))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+import msgspec
+
 from folkmoot.consumers.events import (
     Assigned,
     Committed,
@@ -64,6 +66,7 @@ class Application:
         self.works_at = 0.0
         """When the application looks again; it may be slow."""
         self._checks = checks
+        checks.seats.understands[name] = settings.protocol
         self._frozen = False
         self._gone = False
         self._busy_until = 0.0
@@ -76,7 +79,7 @@ class Application:
         self.member._bell.close()  # nobody waits on it, and a closed one costs no system calls
 
     def start(self) -> None:
-        self.world.note(f"{self.name} starts with {self.settings}")
+        self.world.note(f"{self.name} starts, {_wanting(self.settings)}")
         self.member.open()
         self._hear()
         self.world.after(0.0, self._work)
@@ -275,6 +278,11 @@ class Application:
         self._hear()
         if self.line is not None and self.line.ended:
             self.world.after(self.world.delay(), self.line.lose)
+
+
+def _wanting(settings: MemberSettings) -> str:
+    assignors = [each.name for each in settings.assignors]
+    return str(msgspec.structs.replace(settings, assignors=assignors))
 
 
 def _called(phase: Phase, presence: Presence, fenced: bool) -> str:

@@ -3,31 +3,23 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-import msgspec
-
 from folkmoot.consumers.events import Assigned
-from folkmoot.coordination import paths, plan_format
-from folkmoot.coordination.members import MemberInfo, seat
+from folkmoot.coordination import paths
+from folkmoot.coordination.members import seat
 from folkmoot.coordination.operations import Delete, Multi, Operation
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.coordination.plans import Plan
-from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.plans import Standing as Place
 from folkmoot.coordination.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
+from tests.simulation.standing import GROUP, Standing, owner_of, plan_in, state_of
 from tests.simulation.world import World
 
-GROUP = "g"
-NEWEST = 99
-"""The checkers understand every kind of plan that members make here."""
-BRIEF = 1.0
-"""Who is back for less than that may not have been seen by anybody: its grace goes on."""
+BRIEF = 3.0
+"""Who is back for less than that may not have been seen by somebody who heard nothing meanwhile, and was
+not fenced: its grace goes on."""
 _IDS = paths.members(GROUP) + "/"
-
-_states = msgspec.json.Decoder(OffsetState)
-_owners = msgspec.json.Decoder(Owner)
-_topics = msgspec.json.Decoder(TopicInfo)
-_members = msgspec.json.Decoder(MemberInfo)
 
 
 class Violation(AssertionError):
@@ -44,13 +36,15 @@ class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._states: dict[TopicPartition, OffsetState] = {}
+        self._highest: dict[TopicPartition, int] = {}  # epoch there ever was
         self._owners: dict[TopicPartition, tuple[Owner, str]] = {}
         self._starts: dict[tuple[TopicPartition, int], int | None] = {}
         self._worked: dict[tuple[TopicPartition, int], int] = {}
         self._processed: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
         self._written: set[tuple[str, TopicPartition, int]] = set()
         self._who: dict[str, str] = {}  # whose nonce it is
-        self._seats = Seats(world)
+        self.seats = Seats(world)
+        self._standing = Standing(world.versions[-1])
         world.watchers.append(self)
 
     # -- what applications do ---------------------------------------------------------------------
@@ -75,6 +69,10 @@ class Checks:
     def absent(self, who: str, held: list[TopicPartition]) -> None:
         _check(not held, f"{who} holds {held}, though its application is away for too long")
 
+    def listed(self, reader: str, path: str, names: Sequence[str]) -> None:
+        if path == paths.members(GROUP):
+            self.seats.listed(reader, names)
+
     # -- what happens in the tree -----------------------------------------------------------------
 
     def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
@@ -90,7 +88,7 @@ class Checks:
             match path.split("/"):
                 case ["", "groups", "g", "offsets", topic, number]:
                     self._offset(TopicPartition(topic, int(number)), path, writer, after)
-        self._seats.wrote(touched, after)
+        self.seats.wrote(writer, touched, after)
         for path in touched:
             match path.split("/"):
                 case ["", "groups", "g", "owners", topic, number]:
@@ -99,11 +97,16 @@ class Checks:
 
     def _offset(self, partition: TopicPartition, path: str, writer: str, after: Tree) -> None:
         old = self._states.get(partition, OffsetState())
-        new = self._states[partition] = _states.decode(after[path].data)
+        if path not in after:
+            return self._forgotten(partition, writer)
+        new = self._states[partition] = state_of(after[path].data)
         what = f"{partition}: {old} became {new}, written by {writer}"
         _check(new.epoch >= old.epoch, f"I2: the epoch went back, {what}")
+        if new.epoch > old.epoch:
+            _check(new.epoch > self._highest.get(partition, 0), f"I2: an epoch comes again, {what}")
+            self._highest[partition] = new.epoch
         if new.epoch > old.epoch and writer == NAME:
-            self._reset(partition, new, what)
+            self._reset(partition, new, what, after)
             self._world.seen["reset"] += 1
         elif new.epoch > old.epoch:
             self._claimed(partition, old, new, what, after)
@@ -112,25 +115,37 @@ class Checks:
         elif new.epoch:
             self._committed(partition, old, new, what, writer)
             self._world.seen["commit"] += 1
+        return None
+
+    def _forgotten(self, partition: TopicPartition, writer: str) -> None:
+        """With its group: all of it is to be processed again, under epochs that were never there."""
+        _check(writer == NAME, f"the offset of {partition} was deleted by {writer}")
+        self._states.pop(partition, None)
+        for (each, _), done in self._processed.items():
+            if each == partition:
+                done.clear()
 
     def _claimed(
         self, partition: TopicPartition, old: OffsetState, new: OffsetState, what: str, after: Tree
     ) -> None:
         kept = old.offset if old.topic_id in ("", new.topic_id) else None
         _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
-        plan = plan_format.decode(after[paths.plan(GROUP)].data, NEWEST)
-        owners = plan.assignment[partition.topic]
+        owners = plan_in(after).assignment[partition.topic]
         planned = owners[partition.partition]
         _check(planned == new.member, f"I7: claimed without a plan for it ({planned}), {what}")
-        names = after[paths.members(GROUP)].children
+        place = after.get(paths.members(GROUP))
+        names = frozenset[str]() if place is None else place.children
         registered = any(new.nonce in name for name in names if seat(name) == new.member)
         _check(registered, f"claimed by no member, {what}")
         self._starts[partition, new.epoch] = new.offset
         self._worked[partition, new.epoch] = new.offset or 0
 
-    def _reset(self, partition: TopicPartition, new: OffsetState, what: str) -> None:
+    def _reset(self, partition: TopicPartition, new: OffsetState, what: str, after: Tree) -> None:
         """The one way for an offset to go back: then all from there on is to be processed again."""
         _check(not new.member and new.offset is not None, f"a reset by a member, {what}")
+        _check(
+            paths.owner(GROUP, *partition) not in after, f"its owner does not hear of it, {what}"
+        )
         done = self._processed[partition, new.topic_id]
         done.difference_update([offset for offset in done if offset >= (new.offset or 0)])
 
@@ -162,78 +177,62 @@ class Checks:
         old = self._owners.pop(partition, None)
         node = after.get(path)
         if node is not None:
-            new = _owners.decode(node.data)
+            new = owner_of(node.data)
             what = f"{partition}: owner {new}, {state}"
             fence = (state.epoch, state.nonce, state.member)
             _check((new.epoch, new.nonce, new.member) == fence, f"I2: not the fence's, {what}")
             if old is not None and old[0].member != new.member:
-                self._seats.stolen(partition, old[0])
+                self.seats.stolen(partition, old[0])
                 self._world.seen["steal"] += 1
             self._owners[partition] = (new, writer)
         elif operation is not None and old is not None and writer != "admin":
             freed = isinstance(operation, Delete | Multi)
             _check(freed and old[1] == writer, f"{writer} took {partition} from {old[1]}")
 
-    # -- once all is calm -------------------------------------------------------------------------
+    # -- what is there now --------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
-        node = self._world.versions[-1].get(paths.plan(GROUP))
-        return Plan() if node is None or not node.data else plan_format.decode(node.data, NEWEST)
-
-    def members(self) -> dict[str, MemberInfo]:
-        """Who has a node now."""
-        prefix = paths.members(GROUP) + "/"
+    def standing(self) -> Standing:
+        """How the group stands."""
         tree = self._world.versions[-1]
-        found = [path.removeprefix(prefix) for path in tree if path.startswith(prefix)]
-        return {name: _members.decode(tree[prefix + name].data) for name in found}
+        if self._standing.tree is not tree:
+            self._standing = Standing(tree)
+        return self._standing
 
-    def owners(self) -> dict[TopicPartition, Owner]:
-        """Who owns what now."""
-        return {partition: owner for partition, (owner, _) in self._owners.items()}
-
-    def planned(self) -> dict[TopicPartition, str]:
-        """Who shall own what."""
-        return {
-            TopicPartition(topic, number): owner
-            for topic, owners in self.plan().assignment.items()
-            for number, owner in enumerate(owners)
-            if owner is not None
-        }
-
-    def wanted(self) -> set[TopicPartition]:
-        """What a live member wants to be read."""
-        tree = self._world.versions[-1]
-        wishes = list(self.members().values())
-        prefix = f"{paths.TOPICS}/"
-        return {
-            TopicPartition(path.removeprefix(prefix), number)
-            for path, node in tree.items()
-            if path.startswith(prefix)
-            and any(wish.wants(path.removeprefix(prefix)) for wish in wishes)
-            for number in range(len(_topics.decode(node.data).partitions))
-        }
-
-    def topic_id(self, topic: str) -> str:
-        """Of the topic that has that name now, and that is there."""
-        return _topics.decode(self._world.versions[-1][paths.topic(topic)].data).topic_id
+    def owned(self) -> list[TopicPartition]:
+        """What has an owner."""
+        return sorted(self._owners)
 
 
 class Seats:
     """What plans may do to those who are away, and to those who are slow.
 
-    A seat that is kept is not dropped before its grace is over, and what it has is given to nobody
-    meanwhile. Nothing is stolen before its owner's hand-over time has passed since it was taken away.
+    A seat that is kept is not dropped by anybody who has not known it to be empty for its grace; nor,
+    where everybody hears everything, before it has been empty for so long. What it has is given to
+    nobody meanwhile. Nothing is stolen before its owner's hand-over time has passed since it was taken
+    away.
     """
 
     def __init__(self, world: World) -> None:
+        self.understands: dict[str, int] = {}
+        """The newest kind of plan that an application's member understands."""
         self._world = world
         self._plan = Plan()
+        self._planned_at = 0.0
         self._sitting: set[str] = set()
         self._came: dict[str, float] = {}
         self._left: dict[str, float] = {}  # when a seat became empty last
+        self._informed: dict[str, float] = {}  # when an application first heard who is there
+        self._heard: dict[tuple[str, str], float] = {}  # when one heard last that a seat is taken
         self._taken_away: dict[TopicPartition, tuple[str, float]] = {}  # from whom, and when
 
-    def wrote(self, touched: Sequence[str], after: Tree) -> None:
+    def listed(self, reader: str, names: Sequence[str]) -> None:
+        """An application's member was told who is there."""
+        now = self._world.now
+        self._informed.setdefault(reader, now)
+        for name in names:
+            self._heard[reader, seat(name)] = now
+
+    def wrote(self, writer: str, touched: Sequence[str], after: Tree) -> None:
         if any(path.startswith(_IDS) for path in touched):
             node = after.get(paths.members(GROUP))
             sitting = {seat(name) for name in node.children} if node is not None else set()
@@ -243,31 +242,40 @@ class Seats:
                 if each not in self._left or now - self._came[each] >= BRIEF:
                     self._left[each] = now
             self._sitting = sitting
-        if paths.plan(GROUP) in touched and paths.plan(GROUP) in after:
-            self._planned(plan_format.decode(after[paths.plan(GROUP)].data, NEWEST))
+        if paths.plan(GROUP) in touched and (plan := plan_in(after)) != self._plan:
+            self._planned(writer, plan)
 
-    def _planned(self, new: Plan) -> None:
+    def _planned(self, writer: str, new: Plan) -> None:
         old, self._plan = self._plan, new
-        now = self._world.now
         before, after = _owners_of(old), _owners_of(new)
         # Who does not understand the old plan cannot know for whom it waits.
-        # Who missed a ring may not know that somebody was back for a while.
-        blind = new.protocol < old.protocol or self._world.lost_rings > 0
-        known = {} if blind else old.static
-        for each in known.keys() - self._sitting:
-            over = now >= self._left[each] + known[each].grace
-            _check(over or each in new.members, f"S: {each} was not waited for: {new}")
-            if each in new.static and new.static[each].absent:
-                share = {p: owner for p, owner in before.items() if owner[0] == each}
-                kept = all(
-                    p not in after or after[p] == owner or after[p][1] != owner[1]
-                    for p, owner in share.items()
-                )
-                _check(kept, f"S: what {each} had was given away: {new}")
+        if self.understands.get(writer, 0) >= old.protocol:
+            for each, standing in old.static.items():
+                if each not in new.members:
+                    self._dropped(writer, each, standing, new)
+                elif each in new.static and new.static[each].absent:
+                    kept = all(
+                        p not in after or after[p] == owner or after[p][1] != owner[1]
+                        for p, owner in before.items()
+                        if owner[0] == each
+                    )
+                    _check(kept, f"S: what {each} had was given away: {new}")
+        now = self._planned_at = self._world.now
         for partition in before.keys() | after.keys():
             owner, heir = before.get(partition), after.get(partition)
             if owner is not None and (heir is None or heir[0] != owner[0]):
                 self._taken_away[partition] = (owner[0], now)
+
+    def _dropped(self, writer: str, each: str, standing: Place, new: Plan) -> None:
+        """Who plans counts from when it finds a seat empty; a plan for who sits there begins anew."""
+        since = max(self._informed[writer], self._heard.get((writer, each), 0.0))
+        if not standing.absent:
+            since = max(since, self._planned_at)
+        over = self._world.now >= since + standing.grace
+        _check(over, f"S: {writer} did not wait for {each}: {new}")
+        if each not in self._sitting and not self._world.lost_rings:
+            over = self._world.now >= self._left[each] + standing.grace
+            _check(over, f"S: {each} was not waited for: {new}")
 
     def stolen(self, partition: TopicPartition, owner: Owner) -> None:
         whose, since = self._taken_away.get(partition, ("", 0.0))

@@ -46,14 +46,13 @@ class History:
         self._over_at = 0.0
         """When the last fault has passed."""
 
-    def run(self) -> str:
-        """Raises Violation. Returns the history's hash."""
+    def run(self) -> None:
+        """Raises Violation."""
         try:
             self._run()
         finally:
             for application in self.applications:
                 application.member.stop(0.0)
-        return self.world.hash()
 
     def _run(self) -> None:
         world = self.world
@@ -107,8 +106,6 @@ class History:
     def _trouble(self) -> str:
         """What is not as it should be in the end."""
         running = [each for each in self.applications if each.running]
-        names = {each.member.name for each in running}
-        seats = {seat(name) for name in names if name is not None}
         if any(each.leaving for each in running):
             return "somebody has not left yet"
         unheard = [notice for each in running for notice in each.member.notices]
@@ -116,39 +113,20 @@ class History:
             return "somebody has not heard of all"
         if any(each.member._group.holdings.is_letting_go for each in running):
             return "somebody is about to let go of something"
-        if names != self.checks.members().keys():
-            return f"members: running {names}, registered {self.checks.members().keys()}"
-        plan = self.checks.plan()
-        if set(plan.members) != seats:
-            return f"planned for {plan.members}, running {names}"
-        planned = self.checks.planned()
-        if planned.keys() != self.checks.wanted():
-            return f"planned {sorted(planned)}, wanted {sorted(self.checks.wanted())}"
-        made_anew = [
-            topic
-            for topic in {each.topic for each in planned}
-            if plan.topics[topic].topic_id != self.checks.topic_id(topic)
-        ]
-        if made_anew:  # and whoever is to plan may have to find out by itself, its ring being lost
-            return f"planned for earlier topics: {made_anew}"
-        # A member that fenced itself while a topic went leaves owners' nodes of partitions that nobody
-        # can be given any more: they hinder nobody, and go with its session.
-        found = self.checks.owners()
-        owners = {each: owner for each, owner in found.items() if each in planned}
-        if {partition: owner.member for partition, owner in owners.items()} != planned:
-            return f"planned {planned}, owned {owners}"
+        standing = self.checks.standing()
+        names = {each.member.name for each in running}
+        if names != standing.members.keys():
+            return f"members: running {names}, registered {standing.members.keys()}"
+        if standing.trouble:
+            return standing.trouble
         for each in running:
-            read = {partition: reading.epoch for partition, reading in each.readings.items()}
-            owned = {
-                partition: owner.epoch
-                for partition, owner in owners.items()
-                if owner.member == seat(each.member.name or "")
+            read = {
+                partition: (reading.epoch, reading.topic_id)
+                for partition, reading in each.readings.items()
             }
+            owned = standing.shares.get(seat(each.member.name or ""), {})
             if read != owned:
                 return f"{each.name} reads {read} and owns {owned}"
-            for partition, reading in each.readings.items():
-                if reading.topic_id != plan.topics[partition.topic].topic_id:
-                    return f"{each.name} still reads the old {partition.topic}"
         return ""
 
     # -- faults -----------------------------------------------------------------------------------
@@ -293,9 +271,9 @@ class History:
             self._write(Set(paths.topic(name), msgspec.json.encode(info)))
 
     def _owner_removed_by_hand(self) -> None:
-        owners = sorted(self.checks.owners())
-        if owners:
-            self._write(Delete(paths.owner("g", *self.world.random.choice(owners))))
+        owned = self.checks.owned()
+        if owned:
+            self._write(Delete(paths.owner("g", *self.world.random.choice(owned))))
 
     # -- the administrator ------------------------------------------------------------------------
 
@@ -309,6 +287,10 @@ class History:
             partition = TopicPartition(name, number)
             offset = self.world.random.randint(0, 30)
             Administrator(self.world).reset("g", partition, topic.topic_id, offset)
+
+    def _group_deleted(self) -> None:
+        """By force: whoever lives joins anew, in a group that knows nothing."""
+        Administrator(self.world).delete("g")
 
     def _make_topic(self, name: str, partitions: int) -> None:
         self._topic_ids += 1
@@ -335,6 +317,7 @@ _FAULTS = [
     ("owner removed by hand", 1),
     ("new topic", 2),
     ("reset", 4),
+    ("group deleted", 1),
     ("matching topic", 1),
     ("more partitions", 1),
     ("restart", 3),

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from folkmoot.coordination.operations import (
     Children,
@@ -150,7 +151,7 @@ class Line:
         error = call.outcome.error
         answer = "ok" if error is None else type(error).__name__
         world.seen[f"{type(operation).__name__} {answer}"] += 1
-        world.note(f"{self.owner} {_short(operation)} {answer}")
+        world.note(partial(_told, self.owner, operation, answer))
         return late
 
     def _deliver(self, item: _Call | Ring) -> None:
@@ -162,6 +163,7 @@ class Line:
         item = self._down.popleft()
         if isinstance(item, _Call):
             self._last_acknowledged = max(self._last_acknowledged, item.sent)
+            self.world.told(self.owner, item.operation, item.outcome)
             item.done(item.outcome)
         else:
             item()
@@ -280,6 +282,10 @@ class Line:
 
 def _nobody() -> None:
     pass
+
+
+def _told(who: str, operation: Operation, answer: str) -> str:
+    return f"{who} {_short(operation)} {answer}"
 
 
 def _short(operation: Operation | Write) -> str:

@@ -77,6 +77,10 @@ def _only_look_at_the_offset(write: Write) -> Write:
     return Check(write.path, write.version) if isinstance(write, Set) else write
 
 
+def _no_member(write: Write) -> Write:
+    return Check(paths.GROUPS, ANY_VERSION) if isinstance(write, Check) else write
+
+
 def _with_a_check_of_the_owner(multi: Multi) -> tuple[Write, ...]:
     """The obvious fence, and why it is none: a node deleted and created again has version 0 again."""
     sets = [write for write in multi.writes if isinstance(write, Set)]
@@ -98,6 +102,11 @@ def _change_verb(patch: pytest.MonkeyPatch, name: str, change: Change) -> None:
 
 def _commit_unconditionally(patch: pytest.MonkeyPatch) -> None:
     _change_verb(patch, "commit", _each(_no_condition))
+
+
+def _commit_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
+    """The fence of a group that was deleted, and made anew, comes to the same version again."""
+    _change_verb(patch, "commit", _each(_no_member))
 
 
 def _commit_by_a_check_of_the_owner(patch: pytest.MonkeyPatch) -> None:
@@ -122,6 +131,13 @@ def _release_unconditionally(patch: pytest.MonkeyPatch) -> None:
 
 def _reset_without_an_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resets, "next_epoch", lambda state, _: state.epoch)
+
+
+def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: object) -> Verb[None]:
+        yield from ()
+
+    patch.setattr(resets, "owner_of", nobody)
 
 
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
@@ -236,11 +252,13 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     for function in (
         _commit_unconditionally,
         _commit_by_a_check_of_the_owner,
+        _commit_without_the_own_node,
         _claim_without_the_plan,
         _read_the_offset_before_the_claim,
         _claim_without_moving_the_fence,
         _release_unconditionally,
         _reset_without_an_epoch,
+        _do_not_tell_the_owner_of_a_reset,
         _do_not_watch_the_own_node,
         _take_a_lost_reply_for_success,
         _commit_under_whatever_epoch_is_held,

@@ -1,10 +1,13 @@
 """`make simulate`: what is done is not done again, and what is broken is told."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.simulation import __main__ as command
+from tests.simulation import fingerprint
 
 
 def test_histories_are_noted_and_not_lived_again(
@@ -17,9 +20,9 @@ def test_histories_are_noted_and_not_lived_again(
     state.write_text(lines[0] + "\n" + lines[1][:40])  # the end was cut off by a crash
     assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
     assert "code" in capsys.readouterr().out
-    assert len(command.earlier(state, command.fingerprint())) == 2
+    assert len(command.earlier(state, fingerprint.fingerprint())) == 2
     assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
-    assert len(command.earlier(state, command.fingerprint())) == 2
+    assert len(command.earlier(state, fingerprint.fingerprint())) == 2
 
 
 def test_of_other_code_nothing_is_taken_over(tmp_path: Path) -> None:
@@ -40,3 +43,24 @@ def test_a_broken_promise_is_told_with_its_seed(
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(SystemExit):
         command.main([text])
+
+
+def test_the_fingerprint_is_of_what_a_history_loads_and_of_nothing_else() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", _LOADED], cwd=fingerprint.ROOT, check=True, capture_output=True
+    )
+    needed = {Path(line) for line in loaded.stdout.decode().splitlines()}
+    files = fingerprint.files()
+    assert fingerprint.ROOT / "consumers" / "group.py" in needed
+    assert needed <= files
+    others = {"fetcher.py", "mutations.py", "__main__.py", "zookeeper.py"}
+    assert not others & {path.name for path in files}
+
+
+_LOADED = """
+import sys
+import tests.simulation.history
+for name, module in sys.modules.items():
+    if name.startswith(("folkmoot.", "tests.simulation.")) and not hasattr(module, "__path__"):
+        print(__import__("os").path.realpath(module.__file__))
+"""

@@ -1,8 +1,8 @@
 """Virtual time, one source of chance, and a ZooKeeper whose every step takes some of both."""
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import log
 from random import Random
@@ -19,10 +19,14 @@ LAGGING_VERSIONS = 6
 
 
 class Watcher(Protocol):
-    """Sees every write that took effect, with the tree before and after."""
+    """Sees every write that took effect, with the tree before and after; and who was told what."""
 
     def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
         """`operation` is None for the end of a session."""
+        ...
+
+    def listed(self, reader: str, path: str, names: Sequence[str]) -> None:
+        """The children of a node were told to somebody who watches them."""
         ...
 
 
@@ -39,13 +43,12 @@ class World:
         self.lost_rings = 0.0
         """How often a ring gets lost on its way."""
         self.seen: Counter[str] = Counter()
-        self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._notes: list[tuple[float, str | Callable[[], str]]] = []
         self.zookeeper = MemoryZooKeeper(clock=self.clock, notify=self._notify)
         self.watchers: list[Watcher] = []
         self.versions: list[Tree] = [self.zookeeper.snapshot()]
         self.first_version = 0
         self.ringers: dict[int, Callable[[Ring], None]] = {}
-        self._hash = hashlib.blake2b(digest_size=16)
         self._due: list[tuple[float, float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -73,14 +76,21 @@ class World:
             return self.random.uniform(0.0, 0.3)
         return -0.002 * log(1.0 - self.random.random())
 
-    def note(self, text: str) -> None:
-        """A line of the history."""
-        line = f"{self.now - START:9.4f} {text}"
-        self._hash.update(line.encode())
-        self.lines.append(line)
+    def note(self, text: str | Callable[[], str]) -> None:
+        """A line of the history; as a function, it is put into words only for who wants to read it."""
+        self._notes.append((self.now, text))
+
+    def lines(self, last: int = LAST_LINES) -> list[str]:
+        """What happened in the end."""
+        return [
+            f"{at - START:9.4f} {text if isinstance(text, str) else text()}"
+            for at, text in self._notes[-last:]
+        ]
 
     def hash(self) -> str:
-        return self._hash.hexdigest()
+        """Of all that happened: two histories are the same if and only if it is."""
+        text = "\n".join(self.lines(len(self._notes)))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     # -- the ensemble -----------------------------------------------------------------------------
 
@@ -100,6 +110,12 @@ class World:
         before = self.versions[-1]
         self.zookeeper.end_session(store)
         self._written(writer, None, before)
+
+    def told(self, reader: str, operation: Operation, outcome: Outcome) -> None:
+        """An answer has arrived."""
+        if isinstance(operation, Children) and operation.watch and outcome.error is None:
+            for watcher in self.watchers:
+                watcher.listed(reader, operation.path, outcome.result)
 
     def _written(self, writer: str, operation: Operation | None, before: Tree) -> None:
         after = self.zookeeper.snapshot()
