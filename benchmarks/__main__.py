@@ -17,7 +17,8 @@ from typing import Final
 
 from benchmarks import machine, report
 from benchmarks.environment import BENCH
-from benchmarks.harness import FULL, QUICK, SMOKE, Context, Scale
+from benchmarks.harness import FULL, QUICK, SMOKE, Context, Estimate, Scale
+from benchmarks.interruption import heeded, undisturbed
 from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
 from benchmarks.results import Report, Results
 from folkmoot.protocol.errors import StartFailed
@@ -69,34 +70,65 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         print(f"no scenario {unknown[0]}; there are: {', '.join(scenarios())}", file=sys.stderr)
         return 2
+    try:
+        with heeded(), alone():
+            return run(args, arguments)
+    except KeyboardInterrupt:
+        print("interrupted: servers are stopped, and what they kept is removed", file=sys.stderr)
+        return 130
+
+
+def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     scale = SMOKE if args.smoke else QUICK if args.quick else FULL
     if args.rounds:
         scale = replace(scale, rounds=args.rounds)
+    names = args.scenarios or scenarios()
+    wanted(names, scale)
     present, missing = prepared("none" if args.smoke else args.peers)
     for reason in missing.values():
         print(f"skipped {reason}", flush=True)
     if missing and args.require_peers:
         return 1
     found = Report(
-        when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        when=now(),
         command=" ".join(["python -m benchmarks", *arguments]),
         seed=args.seed,
         machine=machine.facts(),
         versions=machine.versions(present.values()),
         missing=missing,
     )
-    output = args.output or (LATEST if scale is FULL else None)
-    with alone():
-        failed = run_all(found, args.scenarios or scenarios(), present, scale, output)
+    output = args.output or (LATEST if scale.name == "full" else None)
+    failed = run_all(found, names, present, scale, output)
     print(report.terminal(found))
     for name in failed:
         print(f"failed: {name}, see above", file=sys.stderr)
     return 1 if failed else 0
 
 
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def wanted(names: Sequence[str], scale: Scale) -> None:
+    """Says what a run takes, before it begins."""
+    estimates: dict[str, Estimate] = {
+        name: import_module(f"benchmarks.bench_{name}").ESTIMATE for name in names
+    }
+    seconds = {name: each.of(scale) for name, each in estimates.items()}
+    each = ", ".join(f"{name} {report.duration(took)}" for name, took in seconds.items())
+    print(f"about {report.duration(sum(seconds.values()))} on two quiet cores: {each}")
+    disk = max(estimate.disk for estimate in estimates.values())
+    free = shutil.disk_usage(BENCH).free
+    if scale.name == "full":
+        print(
+            f"up to {disk / 1e9:.0f} GB on disk below {BENCH}, where {free / 1e9:.0f} GB are free"
+        )
+    sys.stdout.flush()
+
+
 @contextmanager
 def alone() -> Iterator[None]:
-    """One run at a time: two would measure each other. What a killed one left is removed."""
+    """One run at a time: two would measure each other. What it or a killed one leaves is removed."""
     BENCH.mkdir(exist_ok=True)
     with (BENCH / "lock").open("a") as lock:
         try:
@@ -104,9 +136,17 @@ def alone() -> Iterator[None]:
         except BlockingIOError:
             print("waiting for another run of the benchmarks to end", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in BENCH.glob("work-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
+        remove_work()
+        try:
+            yield
+        finally:
+            with undisturbed():
+                remove_work()
+
+
+def remove_work() -> None:
+    for left in BENCH.glob("work-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def run_all(
@@ -121,8 +161,12 @@ def run_all(
             traceback.print_exc()
             failed.append(name)
             continue
+        took = report.duration(found.scenarios[-1].seconds)
+        print(f"== {name} took {took}", flush=True)
         if output is not None:
             report.save(found, output)
+    total = report.duration(sum(each.seconds for each in found.scenarios))
+    print(f"== all of it took {total}", flush=True)
     return failed
 
 
@@ -148,7 +192,7 @@ def prepared(wanted: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
 def try_out(peer: Peer) -> None:
     """Starts a server and stops it: better known now than in the middle. Raises Unavailable."""
     BENCH.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="try-", dir=BENCH) as folder:
+    with tempfile.TemporaryDirectory(prefix="work-try-", dir=BENCH) as folder:
         try:
             with peer.server(Path(folder) / peer.name):
                 pass
@@ -166,6 +210,7 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     with Context(peers, scale, seed, work) as context:
         results: Results = module.run(context)
     results.seconds = time.monotonic() - begun
+    results.when, results.commit = now(), machine.commit()
     if scale.name == "smoke":
         results.targets.clear()  # so few records say nothing about speed
     return results

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.clients.program import write_columns
-from benchmarks.harness import Context, Sample, cell, rate_of
+from benchmarks.harness import Context, Estimate, Sample, cell, rate_of
 from benchmarks.peers.kafka import KafkaServer
 from benchmarks.results import Chart, Results, Series
 
 NAME: Final = "growth"
 TITLE: Final = "Growth: partitions, size of records, consumers"
+ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=60, disk=3e09)
 
 PARTITIONS: Final = (1, 10, 100, 1_000, 10_000)
 KAFKAS_PARTITIONS: Final = 1_000  # creating ten thousand takes it minutes
@@ -62,7 +63,7 @@ def _turns(
     """A cell for each verb and peer."""
     context.say(f"-- {case}")
     taken: dict[tuple[str, str], list[Sample]] = {}
-    rounds = max(1, context.scale.rounds - 1)
+    rounds = context.scale.side_rounds
     for peer, _ in context.turns(peers, rounds, warm_up=False):
         for verb, sample in measure(peer).items():
             taken.setdefault((verb, peer), []).append(sample)
@@ -91,7 +92,9 @@ def _with_size(context: Context, size: int) -> Callable[[str], Measured]:
         found = _once(context, peer, 12, path, count, "records")
         scale = size / 1e6
         return {
-            verb: Sample(value=sample.value * scale, facts={"records/s": sample.value})
+            verb: Sample(
+                value=sample.value * scale, facts={"records/s": sample.value, **sample.facts}
+            )
             for verb, sample in found.items()
         }
 
@@ -154,7 +157,8 @@ def _with_members(context: Context, members: int) -> Callable[[str], Measured]:
             raise WrongCount(f"{NAMES[peer]}: {count} records sent, {read} read")
         server.delete_topic(topic)
         seconds = max(each["ended"] for each in read) - min(each["begun"] for each in read)
-        return {"consume": Sample(value=count / seconds, facts={})}
+        cpu = sum(each["cpu"] for each in read) / count * 1e6
+        return {"consume": Sample(value=count / seconds, facts={"client CPU": cpu})}
 
     return measure
 

@@ -2,12 +2,13 @@
 
 from typing import Any, Final
 
-from benchmarks.harness import Context, Sample
+from benchmarks.harness import Context, Estimate, Sample, rate_of
 from benchmarks.programs import Program
-from benchmarks.results import Results, Target
+from benchmarks.results import Results, compared
 
 NAME: Final = "limits"
 TITLE: Final = "The machine's limits, and the distance to them"
+ESTIMATE: Final = Estimate(seconds=20, per_round=20, quick_seconds=15, disk=3e09)
 
 BLOCK: Final = 1_000_000
 EXPECTED_BYTES: Final = 400_000_000
@@ -31,9 +32,7 @@ def run(context: Context) -> Results:
         ours = results.find(case, name)
         assert ours is not None
         assert plain is not None
-        text = f"{name}, against {PLAIN}"
-        share = ours.median / plain.median
-        results.targets.append(Target(text=text, figure=share, wanted=0.8, unit="×"))
+        results.targets.append(compared(name, ours, plain, times=0.8))
     loopback = {
         f"frames of {size:,} B": lambda size=size: _loopback(context, size)
         for size in (1_000, 64_000, 1_000_000)
@@ -66,9 +65,9 @@ def _columns(context: Context, how: str) -> Sample:
     )
     outcome = producer.run(server.processes())
     server.delete_topic(topic)
-    return Sample(
-        value=outcome.rate * (keys + values) / count / 1e6, facts={"records/s": outcome.rate}
-    )
+    sample = rate_of(outcome)
+    rate = sample.value * (keys + values) / count / 1e6
+    return Sample(value=rate, facts={"records/s": sample.value, **sample.facts})
 
 
 def _loopback(context: Context, size: int) -> Sample:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Self
 
+from benchmarks.interruption import undisturbed
 from benchmarks.peers import Peer, Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
@@ -30,10 +31,34 @@ class Scale:
     seconds: float
     warm_up: bool = True
 
+    @property
+    def side_rounds(self) -> int:
+        """Of what no target is about, or what takes long."""
+        return max(1, self.rounds - 1)
+
 
 FULL: Final = Scale(name="full", rounds=3, seconds=2.5)
 QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0, warm_up=False)
 SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a scenario wants on two cores with all peers there: measured once, not worked out."""
+
+    seconds: float
+    """Whatever the number of rounds, in a full run."""
+    per_round: float
+    quick_seconds: float
+    disk: float
+    """Bytes at its worst moment, in a full run."""
+
+    def of(self, scale: Scale) -> float:
+        return {
+            "full": self.seconds + self.per_round * scale.rounds,
+            "quick": self.quick_seconds,
+            "smoke": 20,
+        }[scale.name]
 
 
 # Records sent and read by a server that is slow until it has compiled itself.
@@ -80,8 +105,9 @@ class Context:
         """The scenario's server of a peer that is there."""
         if peer not in self._servers:
             server = self.peers[peer].server(self.work / peer)
-            server.start()
+            # Remembered first, so that it is stopped even if somebody interrupts its start.
             self._servers[peer] = server
+            server.start()
             if server.compiles_as_it_runs:
                 self._work_in(server, peer)
         return self._servers[peer]
@@ -139,6 +165,10 @@ class Context:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with undisturbed():
+            self._tidy_up()
+
+    def _tidy_up(self) -> None:
         for server in reversed(self._servers.values()):
             try:
                 server.stop()

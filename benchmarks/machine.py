@@ -18,7 +18,7 @@ def facts() -> dict[str, str]:
         "memory": f"{_memory_gib():.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "commit": _commit(),
+        "commit": commit(),
         "load before": f"{os.getloadavg()[0]:.1f}",
     }
 
@@ -38,7 +38,8 @@ def _memory_gib() -> float:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of the tree that is measured."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -23,7 +23,11 @@ LAST_CHARACTERS: Final = 2000
 
 
 class ProgramFailed(Exception):
-    """A program ended early, or did not say in time what was waited for."""
+    """A program ended early, or said something else than what was waited for."""
+
+
+class NotInTime(ProgramFailed):
+    """It still runs, and did not say in time what was waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +173,7 @@ class Program:
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise self._failure(f"did not say {wanted!r} in time")
+                raise NotInTime(*self._failure(f"did not say {wanted!r} in time").args)
             more = os.read(stdout.fileno(), 65536)
             if not more:
                 raise self._failure(f"ended before {wanted!r}")
@@ -209,11 +213,21 @@ def run_tool(
     tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            tied,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            # Ctrl-C on the terminal is for this process.
+            start_new_session=True,
         )
     assert process.stdout is not None
-    with process.stdout, Usage({**servers, "client": process.pid}) as usage:
-        said = process.stdout.read().decode(errors="replace")
+    try:
+        with process.stdout, Usage({**servers, "client": process.pid}) as usage:
+            said = process.stdout.read().decode(errors="replace")
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     # Not Popen.wait, which does not tell what the child has used.
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.charts import draw
 from benchmarks.programs import ROOT
-from benchmarks.results import Cell, Report, Results, Target
+from benchmarks.results import Cell, Report, Results
 
 DOCS: Final = ROOT / "docs" / "performance.md"
 
@@ -17,26 +17,51 @@ DOCS: Final = ROOT / "docs" / "performance.md"
 _HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
 _MARKED: Final = re.compile(r"<!-- results: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
+# The order of the page; what is not in it comes behind.
+ORDER: Final = ("throughput", "latency", "limits", "restart", "groups", "growth")
+
 Rows = Sequence[Sequence[str]]
 
 
 def terminal(report: Report) -> str:
     lines: list[str] = []
     for results in report.scenarios:
-        lines += ["", f"== {results.title} ({results.seconds:.0f} s)"]
+        lines += ["", f"== {results.title} ({duration(results.seconds)})"]
         for case, cells in by_case(results.cells):
             lines += ["", case, *_aligned(rows_of(cells))]
         lines += ["", *(f"* {note}" for note in results.notes)]
-        lines += ["", *map(verdict, results.targets)]
+    rows = target_rows(report.scenarios, met="met", missed="NOT MET")
+    if len(rows) > 1:
+        lines += ["", "== What was to be reached", "", *_aligned(rows)]
     return "\n".join(lines)
 
 
-def verdict(target: Target) -> str:
-    """A line such as: 2.3 x confluent-kafka, target at least 2 x: met"""
-    bound = "at least" if target.better == "higher" else "at most"
-    said = "met" if target.met else "not met"
-    figure, wanted = shown(target.figure, target.unit), shown(target.wanted, target.unit)
-    return f"{target.text}: {figure}, target {bound} {wanted}: {said}"
+def target_rows(scenarios: Iterable[Results], met: str, missed: str) -> list[list[str]]:
+    """A head and a row for each line of what is to be reached."""
+    rows = [["", "measured", "lowest – highest", "to be", "beside", "ratio", "to be", ""]]
+    for target in (target for results in scenarios for target in results.targets):
+        unit, bound = target.unit, "≥" if target.better == "higher" else "≤"
+        spread = "" if target.spread is None else " – ".join(map(_plain, target.spread, [unit] * 2))
+        beside = "" if target.beside is None else f"{target.rival}: {_plain(target.beside, unit)}"
+        rows.append(
+            [
+                target.text,
+                shown(target.figure, unit),
+                spread,
+                "" if target.wanted is None else f"{bound} {shown(target.wanted, unit)}",
+                beside,
+                "" if target.ratio is None else f"{number(target.ratio)} ×",
+                "" if target.times is None or not beside else f"{bound} {target.times:g} ×",
+                met if target.met else missed,
+            ]
+        )
+    return rows
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
 
 
 def rows_of(cells: Sequence[Cell]) -> list[list[str]]:
@@ -70,9 +95,11 @@ def number(value: float) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    if unit == "bytes":
-        return f"{value / 1e6:,.0f} MB"
-    return f"{number(value)} {unit}".strip()
+    return _plain(value, unit) if unit == "bytes" else f"{number(value)} {unit}".strip()
+
+
+def _plain(value: float, unit: str) -> str:
+    return f"{value / 1e6:,.0f} MB" if unit == "bytes" else number(value)
 
 
 def _fact(name: str, value: float) -> str:
@@ -101,13 +128,11 @@ def _aligned(rows: Rows) -> list[str]:
 
 def save(report: Report, path: Path) -> None:
     """The JSON, with what it had of other scenarios kept, and the charts beside it."""
-    if path.exists():
-        names = [results.name for results in report.scenarios]
-        kept = [each for each in Report.read(path).scenarios if each.name not in names]
-        everything = sorted((*kept, *report.scenarios), key=lambda each: each.name)
-        replace(report, scenarios=everything).write(path)
-    else:
-        report.write(path)
+    names = [results.name for results in report.scenarios]
+    kept = Report.read(path).scenarios if path.exists() else []
+    everything = [*(each for each in kept if each.name not in names), *report.scenarios]
+    everything.sort(key=lambda each: ORDER.index(each.name) if each.name in ORDER else len(ORDER))
+    replace(report, scenarios=everything).write(path)
     for chart in (chart for results in report.scenarios for chart in results.charts):
         path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
     print(f"written: {path} and charts beside it")
@@ -154,18 +179,14 @@ def _machine(report: Report) -> list[str]:
 
 
 def _targets(report: Report) -> list[str]:
-    rows = [["", "measured", "target", ""]]
-    for target in (target for results in report.scenarios for target in results.targets):
-        bound = "≥" if target.better == "higher" else "≤"
-        figure, wanted = shown(target.figure, target.unit), shown(target.wanted, target.unit)
-        rows.append(
-            [target.text, figure, f"{bound} {wanted}", "met" if target.met else "**not met**"]
-        )
-    return _markdown(rows)
+    judged = [target.met for results in report.scenarios for target in results.targets]
+    rows = target_rows(report.scenarios, met="met", missed="**not met**")
+    return [f"{sum(judged)} of {len(judged)} lines are met.", "", *_markdown(rows)]
 
 
 def _scenario(results: Results) -> list[str]:
-    lines: list[str] = []
+    took = duration(results.seconds)
+    lines = [f"Measured {results.when}, commit {results.commit}, in {took}.", ""]
     for chart in results.charts:
         lines += [f"![{chart.title}](../benchmarks/results/{chart.name}.svg)", ""]
     for case, cells in by_case(results.cells):

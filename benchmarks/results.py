@@ -31,19 +31,58 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A line of the table of what must be reached: `figure` against `wanted`."""
+    """A line of the table of what must be reached: `figure` is what was measured.
+
+    It has to reach `wanted`, or `times` what `rival` did in the same run, which is `beside`; or both.
+    Whether it does is worked out from the figures each time, and never written down.
+    """
 
     text: str
     figure: float
-    wanted: float
     unit: str
     better: Better = "higher"
+    wanted: float | None = None
+    spread: tuple[float, float] | None = None
+    rival: str = ""
+    beside: float | None = None
+    times: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the rival's figure ours is; None if there was none."""
+        return self.figure / self.beside if self.beside else None
 
     @property
     def met(self) -> bool:
-        if self.better == "higher":
-            return self.figure >= self.wanted
-        return self.figure <= self.wanted
+        pairs = ((self.figure, self.wanted), (self.ratio, self.times))
+        return all(
+            figure >= bound if self.better == "higher" else figure <= bound
+            for figure, bound in pairs
+            if figure is not None and bound is not None
+        )
+
+
+def compared(
+    text: str,
+    ours: Cell,
+    theirs: Cell | None = None,
+    *,
+    wanted: float | None = None,
+    times: float | None = None,
+    better: Better = "higher",
+) -> Target:
+    """A target on the medians of two cells. Without the rival's, only `wanted` can be judged."""
+    return Target(
+        text=text,
+        figure=ours.median,
+        unit=ours.unit,
+        better=better,
+        wanted=wanted,
+        spread=(min(ours.values), max(ours.values)),
+        rival="" if theirs is None else theirs.contender,
+        beside=None if theirs is None else theirs.median,
+        times=times,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +120,9 @@ class Results:
     charts: list[Chart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    when: str = ""
+    """When it was measured, and of which commit: a report may have scenarios of several runs."""
+    commit: str = ""
 
     def find(self, case: str, contender: str) -> Cell | None:
         """The cell of that question and contender; None if that peer was not there."""
@@ -109,11 +151,18 @@ class Results:
             name=plain["name"],
             title=plain["title"],
             cells=[Cell(**cell) for cell in plain["cells"]],
-            targets=[Target(**target) for target in plain["targets"]],
+            targets=[_target(target) for target in plain["targets"]],
             charts=charts,
             notes=list(plain["notes"]),
             seconds=plain["seconds"],
+            when=plain["when"],
+            commit=plain["commit"],
         )
+
+
+def _target(plain: Mapping[str, Any]) -> Target:
+    spread = plain["spread"]
+    return Target(**{**plain, "spread": None if spread is None else (spread[0], spread[1])})
 
 
 @dataclass(kw_only=True)

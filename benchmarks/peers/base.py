@@ -70,7 +70,11 @@ class Server(ABC):
         return Program(command, self.directory / "clients.log")
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()  # an interrupted start leaves a process
+            raise
         return self
 
     def __exit__(

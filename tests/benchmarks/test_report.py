@@ -1,7 +1,10 @@
 """Results as JSON, tables, charts, and in docs/performance.md."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 from benchmarks import report
 from benchmarks.charts import draw
@@ -12,7 +15,8 @@ CASE = "100 B, 4,000 keys, 12 partitions, zstd"
 
 
 def results() -> Results:
-    found = Results(name="throughput", title="Throughput", seconds=1.0, notes=["A sentence."])
+    found = Results(name="throughput", title="Throughput", seconds=1.0, when="today", commit="abc")
+    found.notes.append("A sentence.")
     for who, values in ((SEND, [2e6, 1.9e6, 2.1e6]), (LISTS, [5e6]), (CONFLUENT_OUT, [9e5])):
         facts = {"client CPU": 0.5, "server CPU": 0.1, "client memory": 1e8, "compression": 3.0}
         cell = Cell(
@@ -45,21 +49,59 @@ def test_a_report_is_read_back_from_its_json_as_it_was(tmp_path: Path) -> None:
     assert cell.median == 2e6
 
 
-def test_targets_are_ratios_of_the_medians_and_say_whether_they_are_met() -> None:
-    said = [report.verdict(target) for target in results().targets]
-    start = f"produce, {SEND} against {CONFLUENT_OUT}: 2.22 ×"
-    assert said[0] == f"{start}, target at least 2 ×: met"
-    assert any("send_batch(), lists: 5.00 M records/s" in line and "met" in line for line in said)
-    lower = Target(text="p99", figure=9.0, wanted=5.0, unit="ms", better="lower")
-    assert report.verdict(lower) == "p99: 9 ms, target at most 5 ms: not met"
+def test_a_line_of_the_targets_has_the_figure_its_bound_and_the_ratio_to_the_rival() -> None:
+    head, first, *rest = report.target_rows([results()], met="met", missed="NOT MET")
+    assert len(head) == len(first)
+    assert first == [
+        f"produce, {SEND}, 4,000 keys",
+        "2.00 M records/s",
+        "1.90 M – 2.10 M",
+        "≥ 1.80 M records/s",
+        f"{CONFLUENT_OUT}: 900 k",
+        "2.22 ×",
+        "≥ 2 ×",
+        "met",
+    ]
+    assert rest[0][0] == f"produce, {LISTS}"
+
+
+@pytest.mark.parametrize(
+    ("figure", "beside", "met"), [(5.0, 2.0, True), (3.9, 1.0, False), (5.0, 3.0, False)]
+)
+def test_a_target_is_met_when_the_figure_and_the_ratio_both_reach_their_bounds(
+    figure: float, beside: float, met: bool
+) -> None:
+    target = Target(text="", figure=figure, unit="s", wanted=4.0, beside=beside, times=2.0)
+    assert target.met == met
+    assert target.ratio == figure / beside
+
+
+def test_what_should_be_low_is_met_by_less() -> None:
+    for figure, met in ((4.0, True), (9.0, False)):
+        lower = Target(text="p99", figure=figure, unit="ms", better="lower", beside=8.0, times=1.0)
+        assert lower.met == met
+        (_, row) = report.target_rows(
+            [Results(name="", title="", targets=[lower])], met="met", missed="not met"
+        )
+        assert row[-2:] == ["≤ 1 ×", "met" if met else "not met"]
+        assert lower.met == replace(lower, beside=None, wanted=5.0).met
 
 
 def test_without_a_peer_there_is_no_ratio_to_it() -> None:
     alone = Results(name="throughput", title="Throughput")
     alone.cells = [cell for cell in results().cells if cell.contender != CONFLUENT_OUT]
     add(alone, CASE)
-    assert alone.targets
-    assert not any("against" in target.text for target in alone.targets)
+    assert [target.ratio for target in alone.targets] == [None, None]
+    for row in report.target_rows([alone], met="met", missed="not met")[1:]:
+        assert row[4:7] == ["", "", ""]
+
+
+def test_durations_are_told_in_minutes() -> None:
+    assert [report.duration(seconds) for seconds in (5.4, 60, 754.6)] == [
+        "5 s",
+        "1 min 00 s",
+        "12 min 35 s",
+    ]
 
 
 def test_the_page_gets_tables_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -69,7 +111,9 @@ def test_the_page_gets_tables_between_its_marks_and_keeps_the_rest(tmp_path: Pat
     a_report().write(tmp_path / "latest.json")
     assert report.into_docs(tmp_path / "latest.json", page) == 0
     text = page.read_text()
-    assert text.startswith("Before.\n<!-- results: throughput -->\n![")
+    assert text.startswith(
+        "Before.\n<!-- results: throughput -->\nMeasured today, commit abc, in 1 s.\n\n!["
+    )
     assert "| Folkmoot send() | 2.00 M | 1.90 M – 2.10 M | 0.50 | 0.10 | 3 |" in text
     assert "\nAfter.\n<!-- results: other -->\nold\n<!-- end -->\n" in text
     assert report.into_docs(tmp_path / "latest.json", page) == 0
@@ -82,7 +126,7 @@ def test_saving_keeps_the_scenarios_that_were_not_measured_again(tmp_path: Path)
     first.scenarios.append(Results(name="latency", title="Latency"))
     report.save(first, path)
     report.save(a_report(), path)
-    assert [each.name for each in Report.read(path).scenarios] == ["latency", "throughput"]
+    assert [each.name for each in Report.read(path).scenarios] == ["throughput", "latency"]
     assert (path.parent / "throughput-produce.svg").read_text().startswith("<svg")
 
 

@@ -1,0 +1,89 @@
+"""A run that somebody ends before its time."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.interruption import heeded, undisturbed
+from tests.tree import ROOT
+from tests.waiting import eventually
+
+BENCH = ROOT / ".bench"
+ENDED_BY: dict[str, signal.Signals] = {
+    "a terminal": signal.SIGINT,
+    "kill": signal.SIGTERM,
+    "a terminal that is closed": signal.SIGHUP,
+}
+
+
+@pytest.mark.parametrize("by", ENDED_BY)
+def test_each_way_of_ending_a_run_interrupts_it(by: str) -> None:
+    with pytest.raises(KeyboardInterrupt), heeded():
+        signal.raise_signal(ENDED_BY[by])
+
+
+def test_tidying_up_is_finished_first() -> None:
+    done: list[str] = []
+
+    def tidy_up() -> None:
+        with heeded(), undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            done.append("everything")
+
+    with pytest.raises(KeyboardInterrupt):
+        tidy_up()
+    assert done
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_stops_its_servers_and_removes_their_data(tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w") as said:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks", "throughput", "--smoke"],
+            cwd=ROOT,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: "Folkmoot send()" in (tmp_path / "said").read_text(), 120)
+        children = descendants(run.pid)
+        assert len(children) >= 2  # ZooKeeper and a broker
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
+    finally:
+        run.kill()
+        run.wait()
+    assert "interrupted" in (tmp_path / "said").read_text()
+    assert not list(BENCH.glob("work-*"))
+    eventually(lambda: not any(map(runs, children)), 10)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, and those below them."""
+    parents: dict[int, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            # Behind the name, which may hold anything: the state, then the parent.
+            told = (process / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(process.name)] = int(told[1])
+    found, look = [], [pid]
+    while look:
+        parent = look.pop()
+        below = [each for each, other in parents.items() if other == parent]
+        found += below
+        look += below
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
