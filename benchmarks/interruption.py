@@ -16,8 +16,14 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Within it, each of the signals interrupts, also where a shell had them ignored."""
-    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
+    """Within it, each of the signals interrupts.
+
+    SIGINT even where a shell had it ignored, as it does for what it starts in the background; but
+    not SIGHUP under nohup, which is somebody's wish.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = SIGNALS[:-1] if ignored else SIGNALS
+    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         yield
     finally:
@@ -27,11 +33,12 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals wait until its end. Only in the main thread; others have nothing to wait for."""
+    """Signals wait until its end. Only in the main thread."""
     waiting: list[int] = []
+    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     before = {
         number: signal.signal(number, lambda number, _frame: waiting.append(number))
-        for number in SIGNALS
+        for number in heard
     }
     try:
         yield

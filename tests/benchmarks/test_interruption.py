@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,25 @@ ENDED_BY: dict[str, signal.Signals] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_nohup() -> Iterator[None]:
+    """Whoever runs these tests may have it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("by", ENDED_BY)
 def test_each_way_of_ending_a_run_interrupts_it(by: str) -> None:
     with pytest.raises(KeyboardInterrupt), heeded():
         signal.raise_signal(ENDED_BY[by])
+
+
+def test_a_run_under_nohup_outlives_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with heeded(), undisturbed():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_tidying_up_is_finished_first() -> None:
