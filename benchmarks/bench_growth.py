@@ -1,6 +1,7 @@
 """How throughput changes with the number of partitions, the size of records, and the number of consumers."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,9 +43,12 @@ def run(context: Context) -> Results:
         results.cells += _turns(context, case, there, _with_partitions(context, number))
     for size in SIZES[:1] if smoke else SIZES:
         results.cells += _turns(context, f"{size:,} B", peers, _with_size(context, size))
+    count = max(2_000, int(2 * EXPECTED * context.scale.seconds))
+    topic_of = _filled(context, count)
     for members in MEMBERS[1:2] if smoke else MEMBERS:
         case = f"{members} consumer{'s' if members > 1 else ''} in a group"
-        results.cells += _turns(context, case, peers, _with_members(context, members))
+        measure = _with_members(context, members, topic_of, count)
+        results.cells += _turns(context, case, peers, measure)
     results.notes.append(
         "Partitions: 100 B, all keys different, send() and iteration. Sizes: 12 partitions; the rate "
         "is of bytes. Consumers: 16 partitions, poll(); from the word to go to the last record, the "
@@ -138,24 +142,29 @@ def _once(
     return {"produce": sent, "consume": rate_of(read)}
 
 
-def _with_members(context: Context, members: int) -> Callable[[str], Measured]:
-    count = max(2_000, int(2 * EXPECTED * context.scale.seconds))
-    records = context.records.get("unique", count)
+def _filled(context: Context, count: int) -> Callable[[str], str]:
+    """A peer's topic that all groups read, written when it is first asked for."""
+    topics: dict[str, str] = {}
 
+    def topic_of(peer: str) -> str:
+        if peer not in topics:
+            records = context.records.get("unique", count)
+            topic = topics[peer] = context.new_topic(peer, GROUP_PARTITIONS)
+            told: dict[str, Any] = {"topic": topic, "count": count, "warm": count // 4}
+            told |= {"how": "send", "compression": "zstd", "records": str(records.path)}
+            context.server(peer).client("produce", **told).run({})
+        return topics[peer]
+
+    return topic_of
+
+
+def _with_members(
+    context: Context, members: int, topic_of: Callable[[str], str], count: int
+) -> Callable[[str], Measured]:
     def measure(peer: str) -> Measured:
-        server = context.server(peer)
-        topic = context.new_topic(peer, GROUP_PARTITIONS)
-        filling: dict[str, Any] = {
-            "how": "send",
-            "compression": "zstd",
-            "records": str(records.path),
-        }
-        told: dict[str, Any] = {"topic": topic, "count": count}
-        server.client("produce", warm=count // 4, **told, **filling).run(server.processes())
-        read = _group(context, peer, topic, members)
+        read = _group(context, peer, topic_of(peer), members)
         if sum(each["records"] for each in read) != count:
             raise WrongCount(f"{NAMES[peer]}: {count} records sent, {read} read")
-        server.delete_topic(topic)
         seconds = max(each["ended"] for each in read) - min(each["begun"] for each in read)
         cpu = sum(each["cpu"] for each in read) / count * 1e6
         return {"consume": Sample(value=count / seconds, facts={"client CPU": cpu})}
@@ -169,7 +178,7 @@ def _group(context: Context, peer: str, topic: str, members: int) -> list[dict[s
     module = f"benchmarks.clients.{peer}_group"
     told: dict[str, Any] = {
         "topic": topic,
-        "group": f"group-{topic}",
+        "group": f"group-{time.monotonic_ns()}",
         "share": GROUP_PARTITIONS // members,
     }
     with ExitStack() as stack:
