@@ -115,6 +115,7 @@ def _judge(results: Results) -> None:
                     rival=theirs.contender,
                     beside=theirs.median if fact is None else theirs.facts[fact],
                     times=1.0,
+                    facts=ours.facts,
                 )
             )
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.charts import draw
 from benchmarks.programs import ROOT
-from benchmarks.results import Cell, Report, Results
+from benchmarks.results import Cell, Report, Results, Target
 
 DOCS: Final = ROOT / "docs" / "performance.md"
 
@@ -179,9 +179,28 @@ def _machine(report: Report) -> list[str]:
 
 
 def _targets(report: Report) -> list[str]:
-    judged = [target.met for results in report.scenarios for target in results.targets]
+    """The table of the terminal, and what our side cost."""
+    targets = [target for results in report.scenarios for target in results.targets]
     rows = target_rows(report.scenarios, met="met", missed="**not met**")
-    return [f"{sum(judged)} of {len(judged)} lines are met.", "", *_markdown(rows)]
+    costs = ["CPU, memory, compression", *map(cost, targets)]
+    wide = [[*row, used] for row, used in zip(rows, costs, strict=True)]
+    met = sum(target.met for target in targets)
+    return [f"{met} of {len(targets)} lines are met.", "", *_markdown(wide)]
+
+
+def cost(target: Target) -> str:
+    """CPU seconds per million records, peak memory, and compression, as far as they were measured."""
+    facts = target.facts
+    parts = []
+    cpu = [f"{facts[f'{side} CPU']:.2f}" for side in ("client", "server") if f"{side} CPU" in facts]
+    if cpu:
+        parts.append(f"CPU {' + '.join(cpu)} s/M")
+    for name, said in (("client growth", "client +"), ("broker RssAnon", "broker ")):
+        if name in facts:
+            parts.append(f"{said}{_plain(facts[name], 'bytes')}")
+    if "compression" in facts:
+        parts.append(f"{facts['compression']:.2f}:1")
+    return ", ".join(parts)
 
 
 def _scenario(results: Results) -> list[str]:

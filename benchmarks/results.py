@@ -46,6 +46,8 @@ class Target:
     rival: str = ""
     beside: float | None = None
     times: float | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Of our cell: what it cost."""
 
     @property
     def ratio(self) -> float | None:
@@ -82,6 +84,7 @@ def compared(
         rival="" if theirs is None else theirs.contender,
         beside=None if theirs is None else theirs.median,
         times=times,
+        facts=ours.facts,
     )
 
 

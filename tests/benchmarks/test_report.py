@@ -63,6 +63,7 @@ def test_a_line_of_the_targets_has_the_figure_its_bound_and_the_ratio_to_the_riv
         "met",
     ]
     assert rest[0][0] == f"produce, {LISTS}"
+    assert report.cost(results().targets[0]) == "CPU 0.50 + 0.10 s/M, 3.00:1"
 
 
 @pytest.mark.parametrize(
