@@ -45,19 +45,20 @@ def _bars(chart: Chart) -> str:
     colours = _colours(
         chart.groups if len(chart.series) == 1 else [each.name for each in chart.series]
     )
-    height_of_group = len(chart.series) * (BAR + GAP) - GAP
     parts = [_title(chart)]
     if len(chart.series) > 1:
         parts += _legend(chart.series, colours, 44)
     y = float(top)
     for place, group in enumerate(chart.groups):
-        parts.append(_text(left - 8, y + height_of_group / 2 + 4, group, anchor="end"))
-        for number, series in enumerate(chart.series):
+        # Not everybody takes part in everything, and who does not needs no room.
+        there = [n for n, each in enumerate(chart.series) if place in (x for x, _ in each.points)]
+        height = max(1, len(there)) * (BAR + GAP) - GAP
+        parts.append(_text(left - 8, y + height / 2 + 4, group, anchor="end"))
+        for row, number in enumerate(there):
             colour = colours[place if len(chart.series) == 1 else number]
-            parts += _bar(
-                series, place, colour, left, y + number * (BAR + GAP), (right - left) / most
-            )
-        y += height_of_group + GROUP_GAP
+            at, scale = y + row * (BAR + GAP), (right - left) / most
+            parts += _bar(chart.series[number], place, colour, left, at, scale)
+        y += height + GROUP_GAP
     parts.append(_line(left, top - 4, left, y - GROUP_GAP + 4, FAINT))
     return _picture(chart, parts, y + MARGIN)
 

@@ -30,13 +30,13 @@ def terminal(report: Report) -> str:
         for case, cells in by_case(results.cells):
             lines += ["", case, *_aligned(rows_of(cells))]
         lines += ["", *(f"* {note}" for note in results.notes)]
-    rows = target_rows(report.scenarios, met="met", missed="NOT MET")
+    rows = target_rows(report.scenarios)
     if len(rows) > 1:
         lines += ["", "== What was to be reached", "", *_aligned(rows)]
     return "\n".join(lines)
 
 
-def target_rows(scenarios: Iterable[Results], met: str, missed: str) -> list[list[str]]:
+def target_rows(scenarios: Iterable[Results]) -> list[list[str]]:
     """A head and a row for each line of what is to be reached."""
     rows = [["", "measured", "lowest – highest", "to be", "beside", "ratio", "to be", ""]]
     for target in (target for results in scenarios for target in results.targets):
@@ -51,8 +51,8 @@ def target_rows(scenarios: Iterable[Results], met: str, missed: str) -> list[lis
                 "" if target.wanted is None else f"{bound} {shown(target.wanted, unit)}",
                 beside,
                 "" if target.ratio is None else f"{number(target.ratio)} ×",
-                "" if target.times is None or not beside else f"{bound} {target.times:g} ×",
-                met if target.met else missed,
+                "" if target.times is None else f"{bound} {target.times:g} ×",
+                target.verdict,
             ]
         )
     return rows
@@ -181,10 +181,12 @@ def _machine(report: Report) -> list[str]:
 def _targets(report: Report) -> list[str]:
     """The table of the terminal, and what our side cost."""
     targets = [target for results in report.scenarios for target in results.targets]
-    rows = target_rows(report.scenarios, met="met", missed="**not met**")
+    rows = target_rows(report.scenarios)
+    for row in rows[1:]:
+        row[-1] = row[-1] if row[-1] == "met" else f"**{row[-1]}**"
     costs = ["CPU, memory, compression", *map(cost, targets)]
     wide = [[*row, used] for row, used in zip(rows, costs, strict=True)]
-    met = sum(target.met for target in targets)
+    met = sum(target.verdict == "met" for target in targets)
     return [f"{met} of {len(targets)} lines are met.", "", *_markdown(wide)]
 
 

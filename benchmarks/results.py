@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
+Verdict = Literal["met", "not met", "open"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +56,15 @@ class Target:
         return self.figure / self.beside if self.beside else None
 
     @property
-    def met(self) -> bool:
+    def verdict(self) -> Verdict:
+        """Open if it cannot be told, since the rival was not there."""
         pairs = ((self.figure, self.wanted), (self.ratio, self.times))
-        return all(
-            figure >= bound if self.better == "higher" else figure <= bound
-            for figure, bound in pairs
-            if figure is not None and bound is not None
-        )
+        for figure, bound in pairs:
+            if figure is None or bound is None:
+                continue
+            if figure < bound if self.better == "higher" else figure > bound:
+                return "not met"
+        return "open" if self.times is not None and self.ratio is None else "met"
 
 
 def compared(
@@ -73,7 +76,7 @@ def compared(
     times: float | None = None,
     better: Better = "higher",
 ) -> Target:
-    """A target on the medians of two cells. Without the rival's, only `wanted` can be judged."""
+    """A target on the medians of two cells. Without the rival's it may stay open."""
     return Target(
         text=text,
         figure=ours.median,
