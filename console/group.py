@@ -193,6 +193,7 @@ def event_of(entry: "Entry") -> dict[str, Any]:
             for each in entry.moves
         ],
         "took": entry.took,
+        "stolen": entry.stolen,
         "reset": entry.reset,
     }
 
@@ -211,6 +212,10 @@ def told_of(entry: "Entry") -> str:
     ]
     if entry.moved > len(entry.moves):
         said.append(f"{entry.moved} partitions in all")
+    said += [
+        f"{_count(number, 'partition')} stolen from {who}, who did not let go in time"
+        for who, number in Counter(entry.stolen.values()).items()
+    ]
     return "; ".join(said) or "nothing moved"
 
 

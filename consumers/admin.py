@@ -206,10 +206,13 @@ class Admin(GroupAdmin):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _run(self, verb: Verb[T]) -> T:
+    def _session(self) -> Store:
         if self._store is None:
             raise ClosedError("the admin is not open: use it in a with block, or call start()")
-        return run(self._store, verb)
+        return self._store
+
+    def _run(self, verb: Verb[T]) -> T:
+        return run(self._session(), verb)
 
     def _topic(self, topic: str) -> TopicInfo:
         info = self._run(topics.read(topic))

@@ -155,6 +155,8 @@ Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left | Replaced
 class EndSession(msgspec.Struct, frozen=True):
     """Close the session, since nobody can tell what of it still stands; SessionLost follows."""
 
+    why: str
+
 
 Effect = Task | Notice | EndSession
 

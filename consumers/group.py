@@ -377,7 +377,7 @@ class GroupMember:
         """
         if self.phase is Phase.MEMBER:
             self._forget(reason)
-            self._effects.append(EndSession())
+            self._effects.append(EndSession(reason))
 
     def _replaced(self) -> None:
         """Another process has our instance id. Coming back would drive it out in turn."""

@@ -15,6 +15,7 @@ from folkmoot.coordination.chronicle import Entry
 from folkmoot.coordination.groups import GroupState
 from folkmoot.coordination.members import MemberInfo, instance_of
 from folkmoot.coordination.operations import Verb
+from folkmoot.coordination.store import Store, run_all
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -44,7 +45,7 @@ class GroupAdmin:
         """All groups, by name."""
         found = []
         for name in self._run(groups.names()):
-            state = self._run(groups.describe(name))
+            state = groups.describe(self._session(), name)
             if state is not None:
                 found.append(
                     GroupSummary(
@@ -110,7 +111,7 @@ class GroupAdmin:
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed, of topics that exist. Raises UnknownGroup."""
         self._known(group)
-        found = self._run(groups.offsets(group))
+        found = groups.offsets(self._session(), group)
         ids = self._topic_ids(each.topic for each in found)
         return {
             each: state.offset
@@ -149,7 +150,7 @@ class GroupAdmin:
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
         ids = self._existing(wanted)
-        found = self._run(groups.offsets(group))
+        found = groups.offsets(self._session(), group)
         committed: dict[TopicPartition, int | None] = {}
         for each in wanted:
             state = found.get(each)
@@ -175,15 +176,17 @@ class GroupAdmin:
 
         Its owners are fenced: what they have under way cannot be committed any more, they hear
         `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
-        then reset one after the other, and to do it again is harmless. Raises
+        then reset each for itself, and to do it again is harmless. Raises
         UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable.
         """
         wanted = {TopicPartition(*each): offset for each, offset in offsets.items()}
         ids = self._existing(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
         mark = secrets.token_hex(8)
-        for each, offset in sorted(wanted.items()):
-            self._run(resets.reset(group, each, ids[each], offset, mark))
+        moves = [
+            resets.reset(group, each, ids[each], at, mark) for each, at in sorted(wanted.items())
+        ]
+        run_all(self._session(), moves)
         self._run(chronicle.record_reset(group, self._config.client_id, wanted))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -211,7 +214,7 @@ class GroupAdmin:
 
     def _group(self, group: str) -> GroupState:
         check_name("group", group)
-        state = self._run(groups.describe(group))
+        state = groups.describe(self._session(), group)
         if state is None:
             raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
         return state
@@ -281,6 +284,9 @@ class GroupAdmin:
         return found
 
     # -- what Admin does --------------------------------------------------------------------------
+
+    def _session(self) -> Store:
+        raise NotImplementedError
 
     def _run(self, verb: Verb[T]) -> T:
         raise NotImplementedError

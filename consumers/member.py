@@ -30,6 +30,7 @@ from folkmoot.consumers.events import (
     EndSession,
     Event,
     Finished,
+    Join,
     Leaving,
     Notice,
     Polled,
@@ -39,6 +40,7 @@ from folkmoot.consumers.events import (
     Tick,
 )
 from folkmoot.consumers.group import GroupMember
+from folkmoot.consumers.last_words import LastWords
 from folkmoot.consumers.liveness import Presence
 from folkmoot.consumers.opener import Opener
 from folkmoot.consumers.phase import Phase
@@ -112,6 +114,7 @@ class Member:
             settings.info(), Timing(), self._random, settings.max_processing_time
         )
         self._verbs = Verbs(settings, self._group, self._ring)
+        self._last_words = LastWords(settings.group)
         self._rings: dict[Event, Ring] = {}
         self._session = 0
         self._store: Store | None = None
@@ -303,7 +306,7 @@ class Member:
             if isinstance(effect, Task):
                 self._advance(effect, self._verbs.of(effect), None)
             elif isinstance(effect, EndSession):
-                self._end_session()
+                self._end_session(effect.why)
             else:
                 self.notices.append(effect)
                 told = True
@@ -326,6 +329,8 @@ class Member:
         except StopIteration as stop:
             if isinstance(stop.value, operations.TooLarge):
                 log.error("group %s keeps its plan: %s", self.settings.group, stop.value)
+            elif isinstance(task, Join) and isinstance(stop.value, str):
+                self._last_words.joined(store, stop.value)
             self._feed(Finished(task, stop.value))
         except operations.SessionLost:
             pass  # the session's own state says so, too
@@ -369,11 +374,13 @@ class Member:
             self._open(message.found)
             self._feed(self._started())
 
-    def _end_session(self) -> None:
+    def _end_session(self, why: str = "") -> None:
         """Nothing of this session counts any more; the next turn opens another."""
         store, self._store = self._store, None
         self._session += 1
         if store is not None:
+            if why:
+                self._last_words.give_up(store, why)
             store.close()
         self._connect_at = 0.0
         self._feed(SessionLost())

@@ -131,7 +131,8 @@ class Verbs:
         written = yield from plans.replace(group, self._known, decide, expired, seen, understands)
         if written is True:
             before, after, facts = made[-1]
-            yield from chronicle.record(group, name, before, after, facts.members)
+            known, names = facts.members, set(self._known)
+            yield from chronicle.record(group, name, before, after, known, names)
         return written
 
     def _reading(self, source: Source, ring: Ring) -> Verb[Any]:

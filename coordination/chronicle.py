@@ -2,25 +2,33 @@
 
 ```
 /groups/<group>/events           the last ENTRIES, at most MOST_BYTES; compare-and-set
-/groups/<group>/left/<member>    a member that left in order says so, in the transaction that removes its node
+/groups/<group>/left/<member>    how a member went, until the plan without it is noted
 ```
+
+| how a member went | who says so in `left/` |
+|---|---|
+| it left in order | itself, in the transaction that removes its node; the note is empty |
+| it gave its place up: the application stays away, its node was removed | itself, before it ends its session |
+| its process died | its guardian, before it closes the session (guardian_process.py) |
+| anything else: cut off, stopped for longer than its session, killed where no guardian could help | nobody |
 
 Whoever has written a plan notes it: one write per plan, which takes the notes of those who left away as
 well; never on the way of a commit, and after the plan stands. Dying before the write loses one entry;
 the gap shows in the generations. An entry that cannot be written is given up.
 
 How long it took until all that moved was owned again is found out by whoever writes the next entry, or by
-who looks: by the server's clock, from the plan to the youngest owner's node.
+who looks: by the server's clock, from the plan to the youngest owner's node. These also say what had to
+be stolen, and from whom.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 import zstandard
 
-from folkmoot.coordination import paths
+from folkmoot.coordination import ownership, paths
 from folkmoot.coordination.members import MemberInfo, seat
 from folkmoot.coordination.operations import (
     BadVersion,
@@ -49,6 +57,8 @@ MOST_LOOKS: Final = 50
 """If more partitions moved, a planner does not look when they were owned again."""
 _MOST_NAMED: Final = 200
 """So many partitions of one entry are named; the others are counted."""
+_MOST_SAID: Final = 200
+"""Letters of a reason."""
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 
@@ -65,7 +75,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One rebalance, or one reset by an administrator.
 
     `joined` and `left` by their seats, with why, as far as that is known. `moves` has the first of
-    `moved` partitions. `took` (s) is the time from the plan until all that moved was owned again.
+    `moved` partitions. `took` (s) is the time from the plan until all that moved was owned again;
+    `stolen` has those partitions of them that somebody did not let go in time, and who that was.
     """
 
     at_ms: int
@@ -76,6 +87,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     moved: int = 0
     moves: list[Move] = []
     took: float | None = None
+    stolen: dict[str, str] = {}
     reset: dict[str, int] = {}
 
 
@@ -83,16 +95,22 @@ _decoder = msgspec.json.Decoder(list[Entry])
 
 
 def record(
-    group: str, by: str, before: Plan, after: Plan, known: Mapping[str, MemberInfo]
+    group: str,
+    by: str,
+    before: Plan,
+    after: Plan,
+    known: Mapping[str, MemberInfo],
+    names: Collection[str] = (),
 ) -> Verb[None]:
     """Note the plan just written. `known` is what members published, by their seats.
 
-    Raises nothing but SessionLost.
+    `names` are those of the members that it was made for: how these go concerns a later plan. Raises
+    nothing but SessionLost.
     """
     try:
         stat: Stat | None = yield from surely(Exists(paths.plan(group)))
         if stat is not None:
-            yield from _append(group, rebalance(stat.mtime, by, before, after, known))
+            yield from _append(group, rebalance(stat.mtime, by, before, after, known), names)
     except SessionLost:
         raise
     except StoreError:
@@ -154,13 +172,17 @@ def _owners(plan: Plan) -> dict[TopicPartition, str]:
     }
 
 
-def _append(group: str, entry: Entry) -> Verb[None]:
+def _append(group: str, entry: Entry, names: Collection[str] | None = None) -> Verb[None]:
+    """With what is said of those who left; None: the entry is not about members."""
     for _ in range(TRIES):
         found, version = yield from _read(group)
         if version is None:
+            yield from ensure(paths.left(group))
             yield from ensure(paths.events(group))
             continue
-        notes = yield from children(paths.left(group))
+        notes: dict[str, str] = {}
+        if names is not None:
+            notes = yield from _notes(group, names)
         if found and found[-1].took is None and found[-1].moved <= MOST_LOOKS:
             found[-1] = yield from _measured(group, found[-1], MOST_LOOKS)
         data = _encode([*found, _with_reasons(entry, notes)])
@@ -173,30 +195,46 @@ def _append(group: str, entry: Entry) -> Verb[None]:
                 raise
 
 
-def _with_reasons(entry: Entry, notes: Iterable[str]) -> Entry:
-    """Who left has said so, or its session ended: killed, cut off, stopped or removed."""
-    said = {seat(name) for name in notes}
+def _notes(group: str, names: Collection[str]) -> Verb[dict[str, str]]:
+    """What is said of members that went, by their names, but for those that the plan counts on."""
+    notes = {}
+    for name in (yield from children(paths.left(group))):
+        if name not in names:
+            with suppress(NoNode):  # another planner was faster
+                node: Node = yield from surely(Get(paths.left(group, name)))
+                notes[name] = node.data[:_MOST_SAID].decode(errors="replace")
+    return notes
+
+
+def _with_reasons(entry: Entry, notes: Mapping[str, str]) -> Entry:
+    """Of whom nothing is said, nobody knows more than that."""
+    said = {seat(name): why or "left" for name, why in notes.items()}
     left = {}
     for each, why in entry.left.items():
-        how = "left" if each in said else "its session ended"
+        how = said.get(each, "its session ended")
         left[each] = f"{how}, {why}" if why.startswith("is waited") else why or how
     return msgspec.structs.replace(entry, left=left)
 
 
 def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
-    """With the time that it took until all that moved had its owner, if it has."""
+    """With the time that it took until all that moved had its owner, if it has, and with what was stolen."""
     latest = entry.at_ms
+    stolen: dict[str, str] = {}
     gained = [move for move in entry.moves if move.new is not None]
     if not gained or len(gained) > most or entry.moved > len(entry.moves):
         return entry
     for move in gained:
-        stat: Stat | None = yield from surely(
-            Exists(paths.owner(group, move.topic, move.partition))
-        )
-        if stat is None:
+        partition = TopicPartition(move.topic, move.partition)
+        path = paths.owner(group, *partition)
+        try:
+            node: Node = yield from surely(Get(path))
+        except NoNode:
             return entry
-        latest = max(latest, stat.ctime)
-    return msgspec.structs.replace(entry, took=(latest - entry.at_ms) / 1000)
+        latest = max(latest, node.stat.ctime)
+        owner = ownership.owner_in(path, node)
+        if owner.stolen_from not in ("", owner.member):
+            stolen[str(partition)] = owner.stolen_from
+    return msgspec.structs.replace(entry, took=(latest - entry.at_ms) / 1000, stolen=stolen)
 
 
 def _read(group: str) -> Verb[tuple[list[Entry], int | None]]:

@@ -1,4 +1,8 @@
-"""Groups as an onlooker sees them: read only, no watches, nothing of it is needed for the protocol."""
+"""Groups as an onlooker sees them: read only, no watches, nothing of it is needed for the protocol.
+
+What is read of each member and each partition is read side by side: a group of a thousand partitions
+is as quickly looked at as ZooKeeper answers two thousand reads.
+"""
 
 import msgspec
 
@@ -8,6 +12,7 @@ from folkmoot.coordination.operations import Verb
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.coordination.plan_format import Plan
 from folkmoot.coordination.questions import children
+from folkmoot.coordination.store import Store, run, run_all
 from folkmoot.protocol.records import TopicPartition
 
 
@@ -71,29 +76,33 @@ def names() -> Verb[list[str]]:
     return sorted((yield from children(paths.GROUPS)))
 
 
-def describe(group: str) -> Verb[GroupState | None]:
-    """A group as it is now, or None if there is none."""
-    if not (yield from children(paths.group(group))):
+def describe(store: Store, group: str) -> GroupState | None:
+    """A group as it is now, or None if there is none. Raises Malformed for an offset that is none."""
+    if not run(store, children(paths.group(group))):
         return None
+    seats = members.seats(run(store, members.names(group)))
+    found = run_all(store, (members.look(group, name) for name in seats.values()))
     infos: dict[str, MemberInfo] = {}
     seated: dict[str, Seated] = {}
-    for seat, name in members.seats((yield from members.names(group))).items():
-        found = yield from members.look(group, name)
-        if found is not None:
-            infos[seat], joined_ms = found
+    for (seat, name), published in zip(seats.items(), found, strict=True):
+        if published is not None:
+            infos[seat], joined_ms = published
             seated[seat] = Seated(name, joined_ms)
-    plan = (yield from plans.get(group)).plan
+    plan = run(store, plans.get(group)).plan
     planned = {
         TopicPartition(topic, number): owner
         for topic, owners in plan.assignment.items()
         for number, owner in enumerate(owners)
     }
-    partitions = []
-    for each in sorted(planned.keys() | (yield from with_offsets(group))):
-        owner = yield from ownership.owner_of(group, each)
-        offset = yield from ownership.committed(group, each)
-        partitions.append(PartitionState(each, planned.get(each), owner, offset))
+    every = sorted(planned.keys() | run(store, with_offsets(group)))
+    partitions = run_all(store, (_partition(group, each, planned.get(each)) for each in every))
     return GroupState(group, plan.generation, infos, partitions, seated, plan)
+
+
+def _partition(group: str, partition: TopicPartition, planned: str | None) -> Verb[PartitionState]:
+    owner = yield from ownership.owner_of(group, partition)
+    offset = yield from ownership.committed(group, partition)
+    return PartitionState(partition, planned, owner, offset)
 
 
 def with_offsets(group: str) -> Verb[set[TopicPartition]]:
@@ -101,18 +110,16 @@ def with_offsets(group: str) -> Verb[set[TopicPartition]]:
     found: set[TopicPartition] = set()
     for topic in (yield from children(paths.all_offsets(group))):
         for number in (yield from children(paths.offsets(group, topic))):
-            found.add(TopicPartition(topic, int(number)))
+            if number.isdecimal():  # what somebody else has put there is no partition
+                found.add(TopicPartition(topic, int(number)))
     return found
 
 
-def offsets(group: str) -> Verb[dict[TopicPartition, OffsetState]]:
+def offsets(store: Store, group: str) -> dict[TopicPartition, OffsetState]:
     """What is known of the group's offsets, as far as anything is. Raises Malformed."""
-    found: dict[TopicPartition, OffsetState] = {}
-    for each in sorted((yield from with_offsets(group))):
-        state = yield from ownership.committed(group, each)
-        if state is not None:
-            found[each] = state
-    return found
+    every = sorted(run(store, with_offsets(group)))
+    states = run_all(store, (ownership.committed(group, each) for each in every))
+    return {each: state for each, state in zip(every, states, strict=True) if state is not None}
 
 
 def planned_topics(group: str) -> Verb[set[str]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.coordination import connect_string
-from folkmoot.coordination.store import SessionState
+from folkmoot.coordination.store import SessionState, Store
 from folkmoot.coordination.zookeeper import ZooKeeperStore
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class Guardian:
             "guard": f"{session_id & (2**64 - 1):x}",
             "password": store.password.hex(),
             "servers": connect_string.addresses(zookeeper),
+            "chroot": connect_string.parse(zookeeper).chroot,
             "timeout": store.session_timeout,
+            "notes": [],
         }
         with self._lock:
             if os.getpid() != self._started_by:
@@ -70,6 +72,14 @@ class Guardian:
         store.listen(lambda state: self._release(session_id, state))
         if store.state is SessionState.LOST:
             self._release(session_id, store.state)
+
+    def note(self, store: Store | None, *paths: str) -> None:
+        """If it closes this session, it first makes these nodes, which say that the process died."""
+        with self._lock:
+            for session_id, entry in self._guarded.items():
+                if isinstance(store, ZooKeeperStore) and store.session_id == session_id:
+                    entry["notes"] = [f"{entry['chroot']}{path}" for path in paths]
+                    self._say(entry)
 
     def _release(self, session_id: int, state: SessionState) -> None:
         if state is not SessionState.LOST:

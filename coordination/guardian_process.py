@@ -6,7 +6,8 @@ environment, which others can read:
 
 ```
 {"parent": 4711}                                                    first
-{"guard": "17a…", "password": "…", "servers": [["host", 2181]], "timeout": 6.0}    per session
+{"guard": "17a…", "password": "…", "servers": [["host", 2181]], "timeout": 6.0,    per session; said
+ "notes": ["/groups/g/left", "/groups/g/left/consumer-…-0000000003"]}              again, it counts anew
 {"release": "17a…"}                                                 that session is over
 ```
 
@@ -14,6 +15,8 @@ It waits on a pidfd, which becomes readable when the parent has exited and at no
 it is stopped, not when it forks. Where there is no pidfd the end of the input serves, which forked
 children can only delay. Then it says to ZooKeeper, with each session's id and password, what the
 parent would have said: that the session is closed. Its ephemeral nodes go, every watch on them rings.
+In front of that it makes the nodes of `notes`, so that people can read that the process died; whether
+that can be done is nobody's concern.
 
 It never decides anything: the parent is dead, not suspected. If it cannot do its work (killed with
 its parent, the host gone, no server reachable) the session timeout decides, as without it.
@@ -28,6 +31,8 @@ import struct
 import time
 
 CLOSE_SESSION = -11
+CREATE = 1
+DIED = b"its process died"
 ATTEMPT = 1.0
 PAUSE = 0.1
 
@@ -107,12 +112,27 @@ def _close_at(host: str, port: int, session: Session) -> None:
     password = bytes.fromhex(str(session["password"]))
     timeout_ms = int(float(str(session["timeout"])) * 1000)
     connect = struct.pack(">iqiQi", 0, 0, timeout_ms, number, len(password)) + password + b"\0"
-    close = struct.pack(">ii", 1, CLOSE_SESSION)
+    notes = session["notes"]
+    assert isinstance(notes, list)
+    requests = [connect]
+    requests += [_create(number, str(path)) for number, path in enumerate(notes, start=1)]
+    requests.append(struct.pack(">ii", len(requests), CLOSE_SESSION))
     with socket.create_connection((host, port), ATTEMPT) as connection:
-        for request in (connect, close):
-            connection.sendall(struct.pack(">i", len(request)) + request)
+        connection.sendall(b"".join(map(_counted, requests)))
         while connection.recv(65536):
             pass  # the server closes the connection when the session is closed
+
+
+def _create(number: int, path: str) -> bytes:
+    """A persistent node that says what happened, open to everybody as all of ours are."""
+    everybody = struct.pack(">ii", 1, 31) + _counted(b"world") + _counted(b"anyone")
+    flags = struct.pack(">i", 0)
+    node = _counted(path.encode()) + _counted(DIED)
+    return struct.pack(">ii", number, CREATE) + node + everybody + flags
+
+
+def _counted(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
 
 
 if __name__ == "__main__":

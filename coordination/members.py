@@ -166,7 +166,10 @@ def take_seat(
 
 
 def bid_farewell(group: str, member: str) -> Verb[None]:
-    """As `leave`, and say in the same transaction that it was in order (chronicle.py takes note)."""
+    """As `leave`, and say in the same transaction that it was in order (chronicle.py takes note).
+
+    A note that is not empty says something else: that the process died, or why it gave up its place.
+    """
     removal, note = Delete(paths.member(group, member)), Create(paths.left(group, member))
     while True:
         try:

@@ -54,13 +54,17 @@ CAREFUL_COMMITS = 100
 """After one that a single partition has failed: who has lost many sends less in vain for each."""
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """The owner's node: who, in which incarnation and epoch, and how long it may take to let go (s)."""
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The owner's node: who, in which incarnation and epoch, and how long it may take to let go (s).
+
+    `stolen_from` is who did not let go in time, if it had to be taken away. For people.
+    """
 
     member: str
     nonce: str
     epoch: int
     hand_over: float
+    stolen_from: str = ""
 
 
 class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,7 +157,8 @@ def claim(
             kept = was.offset if was.topic_id in ("", topic_id) else None
             epoch = next_epoch(was, old)
             new = OffsetState(kept, epoch, me.seat, me.nonce, topic_id, was.reset)
-            owner = Owner(me.seat, me.nonce, epoch, me.hand_over)
+            robbed = "" if steal_from is None else steal_from.member
+            owner = Owner(me.seat, me.nonce, epoch, me.hand_over, robbed)
             writes: list[Write] = [
                 Check(paths.plan(group), plan_version),
                 Check(paths.member(group, me.name), ANY_VERSION),
@@ -283,12 +288,16 @@ def state_of(path: str, node: Node) -> OffsetState:
 
 
 def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Verb[Owner | None]:
-    """An owner that is none, written by hand, is a nobody that will not let go: it can be stolen from."""
     path = paths.owner(group, *partition)
     try:
         node: Node = yield from surely(Get(path, ring))
     except NoNode:
         return None
+    return owner_in(path, node)
+
+
+def owner_in(path: str, node: Node) -> Owner:
+    """An owner that is none, written by hand, is a nobody that will not let go: it can be stolen from."""
     try:
         return decode(_owner_decoder, path, node)
     except Malformed:

@@ -9,7 +9,7 @@
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
 | /groups/<group>/events                  | persistent | chronicle.py: the last rebalances and resets, zstd          | planners, compare-and-set | –                 |
-| /groups/<group>/left/<member>           | persistent | nothing; until the next plan is noted                       | members that leave | –                        |
+| /groups/<group>/left/<member>           | persistent | nothing, or why it did not leave in order; until the next plan is noted | members that leave, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |

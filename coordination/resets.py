@@ -10,7 +10,7 @@ under way meanwhile meets another version and reads again.
 |---|---|
 | nothing has changed | the partition is reset, its owner goes on at the new offset |
 
-Partitions are reset one by one: dying in between leaves some reset and some not, and to do it again is
+Each partition is reset for itself: dying in between leaves some reset and some not, and to do it again is
 harmless. A lost reply is asked for again: claims carry the mark of the last reset along, so that it is
 recognised though somebody owns the partition by then.
 """

@@ -30,7 +30,7 @@ class Onlooker:
         self._topic_ids[name] = info.topic_id
 
     def group(self, name: str) -> GroupState | None:
-        return run(self._session(), groups.describe(name))
+        return groups.describe(self._session(), name)
 
     def committed(self, group: str, topic: str) -> dict[TopicPartition, int]:
         """The next offset of every partition for which one was committed."""

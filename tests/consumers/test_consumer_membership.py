@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.consumer import Consumer
 from folkmoot.consumers.health import State
 from folkmoot.consumers.places import Place
@@ -100,6 +101,11 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
             until(other, whole(other))
             assert not consumer.health().is_well
         until(consumer, whole(consumer))
+        with Admin(zookeeper=bench.zookeeper) as admin:
+            reasons = [
+                why for each in admin.group_events(bench.group) for why in each.left.values()
+            ]
+        assert reasons == ["the application did not ask for records for too long", "left"]
         assert sorted(set(lost)) == [bench.partition(number) for number in range(PARTITIONS)]
         assert consumer.health().state is State.MEMBER
         assert consumer.health().lost_partitions >= PARTITIONS

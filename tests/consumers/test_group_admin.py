@@ -210,3 +210,7 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
             assert not told
             until(away, lambda: bool(told))
             assert told == [f"lost {number}" for number in sorted(taken)]
+        with admin_of(bench) as admin:
+            entries = {each.generation: each for each in admin.group_events(bench.group)}
+        (robbed,) = entries[1].joined
+        assert entries[2].stolen == {str(bench.partition(number)): robbed for number in taken}

@@ -10,7 +10,7 @@ import pytest
 
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.coordination import brokers, ownership, topics
+from folkmoot.coordination import brokers, chronicle, ownership, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.coordination.store import Store, run
@@ -85,6 +85,11 @@ class Scene:
         states = [self.state(number) for number in range(PARTITIONS)]
         return all(state is not None and state.offset == self.sent for state in states)
 
+    def how_went(self, name: str) -> list[str]:
+        """What the group has noted of that."""
+        left = [each.left for each in run(self.store, chronicle.entries(self.group))]
+        return [why for each in left for who, why in each.items() if who.startswith(f"{name}-")]
+
     def check_each_counted_once(self) -> int:
         """Returns how many were delivered more than once."""
         rows = self.database.execute("SELECT next, records, sum, delivered FROM counted").fetchall()
@@ -121,6 +126,7 @@ def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) 
     eventually(lambda: scene.shared_by("a", "b", "heir"), PATIENCE)
     eventually(scene.all_is_committed, PATIENCE)
     assert scene.check_each_counted_once() > 0
+    assert scene.how_went("victim") == ["its process died"]
     for member in members:
         assert member.stop(PATIENCE) == 0, member.output()
     assert not scene.owners()

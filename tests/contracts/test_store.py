@@ -25,9 +25,18 @@ from folkmoot.coordination.operations import (
     StoreError,
     Sync,
     TooLarge,
+    Verb,
     Write,
 )
-from folkmoot.coordination.store import Outcome, SessionState, Store, ensure, perform, run
+from folkmoot.coordination.store import (
+    Outcome,
+    SessionState,
+    Store,
+    ensure,
+    perform,
+    run,
+    run_all,
+)
 from tests.contracts.backends import Backend
 from tests.waiting import eventually
 
@@ -312,3 +321,42 @@ def test_the_last_acknowledged_operation_is_known_by_when_it_was_sent(store: Sto
     with pytest.raises(NoNode):  # a refusal is an answer, too
         perform(store, Get("/no"))
     assert store.last_acknowledged() > acknowledged
+
+
+# -- verbs side by side -------------------------------------------------------------------------------
+
+
+def counted(path: str, number: int) -> Verb[int]:
+    """Reads as often as its number says."""
+    for _ in range(number % 5):
+        yield Get(path)
+    return number
+
+
+def test_verbs_side_by_side_give_their_results_in_order_however_many_there_are(
+    backend: Backend,
+) -> None:
+    store = backend.open()
+    perform(store, Create("/a"))
+    for at_once in (1, 7, 1_000):
+        verbs = (counted("/a", number) for number in range(500))
+        assert run_all(store, verbs, at_once) == list(range(500))
+    assert run_all(store, ()) == []
+
+
+def test_verbs_side_by_side_are_told_of_refusals_and_raise_what_they_do_not_expect(
+    backend: Backend,
+) -> None:
+    store = backend.open()
+
+    def expecting() -> Verb[str]:
+        try:
+            yield Get("/missing")
+        except NoNode:
+            return "none"
+        return "some"
+
+    assert run_all(store, (expecting() for _ in range(3))) == ["none"] * 3
+    perform(store, Create("/a"))
+    with pytest.raises(NoNode):
+        run_all(store, (counted("/a", 3), counted("/missing", 1), counted("/a", 4)))

@@ -7,11 +7,12 @@ import pytest
 from folkmoot.coordination import chronicle, members, paths
 from folkmoot.coordination.chronicle import ENTRIES, MOST_BYTES, Entry, Move
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Get, Set
+from folkmoot.coordination.operations import Create, Get, Set
 from folkmoot.coordination.plan_format import Plan, Standing, TopicBasis
+from folkmoot.coordination.questions import children
 from folkmoot.coordination.store import Store, perform, run
 from tests.contracts.backends import Backend
-from tests.coordination.groups import GROUP, HAND_OVER, Someone, make_plan
+from tests.coordination.groups import GROUP, HAND_OVER, P0, Someone, make_plan, owner
 from tests.coordination.steps import ENOUGH, Steps
 
 INFO = MemberInfo(("t",), "host", HAND_OVER)
@@ -31,8 +32,9 @@ def a(backend: Backend) -> Someone:
     return someone
 
 
-def note(store: Store, before: Plan, after: Plan, **known: MemberInfo) -> list[Entry]:
-    run(store, chronicle.record(GROUP, "me", before, after, known))
+def note(store: Store, before: Plan, after: Plan, *names: str, **known: MemberInfo) -> list[Entry]:
+    """`names` are those of the members that the plan was made for."""
+    run(store, chronicle.record(GROUP, "me", before, after, known, names))
     return run(store, chronicle.entries(GROUP))
 
 
@@ -55,6 +57,55 @@ def test_who_left_in_order_has_said_so_and_its_note_is_taken_away(
     assert entry.left == {b.name: "left"}
     *_, entry = note(a.store, plan(2, a.name, b.name), plan(3, a.name, a.name))
     assert entry.left == {b.name: "its session ended"}
+
+
+def test_what_is_said_of_a_member_is_kept_for_the_plan_without_it(
+    backend: Backend, a: Someone
+) -> None:
+    """It went while a plan was made that still counts on it; a reset in between is no plan."""
+    b = Someone(backend.open(), "b")
+    a.claim()
+    note(a.store, Plan(), plan(1, a.name, b.name), a.name, b.name)
+    run(b.store, members.bid_farewell(GROUP, b.name))
+    *_, entry = note(a.store, plan(1, a.name, b.name), plan(2, b.name, a.name), a.name, b.name)
+    assert entry.left == {}
+    run(a.store, chronicle.record_reset(GROUP, "somebody", {P0: 3}))
+    assert run(a.store, chronicle.entries(GROUP))[-1].reset == {"t-0": 3}
+    *_, entry = note(a.store, plan(2, a.name, b.name), plan(3, a.name, a.name), a.name)
+    assert entry.left == {b.name: "left"}
+
+
+def test_why_somebody_went_is_told_as_it_was_said_and_never_at_length(a: Someone) -> None:
+    note(a.store, Plan(), plan(1, a.name, "x", "y", "z"))
+    for name, said in (("x", b"its process died"), ("y", b"\xff" * 5_000)):
+        perform(a.store, Create(paths.left(GROUP, name), said))
+    *_, entry = note(a.store, plan(1, a.name, "x", "y", "z"), plan(2, a.name), a.name)
+    assert entry.left["x"] == "its process died"
+    assert entry.left["z"] == "its session ended"
+    assert len(entry.left["y"]) <= 200
+    assert run(a.store, children(paths.left(GROUP))) == []
+
+
+def test_what_is_said_of_an_earlier_process_is_no_reason_of_the_one_that_sits_there_now(
+    a: Someone,
+) -> None:
+    """It died and was back within its grace, which makes no plan."""
+    there = {"w=": Standing(30.0, 1)}
+    away = {"w=": Standing(30.0, 1, absent=True)}
+    note(a.store, Plan(), plan(1, "w=", static=there), "w=1-0000000007")
+    perform(a.store, Create(paths.left(GROUP, "w=1-0000000007"), b"its process died"))
+    note(a.store, plan(1, "w=", static=there), plan(2, "w=", static=there), "w=2-0000000009")
+    *_, entry = note(a.store, plan(2, "w=", static=there), plan(3, "w=", static=away))
+    assert entry.left == {"w=": "its session ended, is waited for, 30 s"}
+
+
+def test_what_was_stolen_is_told_with_whom_it_was_stolen_from(backend: Backend, a: Someone) -> None:
+    b = Someone(backend.open(), "b")
+    a.claim()
+    make_plan(b.store, b.name)
+    run(b.store, b.claiming(steal_from=owner(b.store)))
+    (entry,) = note(b.store, plan(1, a.name), plan(2, b.name), a.name, b.name)
+    assert (entry.took is not None, entry.stolen) == (True, {"t-0": a.name})
 
 
 def test_a_static_member_is_waited_for_comes_back_or_does_not(a: Someone) -> None:

@@ -41,7 +41,7 @@ def test_a_group_without_members_is_forgotten(a: Someone, admin: Store) -> None:
     left_behind(a)
     run(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
-    assert run(admin, groups.describe(GROUP)) is None
+    assert groups.describe(admin, GROUP) is None
     with pytest.raises(UnknownGroup, match=GROUP):
         run(admin, group_deletion.delete(GROUP))
 
@@ -157,7 +157,7 @@ def test_who_dies_at_any_step_of_a_deletion_leaves_what_can_be_deleted_again(
         alive = Steps(store).run_until(group_deletion.delete(GROUP), steps)
         backend.expire(store)
         if not is_gone(admin):
-            left = run(admin, groups.offsets(GROUP))
+            left = groups.offsets(admin, GROUP)
             assert all(each.offset in (17, 18) for each in left.values())
             run(admin, group_deletion.delete(GROUP))
         assert is_gone(admin)

@@ -66,12 +66,15 @@ def each_lost(
     raise AssertionError("this verb does not end")
 
 
-def check_held(someone: Someone, each: TopicPartition, held: Claim, count: int) -> None:
+def check_held(
+    someone: Someone, each: TopicPartition, held: Claim, count: int, robbed: str = ""
+) -> None:
     """So many epochs were used, and the last is ours, and what it stands on is the fence."""
     epoch = held.state.epoch
     assert (turn(someone.store, each), held.state.member) == (count, someone.name)
     assert state(someone.store, each) == held.state
-    assert owner(someone.store, each) == Owner(someone.name, someone.nonce, epoch, HAND_OVER)
+    owns = Owner(someone.name, someone.nonce, epoch, HAND_OVER, robbed)
+    assert owner(someone.store, each) == owns
     assert held.version == version_of(someone.store, paths.offset(GROUP, *each))
 
 
@@ -97,7 +100,7 @@ def test_a_steal_ends_well_whichever_reply_is_lost(
         return lambda: b.claiming(each, steal_from=owner(b.store, each))
 
     for each, held in each_lost(b, stealing, executed):
-        check_held(b, each, held, 2)
+        check_held(b, each, held, 2, robbed=a.name)
         assert held.state.offset == 17
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from folkmoot.coordination.connect_string import addresses
 from folkmoot.coordination.guardian import Guardian
-from folkmoot.coordination.operations import Exists
+from folkmoot.coordination.operations import Exists, Get
 from folkmoot.coordination.store import SessionState, perform
 from folkmoot.coordination.zookeeper import connect
 from tests.tree import ROOT
@@ -26,7 +26,7 @@ AT_ONCE = SESSION / 2
 
 # A process that holds an ephemeral node, and says who guards it.
 HOLDER = f"""
-import sys, time
+import os, sys, time
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.operations import Create
@@ -34,10 +34,13 @@ from folkmoot.coordination.store import perform
 store = connector(sys.argv[1], guarded=True)({SESSION})
 perform(store, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)
+GUARDIAN.note(store, "/left", "/left/me")
 if sys.stdin.readline() == "close\\n":
     store.close()
     print("closed", flush=True)
     sys.stdin.readline()
+else:
+    os._exit(1)
 """
 
 
@@ -71,6 +74,19 @@ def test_a_killed_process_loses_its_ephemeral_nodes_at_once(chroot: str) -> None
         process.kill()
         eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: not is_running(guardian), timeout=AT_ONCE)
+    store.close()
+
+
+def test_a_guardian_says_that_the_process_died_before_it_closes_the_session(chroot: str) -> None:
+    """Whoever sees the ephemeral node go finds it said."""
+    store = connect(chroot, SESSION)
+    with holder(chroot) as (process, _):
+        assert process.stdin is not None
+        process.stdin.write("die\n")
+        process.stdin.flush()
+        process.wait(AT_ONCE)
+        eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
+        assert perform(store, Get("/left/me")).data == b"its process died"
     store.close()
 
 

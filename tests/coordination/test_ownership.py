@@ -146,7 +146,7 @@ def test_a_steal_takes_the_partition_in_one_step_and_fences_its_holder(
     stolen = run(b.store, b.claiming(steal_from=owner(b.store)))
     assert isinstance(stolen, Claim)
     assert (stolen.state.offset, stolen.state.epoch) == (17, held.state.epoch + 1)
-    assert owner(a.store) == Owner(b.name, "b", stolen.state.epoch, HAND_OVER)
+    assert owner(a.store) == Owner(b.name, "b", stolen.state.epoch, HAND_OVER, a.name)
     wait_for_rings(rings, "stolen")
     assert not run(a.store, ownership.verify(a.me, P0, held, nothing))
     assert a.commit(held, 18) == Fenced()
@@ -267,7 +267,7 @@ def test_a_release_by_somebody_fenced_leaves_the_new_owner_alone(a: Someone, b: 
     make_plan(b.store, b.name)
     run(b.store, b.claiming(steal_from=owner(b.store)))
     a.release(held, 8)
-    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER)
+    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER, a.name)
     assert state(b.store).offset is None
 
 
