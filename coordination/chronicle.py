@@ -8,7 +8,7 @@
 | how a member went | who says so in `left/` |
 |---|---|
 | it left in order | itself, in the transaction that removes its node; the note is empty |
-| it gave its place up: the application stays away, its node was removed | itself, before it ends its session |
+| it gave its place up: its application stays away, its node was removed | itself, before its session ends |
 | its process died | its guardian, before it closes the session (guardian_process.py) |
 | anything else: cut off, stopped for longer than its session, killed where no guardian could help | nobody |
 
