@@ -172,7 +172,9 @@ def _target(args: argparse.Namespace) -> "Target":
         return int(args.to_offset)
     if args.shift_by is not None:
         return Shift(args.shift_by)
-    return duration(args.by_duration) if args.by_duration else moment(args.to_datetime)
+    if args.by_duration is not None:
+        return duration(args.by_duration)
+    return moment(args.to_datetime)
 
 
 def moment(text: str) -> datetime:

@@ -57,13 +57,16 @@ def read(file: str) -> Read:
 
 def _rows(text: str, file: str) -> Iterable[tuple[str, list[Any]]]:
     if not text.lstrip().startswith("["):
-        for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
-            if row and tuple(row) not in (COLUMNS, COLUMNS[:3]):
-                yield f"line {number}", row
+        try:
+            for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+                if row and tuple(row) not in (COLUMNS, COLUMNS[:3]):
+                    yield f"line {number}", row
+        except csv.Error as error:
+            raise ConfigError(f"{file} has no lines of {', '.join(COLUMNS)}: {error}") from None
         return
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is no JSON: {error}") from None
     for number, each in enumerate(found, start=1):
         row = [each.get(name, "") for name in COLUMNS] if isinstance(each, dict) else []
@@ -73,11 +76,20 @@ def _rows(text: str, file: str) -> Iterable[tuple[str, list[Any]]]:
 def _row(row: list[Any], where: str) -> tuple[TopicPartition, int, str]:
     try:
         topic, partition, offset, *rest = row
-        found = TopicPartition(check_name("topic", str(topic)), int(partition))
-        if found.partition < 0 or int(offset) < 0 or len(rest) > 1:
+        found = TopicPartition(check_name("topic", str(topic)), _number(partition))
+        if len(rest) > 1:
             raise ValueError
-        return found, int(offset), str(rest[0]) if rest else ""
+        return found, _number(offset), str(rest[0]) if rest else ""
     except (ValueError, TypeError):
         raise ConfigError(
             f"{where} is not understood: it must have {', '.join(COLUMNS)} (the last may be missing)"
         ) from None
+
+
+def _number(cell: object) -> int:
+    """A whole number from 0 on, as JSON or as digits. Raises ValueError for 1.5, true and the like."""
+    if type(cell) is int or (isinstance(cell, str) and cell.strip().isascii()):
+        number = int(cell)
+        if number >= 0:
+            return number
+    raise ValueError

@@ -30,6 +30,7 @@ from folkmoot.protocol.requests import EARLIEST, LATEST
 T = TypeVar("T")
 
 TIMEOUT = 30.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PATIENCE = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
 
@@ -158,7 +159,7 @@ class GroupAdmin:
             committed[each] = state.offset if state is not None and is_current else None
         beginnings = self._find_all(ids, EARLIEST, timeout)
         ends = self._find_all(ids, LATEST, timeout)
-        moment = datetime.now(UTC) - to if isinstance(to, timedelta) else to
+        moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
             times = dict.fromkeys(ids, moment)
@@ -296,6 +297,14 @@ class GroupAdmin:
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         raise NotImplementedError
+
+
+def _before_now(length: timedelta) -> datetime:
+    """What is longer ago than there are dates was before everything."""
+    try:
+        return max(_EPOCH, datetime.now(UTC) - length)
+    except OverflowError:
+        return _EPOCH
 
 
 def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:

@@ -53,6 +53,12 @@ class Guardian:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
+    @property
+    def guarded(self) -> tuple[int, ...]:
+        """The ids of the sessions that it would close."""
+        with self._lock:
+            return tuple(self._guarded)
+
     def guard(self, store: ZooKeeperStore, zookeeper: str) -> None:
         """Have the session closed when this process dies; until the store itself is over."""
         session_id = store.session_id

@@ -27,6 +27,12 @@ def broker_command(data: Path, zookeeper: str, broker_id: int = 1, *more: str) -
     ]
 
 
+def children_of(pid: int) -> list[str]:
+    """The ids of the processes that a process has started."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for each in lists for child in each.read_text().split()]
+
+
 def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
     start_cluster: Callable[..., EmbeddedCluster], chroot: str
 ) -> None:
@@ -86,6 +92,28 @@ def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(
     with Peer(broker.address) as peer:
         response, _ = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
         assert (response.results[0].error, response.results[0].high_watermark) == (0, 20)
+    broker.stop()
+
+
+def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
+    tmp_path: Path, chroot: str
+) -> None:
+    """Its guardian has seen it die."""
+    broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
+    broker.start()
+    assert len(children_of(broker.pid)) == 1
+    store = connect(chroot, 5.0)
+    assert list(run(store, brokers.live())) == [1]
+    broker.kill()
+    eventually(lambda: run(store, brokers.live()) == {}, timeout=10.0)
+    store.close()
+
+
+def test_a_broker_has_no_guardian_if_it_shall_not(tmp_path: Path, chroot: str) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot)
+    broker.child.command += ("--no-guardian",)
+    broker.start()
+    assert children_of(broker.pid) == []
     broker.stop()
 
 

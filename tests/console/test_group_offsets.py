@@ -130,6 +130,13 @@ def test_a_file_of_another_tool_and_the_standard_input_are_read(
         ("[1]", "entry 1 is not understood"),
         ("[", "is no JSON"),
         ("no topic,0,1", "line 1 is not understood"),
+        ("t,0," + "1" * 200_000, "has no lines of topic, partition, offset"),
+        ("t,0," + "1" * 5_000, "line 1 is not understood"),
+        ("\x00\x01\x02", "line 1 is not understood"),
+        ("[" * 100_000, "is no JSON"),
+        ('[{"topic": "t", "partition": 0, "offset": 1.5}]', "entry 1 is not understood"),
+        ('[{"topic": "t", "partition": true, "offset": 1}]', "entry 1 is not understood"),
+        ('{"topic": "t", "partition": 0, "offset": 1}', "line 1 is not understood"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_usage(
@@ -151,6 +158,8 @@ def test_a_file_that_makes_no_sense_is_usage(
         (("--to-latest", "--topic", "TOPIC:x"), 2, "write TOPIC or TOPIC:0,2"),
         (("--to-datetime", "yesterday", "--topic", "TOPIC"), 2, "is no time"),
         (("--by-duration", "soon", "--topic", "TOPIC"), 2, "is no length of time"),
+        (("--by-duration", "", "--topic", "TOPIC"), 2, "is no length of time"),
+        (("--to-datetime", "", "--topic", "TOPIC"), 2, "is no time"),
         (("--file", "none", "--topic", "TOPIC"), 2, "leave --topic out"),
         (("--file", "no-such-file"), 2, "cannot be read"),
         (("--to-latest", "--zookeeper", "127.0.0.1:1"), 3, "127.0.0.1:1"),

@@ -13,6 +13,7 @@ from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.consumer import Consumer
 from folkmoot.consumers.health import State
 from folkmoot.consumers.places import Place
+from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.store import SessionState
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
 from folkmoot.protocol.records import TopicPartition
@@ -79,6 +80,20 @@ def test_a_second_process_with_an_instance_id_ends_the_first(bench: Bench) -> No
                 first.poll(0.0)
             first.close()
             until(second, whole(second))
+
+
+# -- the guardian --------------------------------------------------------------------------------------
+
+
+def test_a_member_is_guarded_unless_it_shall_not_be(bench: Bench) -> None:
+    before = set(GUARDIAN.guarded)
+    with bench.member(guardian=False) as consumer:
+        until(consumer, whole(consumer))
+        assert not set(GUARDIAN.guarded) - before
+        with bench.member() as another:
+            until(another, lambda: len(another.assignment()) > 0)
+            assert len(set(GUARDIAN.guarded) - before) == 1
+    assert not set(GUARDIAN.guarded) - before
 
 
 # -- the watchdog and health --------------------------------------------------------------------------

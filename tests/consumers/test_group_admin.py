@@ -99,6 +99,7 @@ def test_the_scope_and_the_target_of_a_reset(bench: Bench) -> None:
         ]
         (one,) = admin.plan_reset(bench.group, timedelta(hours=1), partitions=[p0])
         assert (one.committed, one.new, one.beginning, one.end) == (None, 0, 0, 15)
+        assert admin.plan_reset(bench.group, timedelta.max, partitions=[p0]) == [one]
         admin.reset_offsets(bench.group, {p0: 12})
         assert admin.group_offsets(bench.group) == {p0: 12}
         plan = admin.plan_reset(bench.group, Shift(-5), partitions=[p0])
