@@ -205,6 +205,15 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._check_usable()
         return self._directory.partitions(topic, self._cluster, self._fetcher.poll)
 
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ConsumerCounters`), and how things stand now."""
+        member = self.member
+        return {
+            **super().metrics(),
+            "fenced_commits": 0 if member is None else member.fenced_commits,
+            "lost_partitions": 0 if member is None else member.lost_partitions,
+        }
+
     # -- inside -----------------------------------------------------------------------------------
 
     def _serve(self) -> None:

@@ -124,6 +124,7 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
         assert sorted(set(lost)) == [bench.partition(number) for number in range(PARTITIONS)]
         assert consumer.health().state is State.MEMBER
         assert consumer.health().lost_partitions >= PARTITIONS
+        assert consumer.metrics()["lost_partitions"] == consumer.health().lost_partitions
 
 
 def test_iterating_over_one_batch_for_long_is_not_staying_away(bench: Bench) -> None:
