@@ -35,6 +35,8 @@ from folkmoot.coordination.plan_format import PROTOCOL
 from folkmoot.coordination.plans import Facts, Plan, TopicBasis
 from folkmoot.coordination.questions import Malformed
 
+LOOKS = 10
+
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a member is told; durations in seconds. As in ConsumerConfig."""
@@ -79,6 +81,7 @@ class Verbs:
         self._member = member
         self._ring = ring
         self._known: dict[str, MemberInfo] = {}
+        self._looks = 0  # how often to look yet how long the plan took that we have noted last
 
     def of(self, task: Task) -> Verb[Any]:
         """The verb that carries a task out; what it returns goes into the task's Finished."""
@@ -91,7 +94,7 @@ class Verbs:
             case Leave():
                 return members.bid_farewell(group, name)
             case Heartbeat():
-                return members.is_there(group, name)
+                return self._showing_life(name)
             case Read(source):
                 return self._reading(source, self._ring(Rang(source)))
             case MakePlan(expired, seen):
@@ -133,7 +136,18 @@ class Verbs:
             before, after, facts = made[-1]
             known, names = facts.members, set(self._known)
             yield from chronicle.record(group, name, before, after, known, names)
+            self._looks = LOOKS
         return written
+
+    def _showing_life(self, name: str) -> Verb[bool]:
+        """Ask for the own node; and, since this comes about once a second, look what became of a plan."""
+        group = self._settings.group
+        alive = yield from members.is_there(group, name)
+        if alive and self._looks:
+            self._looks -= 1
+            if not (yield from chronicle.measure(group)):
+                self._looks = 0
+        return alive
 
     def _reading(self, source: Source, ring: Ring) -> Verb[Any]:
         match source:

@@ -16,9 +16,9 @@ Whoever has written a plan notes it: one write per plan, which takes the notes o
 well; never on the way of a commit, and after the plan stands. Dying before the write loses one entry;
 the gap shows in the generations. An entry that cannot be written is given up.
 
-How long it took until all that moved was owned again is found out by whoever writes the next entry, or by
-who looks: by the server's clock, from the plan to the youngest owner's node. These also say what had to
-be stolen, and from whom.
+How long it took until all that moved was owned again is found out a moment later by who wrote the entry
+(`measure`), or by who looks: by the server's clock, from the plan to the youngest owner's node, as long
+as all of them are still as it was planned. These nodes also say what had to be stolen, and from whom.
 """
 
 from collections.abc import Collection, Mapping
@@ -54,7 +54,7 @@ ENTRIES: Final = 100
 MOST_BYTES: Final = 64 * 1024
 TRIES: Final = 3
 MOST_LOOKS: Final = 50
-"""If more partitions moved, a planner does not look when they were owned again."""
+"""If more partitions moved, only who looks at the group finds out when they were owned again."""
 _MOST_NAMED: Final = 200
 """So many partitions of one entry are named; the others are counted."""
 _MOST_SAID: Final = 200
@@ -126,6 +126,28 @@ def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> 
             yield from _append(group, Entry(stat.mtime, by=by, moved=len(offsets), reset=some))
 
 
+def measure(group: str) -> Verb[bool]:
+    """Add to the last entry how long it took, if that can be said. → whether it is of use to ask again.
+
+    Raises nothing but SessionLost.
+    """
+    try:
+        found, version = yield from _read(group)
+        if version is None or not found or found[-1].took is not None:
+            return False
+        if not 0 < found[-1].moved <= MOST_LOOKS:
+            return False
+        measured = yield from _measured(group, found[-1], MOST_LOOKS)
+        if measured.took is None:
+            return True
+        yield Set(paths.events(group), _encode([*found[:-1], measured]), version)
+    except SessionLost:
+        raise
+    except StoreError:
+        pass  # somebody has noted more by now, or nobody knows
+    return False
+
+
 def entries(group: str) -> Verb[list[Entry]]:
     """What was noted, oldest first; of the last rebalance with the time that it has taken."""
     found, _ = yield from _read(group)
@@ -183,8 +205,6 @@ def _append(group: str, entry: Entry, names: Collection[str] | None = None) -> V
         notes: dict[str, str] = {}
         if names is not None:
             notes = yield from _notes(group, names)
-        if found and found[-1].took is None and found[-1].moved <= MOST_LOOKS:
-            found[-1] = yield from _measured(group, found[-1], MOST_LOOKS)
         data = _encode([*found, _with_reasons(entry, notes)])
         taken = (Delete(paths.left(group, name)) for name in notes)
         try:
@@ -232,6 +252,8 @@ def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
             return entry
         latest = max(latest, node.stat.ctime)
         owner = ownership.owner_in(path, node)
+        if owner.member != move.new:
+            return entry
         if owner.stolen_from not in ("", owner.member):
             stolen[str(partition)] = owner.stolen_from
     return msgspec.structs.replace(entry, took=(latest - entry.at_ms) / 1000, stolen=stolen)

@@ -70,7 +70,7 @@ def _running(bin_folder: Path, folder: Path, user: str | None) -> Iterator[str]:
         "unix_socket_directories": "",
         "fsync": "off",
     }
-    words = [bin_folder / "postgres", "-D", folder / "data"]
+    words = [str(bin_folder / "postgres"), "-D", str(folder / "data")]
     words += [f"--{name}={value}" for name, value in settings.items()]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(words, user=user, cwd=folder, stdout=log, stderr=log)
@@ -78,7 +78,7 @@ def _running(bin_folder: Path, folder: Path, user: str | None) -> Iterator[str]:
 
         def is_ready() -> bool:
             assert server.poll() is None, (folder / "log").read_text()
-            asked = [bin_folder / "pg_isready", "--host", "127.0.0.1", "--port", str(port)]
+            asked = [str(bin_folder / "pg_isready"), "--host", "127.0.0.1", "--port", str(port)]
             return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
         eventually(is_ready, PATIENCE)

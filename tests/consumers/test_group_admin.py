@@ -7,6 +7,7 @@ import pytest
 
 from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.resetting import Shift
+from folkmoot.coordination import chronicle
 from folkmoot.protocol.errors import (
     GroupNotEmpty,
     NotOwner,
@@ -157,11 +158,20 @@ def test_a_group_is_deleted_when_nobody_is_there_or_by_force(bench: Bench) -> No
 
 
 def test_a_group_notes_who_came_and_went_and_how_long_it_took(bench: Bench) -> None:
+
+    def is_measured() -> bool:
+        """Who has planned adds the time a moment later."""
+        found, _ = bench.ask(lambda: chronicle._read(bench.group))
+        return found[-1].took is not None
+
     with admin_of(bench) as admin, bench.member(client_id="one") as one:
         until(one, lambda: len(one.assignment()) == PARTITIONS)
+        until(one, is_measured)
         with bench.member(client_id="two") as two:
             until(one, lambda: len(two.poll(0.0)) + len(two.assignment()) == 1)
+            until(one, is_measured)
         until(one, lambda: len(one.assignment()) == PARTITIONS)
+        until(one, is_measured)
         admin.reset_offsets(bench.group, {bench.partition(0): 0})
         first, second, third, reset = admin.group_events(bench.group)
     (a,), (b,) = first.joined, second.joined
@@ -211,7 +221,7 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
             assert not told
             until(away, lambda: bool(told))
             assert told == [f"lost {number}" for number in sorted(taken)]
-        with admin_of(bench) as admin:
-            entries = {each.generation: each for each in admin.group_events(bench.group)}
+            with admin_of(bench) as admin:
+                entries = {each.generation: each for each in admin.group_events(bench.group)}
         (robbed,) = entries[1].joined
         assert entries[2].stolen == {str(bench.partition(number)): robbed for number in taken}

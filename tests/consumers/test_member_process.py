@@ -1,5 +1,6 @@
 """Members as processes, on real ZooKeeper and brokers: killed and stopped, nothing is lost."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,7 +51,7 @@ class Scene:
     def start(self, name: str, *options: str) -> ChildProcess:
         command = [sys.executable, "-m", "tests.consumers.member_process", self.zookeeper]
         command += [self.group, self.topic, str(self.folder / "results"), name, *options]
-        environment = {"PYTHONPATH": str(ROOT)}
+        environment = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         member = ChildProcess(name, command, self.folder / f"{name}.log", environment)
         member.start()
         self.members[name] = member
@@ -131,6 +132,18 @@ def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) 
         assert member.stop(PATIENCE) == 0, member.output()
     assert not scene.owners()
     assert scene.all_is_committed()
+
+
+@pytest.mark.slow
+def test_a_killed_member_is_replaced_at_once_and_the_group_notes_that_it_died(scene: Scene) -> None:
+    scene.start("victim")
+    scene.start("a")
+    eventually(lambda: scene.shared_by("a", "victim"), PATIENCE)
+    scene.members["victim"].kill()
+    eventually(lambda: scene.shared_by("a"), PATIENCE)
+    eventually(lambda: scene.how_went("victim") == ["its process died"], PATIENCE)
+    assert scene.members["a"].stop(PATIENCE) == 0
+    assert scene.how_went("a") == []  # nobody was there to note it
 
 
 @pytest.mark.slow

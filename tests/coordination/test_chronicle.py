@@ -119,15 +119,30 @@ def test_a_static_member_is_waited_for_comes_back_or_does_not(a: Someone) -> Non
     assert entry.left == {"w=": "did not come back in time"}
 
 
-def test_the_time_until_all_is_owned_is_found_out_later(a: Someone) -> None:
+def test_the_time_until_all_is_owned_is_found_out_later(backend: Backend, a: Someone) -> None:
     (entry,) = note(a.store, Plan(), plan(1, a.name))
     assert entry.took is None
-    a.claim()
+    assert run(a.store, chronicle.measure(GROUP))
+    held = a.claim()
     (entry,) = run(a.store, chronicle.entries(GROUP))
     assert entry.took is not None
     assert 0 <= entry.took < 10
-    first, _ = note(a.store, plan(1, a.name), plan(2, a.name))
-    assert first.took == entry.took
+    assert not run(
+        a.store, chronicle.measure(GROUP)
+    )  # it is noted: there is nothing more to find out
+    a.release(held, 3)
+    assert run(a.store, chronicle.entries(GROUP)) == [entry]
+    assert not run(a.store, chronicle.measure(GROUP))
+
+
+def test_a_later_owner_says_nothing_of_how_long_it_took(backend: Backend, a: Someone) -> None:
+    b = Someone(backend.open(), "b")
+    note(a.store, Plan(), plan(1, a.name))
+    make_plan(b.store, b.name)
+    b.claim()
+    (entry,) = run(a.store, chronicle.entries(GROUP))
+    assert entry.took is None
+    assert run(a.store, chronicle.measure(GROUP))
 
 
 def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
@@ -162,6 +177,7 @@ def test_neither_a_lost_reply_nor_a_death_is_any_harm(
         steps.run(verb, lost, executed=executed)
         dying = chronicle.record(GROUP, "me", Plan(), plan(lost, "x"), {})
         Steps(a.store).run_until(dying, lost)
+        Steps(a.store).run(chronicle.measure(GROUP), lost, executed=executed)
         run(a.store, chronicle.entries(GROUP))
         if steps.taken <= lost:
             return
