@@ -31,6 +31,7 @@ class ZooKeeperConfig:
     tick_time: float = 0.5  # seconds; the shortest session timeout is two ticks
     max_session_timeout: float = 60.0
     fsync: bool = True  # off loses data in a power cut, and only then: tests run faster without
+    java_options: tuple[str, ...] = ()  # besides our own, which come first
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -138,9 +139,9 @@ class EmbeddedZooKeeper:
             return ""
         return answer.decode("utf-8", "replace")
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         if self._child is not None:
-            self._child.stop(STOP_TIMEOUT)
+            self._child.stop(timeout)
 
     def kill(self) -> None:
         if self._child is not None:
@@ -216,6 +217,7 @@ class EmbeddedZooKeeper:
             f"-Dlog4j2.loggerContextFactory={simple_logger}",
             "-Dlog4j2.simplelogLevel=WARN",
             "-Dlog4j2.simplelogShowdatetime=true",
+            *self.config.java_options,
         ]
 
 

@@ -12,7 +12,7 @@ from testcontainers.core.network import Network
 from folkmoot.integration.containers import ZooKeeperContainer
 from tests.chaos.ensembles import Ensemble
 from tests.chaos.run import run_cluster
-from tests.chaos.settings import IN_A_HUNDRED, Settings
+from tests.chaos.settings import Settings, once_each
 
 pytestmark = pytest.mark.docker
 
@@ -56,13 +56,9 @@ def test_one_event_of_each_kind_loses_nothing_with_zookeeper_in_a_container(
         with server:
             yield ContainerEnsemble(server, data)
 
-    once = dict.fromkeys(IN_A_HUNDRED, 1)
-    small = Settings(
-        members=8, partitions=24, topics=2, session_timeout=4.0, at_once=(5, 6), kinds=once
-    )
-    seed = random.randrange(1_000_000)
-    result = run_cluster(tmp_path, small, seed, len(once), print, container)
+    small, seed = once_each(), random.randrange(1_000_000)
+    result = run_cluster(tmp_path, small, seed, len(small.kinds), print, container)
     print(result.table())
-    assert not result.breaches
-    assert result.kinds == once
+    assert not result.breaches, "\n".join(result.breaches)
+    assert result.kinds == small.kinds
     assert result.zombies["tried"] == result.zombies["refused"] == 2

@@ -1,11 +1,10 @@
 """What must hold of a whole run, from the members' notes, the sender's and ZooKeeper's transactions."""
 
-from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
 from folkmoot.protocol.records import TopicPartition
-from tests.chaos.history import Claimed, History, Life, Unowned
+from tests.chaos.history import Claimed, History, Life
 from tests.chaos.scene import MemberProcess
 
 CLOCK = 0.002  # ZooKeeper notes whole milliseconds
@@ -20,6 +19,15 @@ class Processed:
     first: int
     last: int
     member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something done to a member, or to ZooKeeper: then `member` is empty."""
+
+    begun: float
+    ended: float
+    member: str = ""
 
 
 def by_partition(members: list[MemberProcess]) -> dict[TopicPartition, list[Processed]]:
@@ -115,12 +123,20 @@ def twice(processed: dict[TopicPartition, list[Processed]]) -> int:
     return again
 
 
-def waits(unowned: list[Unowned], faults: list[float]) -> list[float]:
-    """How long each partition was without owner after the last fault while it was."""
-    times = sorted(faults)
+def waits(history: History, faults: list[Fault]) -> list[float]:
+    """How long each partition was without owner since the last thing that may put its next one off.
+
+    That is that it lost its owner; that a member died, left or lost its session to whom a plan gave it
+    meanwhile; and what was done to ZooKeeper, as long as it lasted. What befalls all other members
+    may not put it off.
+    """
     found = []
-    for gap in unowned:
-        before = bisect_right(times, gap.until)
-        fault = times[before - 1] if before else 0.0
-        found.append(gap.until - max(gap.since, fault))
+    for gap in history.unowned:
+        planned = history.planned_for(gap.partition, gap.since, gap.until)
+        chosen = {name.partition("-")[0] for name in planned} | {""}
+        since = gap.since
+        for fault in faults:
+            if fault.begun < gap.until and fault.member in chosen:
+                since = max(since, min(fault.ended, gap.until))
+        found.append(gap.until - since)
     return found

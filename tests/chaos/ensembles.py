@@ -1,13 +1,17 @@
 """The ZooKeeper that a group lives on, and what is done to it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
 from folkmoot.console.embedded import ZooKeeperConfig, ZooKeeperEnsemble
 from tests.chaos.settings import Settings
+
+ARCHIVE_PATIENCE = 60.0
 
 
 class Ensemble(Protocol):
@@ -61,4 +65,26 @@ class ChildEnsemble:
 def children(folder: Path, settings: Settings) -> Iterator[Ensemble]:
     tick = ZooKeeperConfig(fsync=False, tick_time=settings.tick)
     with ZooKeeperEnsemble(folder, 3, tick) as ensemble:
+        _share_classes(ensemble, folder.parent / "zookeeper.jsa")
         yield ChildEnsemble(ensemble)
+
+
+def _share_classes(ensemble: ZooKeeperEnsemble, archive: Path) -> None:
+    """Have servers start with their classes parsed already: a third of what a start costs.
+
+    The archive is made by one of them when it ends, once per directory. A Java that cannot make one,
+    or for which this one was not made, starts as ever.
+    """
+    server = ensemble.servers[0]
+    config = server.config
+    if not archive.exists():
+        own = archive.with_suffix(f".{os.getpid()}")  # others may be at it, too
+        server.config = replace(config, java_options=(f"-XX:ArchiveClassesAtExit={own}",))
+        server.restart()
+        server.stop(ARCHIVE_PATIENCE)
+        if own.exists():
+            own.replace(archive)
+    for each in ensemble.servers:
+        each.config = replace(config, java_options=(f"-XX:SharedArchiveFile={archive}",))
+    if not server.is_running:
+        server.start()

@@ -8,7 +8,19 @@ import signal
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Thread
+from typing import Any
+
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.interfaces import IAsyncResult
 
 from folkmoot.coordination import paths
 from folkmoot.protocol.records import TopicPartition
@@ -22,6 +34,7 @@ PATIENCE = 40.0
 SOONEST = (
     0.5  # of the session timeout: the last sign of life was a sixth of it before, or a little more
 )
+_NO_ANSWER = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 
 @dataclass(slots=True)
@@ -59,6 +72,18 @@ def _until(what: str, condition: Callable[[], object], patience: float = PATIENC
         yield
 
 
+def surely(begin: Callable[[], "IAsyncResult[Any]"], already: type[Exception]) -> Script:
+    """Until ZooKeeper says that it is done, or was `already`: a reply that is lost is asked for again."""
+    while True:
+        answer = begin()
+        yield from _until("ZooKeeper answers", answer.ready)
+        if answer.exception is None or isinstance(answer.exception, already):
+            return
+        if not isinstance(answer.exception, _NO_ANSWER):
+            raise answer.exception
+        yield
+
+
 def _takes(scene: Scene, event: Event, member: MemberProcess) -> None:
     """From now on the member does not serve what it owns."""
     event.since = event.disturbed = time.time()
@@ -77,12 +102,7 @@ def _ended(scene: Scene, member: MemberProcess, code: int) -> Script:
     member.alive = False
     found = scene.nursery.ended[member.pid]
     if found != code:
-        raise Breach(f"{member.name} ended with {found}: {_last_words(member)}")
-
-
-def _last_words(member: MemberProcess) -> str:
-    lines = member.output.read_text(errors="replace").strip().splitlines()
-    return " | ".join(lines[-3:])
+        raise Breach(f"{member.name} ended with {found}: {member.said()}")
 
 
 def join(scene: Scene, event: Event) -> Script:
@@ -184,7 +204,7 @@ def zombie_fenced(scene: Scene, event: Event, member: MemberProcess) -> Script:
     yield from _halt(scene, event, member)
     registered = [name for name in scene.history.members if name.startswith(f"{member.name}-")]
     for name in registered:
-        scene.client.delete_async(f"{MEMBERS}/{name}")
+        yield from _removed(scene, name)
     yield from _wake_as_zombie(scene, event, member, registered)
 
 
@@ -214,16 +234,22 @@ def _wake_as_zombie(scene: Scene, event: Event, member: MemberProcess, names: li
     event.tried = True
     outcomes = len(member.outcomes)
     event.disturbed = time.time()
-    made = [scene.client.create_async(f"{MEMBERS}/{name}", b"{}", ephemeral=True) for name in names]
-    yield from _until("the nodes are there", lambda: all(each.ready() for each in made))
+    for name in names:
+        make = partial(scene.client.create_async, f"{MEMBERS}/{name}", b"{}", ephemeral=True)
+        yield from surely(make, NodeExistsError)
     scene.signal(member, signal.SIGCONT)
     yield from _until(f"{member.name} hears of its commit", lambda: len(member.outcomes) > outcomes)
     for name in names:
-        scene.client.delete_async(f"{MEMBERS}/{name}")
+        yield from _removed(scene, name)
     event.disturbed = time.time()
     event.refusal = member.outcomes[outcomes]
     if event.refusal == "done":
         raise Breach(f"a zombie's commit was done: {member.name} {member.halted[-1]}")
+
+
+def _removed(scene: Scene, name: str) -> Script:
+    """A member's node is gone."""
+    yield from surely(partial(scene.client.delete_async, f"{MEMBERS}/{name}"), NoNodeError)
 
 
 def leader_killed(scene: Scene, event: Event) -> Script:
@@ -253,7 +279,7 @@ def _aside(work: Callable[[], None]) -> Script:
     thread.start()
     yield from _until("ZooKeeper is whole again", lambda: not thread.is_alive(), 120.0)
     if raised:
-        raise raised[0]
+        raise Breach(f"ZooKeeper is not whole again: {raised[0]}")
 
 
 ON_A_MEMBER: dict[str, Callable[[Scene, Event, MemberProcess], Script]] = {
@@ -265,4 +291,6 @@ ON_ALL: dict[str, Callable[[Scene, Event], Script]] = {
 }
 ENSEMBLE = frozenset({"leader_killed", "rolling_restart"})
 CRASHES = frozenset({"kill_both", "stop", "zombie_expired", "zombie_fenced", "kill"}) | ENSEMBLE
+DEATHS = CRASHES - ENSEMBLE | {"expire"}
+"""After these a member is dead for a while before others know."""
 DEPARTURES = frozenset({"leave", "kill", "kill_both"})

@@ -4,12 +4,13 @@ Every promise about owners and commits is checked here against every transaction
 order. A breach is a line in `breaches`; nothing is raised, so that a run tells all that it found.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
 
-from folkmoot.coordination import paths
+from folkmoot.coordination import paths, plan_format
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos.transactions import BAD_VERSION, Change, Transaction
@@ -42,6 +43,14 @@ class Unowned:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A member's node: since when, and made by which session."""
+
+    at: float
+    session: int
+
+
 @dataclass(slots=True)
 class Life:
     """One partition: who owns it, what was claimed and committed, in order."""
@@ -58,14 +67,15 @@ class History:
 
     def __init__(self, chroot: str, group: str, partitions: list[TopicPartition]) -> None:
         self.lives = {partition: Life() for partition in partitions}
-        self.members: dict[str, float] = {}
-        """Names of the members that are registered, and since when."""
+        self.members: dict[str, Registered] = {}
+        """The members that are registered, by their names."""
         self.unowned: list[Unowned] = []
         self.breaches: list[str] = []
         self.refused: Counter[int] = Counter()
         """By session: transactions refused because a node had been written since."""
         self.transactions = 0
-        self.plans = 0
+        self._planned_at: list[float] = []
+        self._planned: list[dict[TopicPartition, str]] = []
         self._members = chroot + paths.members(group) + "/"
         self._plan = chroot + paths.plan(group)
         self._offsets = {chroot + paths.offset(group, *each): each for each in partitions}
@@ -74,6 +84,17 @@ class History:
     def owned_by(self, name: str) -> set[TopicPartition]:
         """What a member owns; `name` is its client id."""
         return {each for each, life in self.lives.items() if _is(life.owner, name)}
+
+    @property
+    def plans(self) -> int:
+        """How many were made."""
+        return len(self._planned)
+
+    def planned_for(self, partition: TopicPartition, since: float, until: float) -> set[str]:
+        """Whom plans that stood in that time gave a partition to."""
+        first = max(0, bisect_right(self._planned_at, since) - 1)
+        last = bisect_right(self._planned_at, until)
+        return {plan[partition] for plan in self._planned[first:last] if partition in plan}
 
     def take(self, transaction: Transaction) -> None:
         self.transactions += 1
@@ -87,15 +108,27 @@ class History:
             elif change.path.startswith(self._members):
                 name = change.path.removeprefix(self._members)
                 if change.kind == "create":
-                    self.members[name] = transaction.at
+                    self.members[name] = Registered(transaction.at, transaction.session)
                 elif change.kind == "delete":
                     self.members.pop(name, None)
             elif change.path == self._plan and change.kind == "set":
-                self.plans += 1
+                self._plan_made(change.data, transaction.at)
         for change in transaction.changes:
             partition = self._owners.get(change.path)
             if partition is not None and change.kind == "create":
                 self._check_claimed(partition)
+
+    def _plan_made(self, data: bytes, at: float) -> None:
+        assignment = plan_format.decode(data).assignment
+        self._planned_at.append(at)
+        self._planned.append(
+            {
+                TopicPartition(topic, number): name
+                for topic, names in assignment.items()
+                for number, name in enumerate(names)
+                if name is not None
+            }
+        )
 
     def _owner(self, partition: TopicPartition, change: Change, at: float) -> None:
         life = self.lives[partition]

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from folkmoot.consumers.consumer import Consumer
+from folkmoot.coordination import paths
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.operations import Check, Multi, MultiFailed, Operation, Set
 from folkmoot.coordination.ownership import OffsetState
@@ -35,20 +36,19 @@ COMMIT_EVERY = 0.5
 
 
 class Trap:
-    """Set by a signal; the next commit falls into it."""
+    """Set by a signal; the next commit of the group falls into it."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, group: str) -> None:
         self.notes = notes
         self.is_set = False
+        self._offsets = paths.all_offsets(group) + "/"
 
     def passes(
         self, operation: Operation, done: Callable[[Outcome], None]
     ) -> Callable[[Outcome], None]:
         """Stops the process in front of a commit if the trap is set; → what hears of its outcome."""
-        if not (self.is_set and isinstance(operation, Multi)):
-            return done
-        commits = [write for write in operation.writes if isinstance(write, Set)]
-        if not all(isinstance(write, Set | Check) for write in operation.writes) or not commits:
+        commits = self._commits(operation) if self.is_set else []
+        if not commits:
             return done
         self.is_set = False
         self.notes.write("halted", *(_place(each.path, each.data) for each in commits))
@@ -62,6 +62,15 @@ class Trap:
             done(outcome)
 
         return heard
+
+    def _commits(self, operation: Operation) -> list[Set]:
+        """What a commit writes; of any other transaction (a plan's note, a claim, a release) nothing."""
+        if not isinstance(operation, Multi):
+            return []
+        writes = [write for write in operation.writes if not isinstance(write, Check)]
+        commits = [each for each in writes if isinstance(each, Set)]
+        ours = all(each.path.startswith(self._offsets) for each in commits)
+        return commits if ours and len(commits) == len(writes) else []
 
 
 def _place(path: str, data: bytes) -> str:
@@ -112,7 +121,7 @@ def _connecting(zookeeper: str, trap: Trap) -> Connect:
 def run(
     zookeeper: str, group: str, topics: list[str], name: str, notes: str, auto: bool, **options: Any
 ) -> None:
-    trap = Trap(Notes(notes))
+    trap = Trap(Notes(notes), group)
     consumer = Consumer(
         zookeeper=_connecting(zookeeper, trap),
         group=group,

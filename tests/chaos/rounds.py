@@ -2,14 +2,16 @@
 
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
+from math import ceil
 
 from folkmoot.protocol.records import TopicPartition
+from tests.chaos.dealing import Dealt, deal
 from tests.chaos.events import (
     CRASHES,
+    DEATHS,
     DEPARTURES,
     ENSEMBLE,
     ON_A_MEMBER,
@@ -26,6 +28,8 @@ GUARDED = 2.0
 """Within this a guardian has ended the session of its member, if ZooKeeper is there."""
 START_PATIENCE = 60.0
 END_PATIENCE = 60.0
+SETTLE_PATIENCE = 60.0
+VICTIM_PATIENCE = 60.0
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class Round:
     """What was found when peace had returned."""
 
     kinds: Counter[str]
+    seconds: float
     settled: float
     """Seconds from the last fault until every partition was owned, and all shares even."""
     limit: float
@@ -59,7 +64,7 @@ class Rounds:
     """The offsets of all records that the sender knows to be there."""
     _stall: float = 0.0
     _looked: float = 0.0
-    _waiting: list[str] = field(default_factory=list)
+    _running: list[_Running] = field(default_factory=list)
 
     def begin(self) -> None:
         """The whole group, and peace."""
@@ -68,16 +73,25 @@ class Rounds:
         self.scene.start_sender()
         self._until(self.scene.is_settled, START_PATIENCE, "the group is whole at the beginning")
 
-    def run(self, count: int, report: Callable[[str], None]) -> None:
-        """So many events, unless something is found."""
-        while len(self.events) < count and not self.found():
-            at_once = self.scene.random.randint(*self.scene.settings.at_once)
-            self._round(self._chosen(min(at_once, count - len(self.events)), count))
-            last = self.rounds[-1]
-            report(
-                f"{len(self.events):>6} events  settled {last.settled:5.2f} s of {last.limit:5.2f}"
-                f"  stall {last.stall:.2f}  {' '.join(sorted(last.kinds.elements()))}"
-            )
+    def run(self, count: int, report: Callable[[str], None], is_enough: Callable[[], bool]) -> None:
+        """So many events or a few more, in whole hands; fewer if something is found."""
+        settings = self.scene.settings
+        hand = sum(settings.kinds.values())
+        while len(self.events) < count and not self.found() and not is_enough():
+            hands = min(settings.hands, ceil((count - len(self.events)) / hand))
+            kinds = {kind: some * hands for kind, some in settings.kinds.items()}
+            for dealt in deal(self.scene.random, kinds, settings.calm, settings.members):
+                if not self.found():
+                    self._round(dealt)
+                    self._tell(report)
+
+    def _tell(self, report: Callable[[str], None]) -> None:
+        last = self.rounds[-1]
+        kinds = "  ".join(f"{kind} {some}" for kind, some in sorted(last.kinds.items()))
+        report(
+            f"{len(self.events):>6} events, this round in {last.seconds:4.1f} s, settled in"
+            f" {last.settled:5.2f} of {last.limit:5.2f}, stall {last.stall:.2f}  {kinds}"
+        )
 
     def end(self) -> None:
         """No more records; what was sent is committed; everybody leaves."""
@@ -124,69 +138,49 @@ class Rounds:
 
     # -- one round --------------------------------------------------------------------------------
 
-    def _chosen(self, count: int, total: int) -> list[str]:
-        """The next kinds in the order of the seed; what does not fit now comes first next time."""
-        scene = self.scene
-        chosen: list[str] = []
-        later: list[str] = []
-        population = len(scene.living())
-        low, high = round(scene.settings.members * 0.8), round(scene.settings.members * 1.2)
-        while len(chosen) < count:
-            if not self._waiting:
-                if chosen and len(self.events) + len(chosen) + len(later) >= total:
-                    break  # the last ones
-                kinds = scene.settings.kinds.items()
-                self._waiting = [kind for kind, some in kinds for _ in range(some)]
-                scene.random.shuffle(self._waiting)
-            kind = self._waiting.pop()
-            after = population + (kind == "join") - (kind in DEPARTURES)
-            if not low <= after <= high or (
-                kind in ENSEMBLE and sum(each in ENSEMBLE for each in chosen) == 2
-            ):
-                later.append(kind)
-                if len(later) > 60:
-                    break
-                continue
-            population = after
-            chosen.append(kind)
-        self._waiting += later
-        return chosen
-
-    def _round(self, kinds: list[str]) -> None:
+    def _round(self, dealt: Dealt) -> None:
+        """Everything that was dealt, and then peace."""
         scene = self.scene
         begin = time.monotonic()
-        starts = sorted(
-            (begin + scene.random.uniform(0, scene.settings.spread), kind) for kind in kinds
-        )
-        running: list[_Running] = []
+        spread = scene.settings.spread * max(1, len(dealt.servers))
+        times = sorted(begin + scene.random.uniform(0, spread) for _ in dealt.members)
+        members, servers = deque(zip(times, dealt.members, strict=True)), deque(dealt.servers)
+        self._running = []
         self._stall = 0.0
-        disturbed = 0.0
-        events: list[Event] = []
-        while starts or running:
-            while starts and starts[0][0] <= time.monotonic():
-                begun = self._begin(starts.pop(0)[1])
-                running.append(begun)
-                events.append(begun.event)
-            for each in tuple(running):
+        before = len(self.events)
+        while members or servers or self._running:
+            while members and members[0][0] <= time.monotonic() and self._begin(members[0][1]):
+                members.popleft()
+            if servers and not any(each.event.kind in ENSEMBLE for each in self._running):
+                self._begin(servers.popleft())  # two servers down were no ensemble
+            for each in tuple(self._running):
                 if self._is_over(each):
-                    running.remove(each)
+                    self._running.remove(each)
                     each.event.ended = time.time()
-                    disturbed = max(disturbed, each.event.disturbed)
+            if members and time.monotonic() > members[0][0] + VICTIM_PATIENCE:
+                self.breaches.append(f"nobody is left to whom {members[0][1]} could be done")
+                members.clear()
             self._look()
             time.sleep(STEP)
-        self._judge(events, disturbed)
-        self.events += events
+        self._judge(self.events[before:], begin)
 
-    def _begin(self, kind: str) -> _Running:
+    def _begin(self, kind: str) -> bool:
+        """False if there is nobody now to whom it could be done."""
         event = Event(kind, begun=time.time())
         if kind in ON_ALL:
-            return _Running(event, ON_ALL[kind](self.scene, event), None)
-        member = self._victim(kind)
-        member.busy = True
-        event.member = member.name
-        return _Running(event, ON_A_MEMBER[kind](self.scene, event, member), member)
+            self._running.append(_Running(event, ON_ALL[kind](self.scene, event), None))
+        else:
+            member = self._victim(kind)
+            if member is None:
+                return False
+            member.busy = True
+            event.member = member.name
+            script = ON_A_MEMBER[kind](self.scene, event, member)
+            self._running.append(_Running(event, script, member))
+        self.events.append(event)
+        return True
 
-    def _victim(self, kind: str) -> MemberProcess:
+    def _victim(self, kind: str) -> MemberProcess | None:
         """Somebody with partitions to whom nothing else happens now."""
         free = [
             member
@@ -194,13 +188,15 @@ class Rounds:
             if not member.busy and member.sessions and self.scene.history.owned_by(member.name)
         ]
         if kind in ("kill", "kill_guardian"):
-            free = [member for member in free if member.guardian() is not None] or free
+            free = [member for member in free if member.guardian() is not None]
         if kind == "expire":
             free = [member for member in free if member.guardian() is None] or free
-        return self.scene.random.choice(free)
+        return self.scene.random.choice(free) if free else None
 
     def _is_over(self, each: _Running) -> bool:
+        """Whether the event has come to its end, after one more step of it."""
         try:
+            self._check_alive(each)
             next(each.script)
             return False
         except StopIteration:
@@ -211,15 +207,24 @@ class Rounds:
             each.member.busy = False
         return True
 
-    def _judge(self, events: list[Event], disturbed: float) -> None:
+    def _check_alive(self, each: _Running) -> None:
+        """A member to whom nothing deadly was done is there."""
+        member = each.member
+        if member is None or each.event.kind in DEPARTURES:
+            return
+        if member.pid in self.scene.nursery.ended:
+            member.alive = False
+            raise Breach(f"{member.name} ended by itself: {member.said()}")
+
+    def _judge(self, events: list[Event], begun: float) -> None:
         kinds = Counter(event.kind for event in events)
-        deaths = sum(kinds[kind] for kind in CRASHES | {"expire"})
-        limit = self.scene.settings.limit(deaths, crashed=not CRASHES.isdisjoint(kinds))
-        deadline = time.monotonic() + 60.0
+        disturbed = max((event.disturbed for event in events), default=0.0) or time.time()
+        limit = self._limit(events, disturbed)
+        deadline = time.monotonic() + SETTLE_PATIENCE
         while not self.scene.is_settled() and time.monotonic() < deadline:
             self._look()
             time.sleep(STEP)
-        settled = time.time() - (disturbed or time.time())
+        settled = time.time() - disturbed
         allowed = limit + MACHINE + 3 * self._stall
         if settled > allowed:
             self.breaches.append(f"settled after {settled:.2f} s, allowed {allowed:.2f}: {kinds}")
@@ -229,7 +234,15 @@ class Rounds:
             self._note_recovery(event)
             if event.kind == "kill" and not event.shaken:
                 self._check_guarded(event)
-        self.rounds.append(Round(kinds, settled, limit, self._stall))
+        seconds = time.monotonic() - begun
+        self.rounds.append(Round(kinds, seconds, settled, limit, self._stall))
+
+    def _limit(self, events: list[Event], disturbed: float) -> float:
+        """L after the last fault. Who was stopped or killed before that for longer is known to be gone."""
+        settings = self.scene.settings
+        unknown = disturbed - settings.session_timeout - 2 * settings.tick
+        dead = [each for each in events if each.kind in DEATHS and each.since > unknown]
+        return settings.limit(len(dead), crashed=any(each.kind in CRASHES for each in events))
 
     def _check_guarded(self, event: Event) -> None:
         took = event.ended - event.since
@@ -248,6 +261,20 @@ class Rounds:
         ]
         event.recovered = max((wait for wait in waits if wait is not None), default=0.0)
 
+    def story(self) -> Iterator[str]:
+        """What was done to whom in the last seconds, for people who look for a reason."""
+        now = time.time()
+        for event in self.events[-60:]:
+            ended = f"{event.ended - now:8.2f}" if event.ended else " (not yet)"
+            yield (
+                f"{event.begun - now:8.2f} s to {ended} s  {event.kind:<16} {event.member:<5}"
+                f" disturbed {event.disturbed - now if event.disturbed else 0.0:8.2f}"
+                f" {event.refusal}"
+            )
+        for member in self.scene.living():
+            if said := member.said(lines=5):
+                yield f"{member.name} said:{said}"
+
     # -- looking ----------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -259,12 +286,7 @@ class Rounds:
         for member in self.scene.living():
             if member.pid in self.scene.nursery.ended and not member.busy:
                 member.alive = False
-                self.breaches.append(f"{member.name} ended by itself: {self._words(member)}")
-
-    def _words(self, member: MemberProcess) -> str:
-        with suppress(OSError):
-            return " | ".join(member.output.read_text(errors="replace").splitlines()[-4:])
-        return ""
+                self.breaches.append(f"{member.name} ended by itself: {member.said()}")
 
     def _until(self, condition: Callable[[], object], patience: float, what: str) -> None:
         deadline = time.monotonic() + patience

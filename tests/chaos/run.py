@@ -4,17 +4,20 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.chaos import checks
+from tests.chaos.checks import Fault
 from tests.chaos.ensembles import Ensemble, children
-from tests.chaos.events import Event
+from tests.chaos.events import ENSEMBLE, Event
 from tests.chaos.results import Result
 from tests.chaos.rounds import Rounds
 from tests.chaos.scene import Scene
 from tests.chaos.settings import MACHINE, Settings
+
+MOST_TOLD = 60
 
 
 def run_cluster(
@@ -24,18 +27,27 @@ def run_cluster(
     events: int,
     report: Callable[[str], None],
     begin: Callable[[Path, Settings], AbstractContextManager[Ensemble]] = children,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """The events of a seed on a cluster of their own; what it leaves stays only if it failed."""
+    """The events of a seed on a cluster of their own; what it leaves stays only if it failed.
+
+    They are fewer if it `is_enough` when all that was shuffled together is done.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{seed}-", dir=directory))
     begun = time.monotonic()
     report(f"seed {seed}: {settings.members} members, {settings.partitions} partitions in {folder}")
     with begin(folder, settings) as ensemble, Scene(folder, ensemble, settings, seed) as scene:
         rounds = Rounds(scene)
         rounds.begin()
-        rounds.run(events, report)
+        rounds.run(events, report, is_enough)
         if not rounds.found():
             rounds.end()
         result = _result(rounds, seed, time.monotonic() - begun)
+        if result.breaches:
+            for line in (f"seed {seed} FAILED, the last events:", *rounds.story()):
+                report(line)
+            for line in (f"seed {seed} FAILED, because:", *result.breaches[:MOST_TOLD]):
+                report(line)
     if not result.breaches:
         shutil.rmtree(folder)
     return result
@@ -49,8 +61,7 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
         breaches += checks.lost(processed, rounds.acknowledged)
         breaches += checks.committed_too_early(processed, history)
         breaches += checks.out_of_epoch(processed, history)
-    faults = [time for event in rounds.events for time in (event.begun, event.disturbed)]
-    gaps = checks.waits(history.unowned, faults)
+    gaps = checks.waits(history, [fault for event in rounds.events for fault in _faults(event)])
     limit = scene.settings.limit(scene.settings.members // 2, crashed=True)
     limit += MACHINE + 3 * max((each.stall for each in rounds.rounds), default=0.0)
     breaches += [f"a partition had no owner for {gap:.2f} s" for gap in gaps if gap > limit]
@@ -92,6 +103,15 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
         },
         breaches=breaches,
     )
+
+
+def _faults(event: Event) -> Iterator[Fault]:
+    """What may put off that somebody finds a new owner for a partition (checks.waits)."""
+    if event.kind in ENSEMBLE:
+        yield Fault(event.begun, event.disturbed)
+    elif event.kind not in ("join", "kill_guardian"):
+        for at in (event.since, event.disturbed):
+            yield Fault(at, at, event.member)
 
 
 def _slowest(events: list[Event], *, shaken: bool) -> dict[str, float]:

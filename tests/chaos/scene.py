@@ -66,6 +66,13 @@ class MemberProcess:
                 case _:
                     self.refused += 1
 
+    def said(self, lines: int = 30) -> str:
+        """The end of its output, for people."""
+        with suppress(OSError):
+            text = self.output.read_text(errors="replace").strip()
+            return "\n    ".join(["", *text.splitlines()[-lines:]])
+        return ""
+
     @property
     def is_stopped(self) -> bool:
         with suppress(OSError):
@@ -232,16 +239,30 @@ class Scene:
     def unsettled(self) -> Iterator[str]:
         """What is_settled misses, for people."""
         names = {member.name for member in self.living()}
-        counts = Counter(name.partition("-")[0] for name in self.history.members)
-        registered = set(counts)
+        registered = {name.partition("-")[0] for name in self.history.members}
         yield f"alive and not registered {sorted(names - registered)}"
         yield f"registered and not alive {sorted(registered - names)}"
-        twice = [name for name in self.history.members if counts[name.partition("-")[0]] > 1]
-        yield f"registered more than once {sorted(twice)}"
+        yield from self._registered_twice()
+        now = time.time()
         for partition, life in self.history.lives.items():
+            planned = sorted(self.history.planned_for(partition, now, now))
             if life.owner is None:
-                yield f"{partition} has no owner since {time.time() - life.since:.2f} s"
+                yield f"{partition} has no owner since {now - life.since:.2f} s, planned for {planned}"
             elif life.owner.member not in self.history.members:
                 yield f"{partition} belongs to {life.owner.member}, epoch {life.owner.epoch}"
         shares = {name: len(self.history.owned_by(name)) for name in sorted(names)}
         yield f"shares {shares}"
+
+    def _registered_twice(self) -> Iterator[str]:
+        counts = Counter(name.partition("-")[0] for name in self.history.members)
+        for name, node in self.history.members.items():
+            client = name.partition("-")[0]
+            if counts[client] > 1:
+                member = self.members.get(client)
+                sessions = [number for number, _ in member.sessions] if member else []
+                whose = "its own" if node.session in sessions else "not its own"
+                last = " and the last" if sessions[-1:] == [node.session] else ""
+                yield (
+                    f"{client} is registered more than once: {name} since "
+                    f"{time.time() - node.at:.2f} s by session {node.session:x}, {whose}{last}"
+                )

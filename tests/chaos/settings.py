@@ -8,20 +8,20 @@ from folkmoot.consumers.timing import Timing
 MACHINE = 2.0
 """What the machine may take on its own, besides what it is seen to take."""
 
-IN_A_HUNDRED: Mapping[str, int] = {
-    "join": 21,
-    "leave": 7,
-    "kill": 7,
-    "kill_both": 7,
-    "kill_guardian": 7,
-    "stop": 7,
-    "expire": 8,
-    "leader_killed": 6,
-    "rolling_restart": 6,
-    "zombie_fenced": 13,
-    "zombie_expired": 11,
+IN_A_HAND: Mapping[str, int] = {
+    "join": 4,
+    "leave": 1,
+    "kill": 2,
+    "kill_both": 1,
+    "kill_guardian": 1,
+    "stop": 1,
+    "expire": 1,
+    "leader_killed": 1,
+    "rolling_restart": 1,
+    "zombie_fenced": 4,
+    "zombie_expired": 3,
 }
-"""As many come as go; `events.py` says what each is."""
+"""As many come as go, each kind is one of twenty or more; `events.py` says what each is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +31,34 @@ class Settings:
     members: int = 20
     partitions: int = 100
     topics: int = 4
-    session_timeout: float = 5.0
+    session_timeout: float = 4.0
     tick: float = 0.5
     hand_over: float = 0.5
-    send_every: float = 0.2
+    send_every: float = 0.5
     """A record to every partition."""
-    at_once: tuple[int, int] = (9, 15)
-    """Events of one round."""
-    spread: float = 1.5
-    """They begin within this."""
-    kinds: Mapping[str, int] = field(default_factory=lambda: IN_A_HUNDRED)
-    """How many of each kind, until all begins anew."""
+    kinds: Mapping[str, int] = field(default_factory=lambda: IN_A_HAND)
+    """How many of each kind are one hand; nothing less is done."""
+    hands: int = 3
+    """So many are shuffled together and make two rounds."""
+    calm: int = 20
+    """Events of the first of the two, in which servers are left alone."""
+    spread: float = 2.0
+    """They begin within this; those of the second within as much for each event of servers."""
 
     def limit(self, deaths: int, *, crashed: bool) -> float:
         """L: after the last fault every partition is owned within this (docs/groups.md).
 
-        `deaths` members may have died before they could plan in the others' place. What the machine
-        takes on its own is not in it.
+        `deaths` members are dead and not yet known to be, so that they cannot plan in the others'
+        place. What the machine takes on its own is not in it.
         """
         timing = Timing()
         rank = timing.patience * (deaths + 1)
         moved = self.hand_over + timing.steal_margin + timing.patience
         session = self.session_timeout + 2 * self.tick if crashed else 0.0
         return session + timing.debounce_limit + 1.5 * timing.debounce + rank + moved
+
+
+def once_each() -> Settings:
+    """A small group to which everything is done once."""
+    once = dict.fromkeys(IN_A_HAND, 1)
+    return Settings(members=8, partitions=24, topics=2, kinds=once, hands=1, calm=4, spread=1.0)

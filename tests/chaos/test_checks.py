@@ -7,16 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.coordination import paths
+from folkmoot.coordination import paths, plan_format
 from folkmoot.coordination.ownership import OffsetState, Owner
+from folkmoot.coordination.plan_format import Plan, TopicBasis
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos import checks
-from tests.chaos.checks import Processed
+from tests.chaos.checks import Fault, Processed
 from tests.chaos.history import History, Unowned
 from tests.chaos.transactions import BAD_VERSION, Change, Transaction, Transactions
 
 PLACE = TopicPartition("t", 0)
 OFFSET = "/c" + paths.offset("g", "t", 0)
+PLAN = "/c" + paths.plan("g")
 OWNER = "/c" + paths.owner("g", "t", 0)
 
 
@@ -38,6 +40,11 @@ class Told:
 
     def commits(self, epoch: int, member: str, offset: int) -> None:
         self.does(self._written(epoch, member, offset))
+
+    def plans(self, member: str) -> None:
+        basis = {"t": TopicBasis("id", 1)}
+        plan = plan_format.encode(Plan(1, (member,), basis, {"t": [member]}))
+        self.does(Change("set", PLAN, plan))
 
     def frees(self) -> None:
         self.does(Change("delete", OWNER))
@@ -146,9 +153,35 @@ def test_records_processed_again_are_counted() -> None:
     assert checks.twice(some) == 5
 
 
-def test_a_partition_without_owner_is_timed_from_the_last_fault() -> None:
-    assert checks.waits([Unowned(PLACE, 10.0, 16.0)], [3.0, 14.0, 20.0]) == [2.0]
-    assert checks.waits([Unowned(PLACE, 10.0, 16.0)], [3.0]) == [6.0]
+@pytest.fixture
+def gap(told: Told) -> Told:
+    """The partition is without owner from 6.0 to 10.0; at 7.0 and 8.0 it was planned for c, then d."""
+    told.frees()
+    told.plans("c-x-0000000002")
+    told.plans("d-x-0000000003")
+    told.does()
+    told.claims(9, "d", 20)
+    assert told.history.unowned[-1] == Unowned(PLACE, 6.0, 10.0)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("fault", "wait"),
+    [
+        (Fault(5.0, 5.0, "d"), 4.0),
+        (Fault(7.5, 7.5, "c"), 2.5),
+        (Fault(9.5, 9.5, "d"), 0.5),
+        (Fault(9.5, 9.5, "e"), 4.0),
+        (Fault(5.0, 8.0), 2.0),
+        (Fault(9.0, 12.0), 0.0),
+        (Fault(11.0, 12.0), 4.0),
+    ],
+)
+def test_a_partition_without_owner_is_timed_from_what_may_put_it_off(
+    gap: Told, fault: Fault, wait: float
+) -> None:
+    assert checks.waits(gap.history, [fault])[-1] == wait
+    assert checks.waits(gap.history, [])[-1] == 4.0
 
 
 def test_a_transaction_counts_when_most_servers_have_it(tmp_path: Path) -> None:
