@@ -57,9 +57,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def scenarios() -> list[str]:
-    """The names of the modules `bench_<name>.py`, what is asked for most first."""
+    """The names of the modules `bench_<name>.py`, in the order of the page."""
     names = (path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
-    return sorted(names, key=lambda name: (name != "throughput", name))
+    return sorted(names, key=report.place)
 
 
 def main(arguments: Sequence[str]) -> int:

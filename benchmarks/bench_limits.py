@@ -12,7 +12,7 @@ ESTIMATE: Final = Estimate(seconds=20, per_round=20, quick_seconds=15, disk=3e09
 
 BLOCK: Final = 1_000_000
 EXPECTED_BYTES: Final = 400_000_000
-EXPECTED_RECORDS: Final = 3_000_000
+EXPECTED_RECORDS: Final = 2_000_000
 COLUMNS: Final = "Folkmoot send_batch(), lists, no compression"
 ARROW: Final = "Folkmoot send_batch(), Arrow, no compression"
 PLAIN: Final = "plain appends of 1 MB"

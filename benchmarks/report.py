@@ -17,10 +17,15 @@ DOCS: Final = ROOT / "docs" / "performance.md"
 _HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
 _MARKED: Final = re.compile(r"<!-- results: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
-# The order of the page; what is not in it comes behind.
+# The order of the page and of a run, what is asked for most first; what is not in it comes behind.
 ORDER: Final = ("throughput", "latency", "limits", "restart", "groups", "growth")
 
 Rows = Sequence[Sequence[str]]
+
+
+def place(name: str) -> tuple[int, str]:
+    """Of a scenario among the others."""
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
 def terminal(report: Report) -> str:
@@ -131,7 +136,7 @@ def save(report: Report, path: Path) -> None:
     names = [results.name for results in report.scenarios]
     kept = Report.read(path).scenarios if path.exists() else []
     everything = [*(each for each in kept if each.name not in names), *report.scenarios]
-    everything.sort(key=lambda each: ORDER.index(each.name) if each.name in ORDER else len(ORDER))
+    everything.sort(key=lambda each: place(each.name))
     replace(report, scenarios=everything).write(path)
     for chart in (chart for results in report.scenarios for chart in results.charts):
         path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
