@@ -1,0 +1,52 @@
+"""What scenarios decide before they measure: how many records, how large a log, how long it will take."""
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import bench_restart
+from benchmarks.bench_throughput import Case, _count
+from benchmarks.harness import FULL, QUICK, SMOKE, Context
+from benchmarks.results import Results
+
+
+def context(tmp_path: Path) -> Context:
+    return Context({}, FULL, 1, tmp_path)
+
+
+def test_who_was_slower_when_warming_up_sends_fewer_records(tmp_path: Path) -> None:
+    full = _count(context(tmp_path), Case(), "kafka")
+    assert full == 800_000 * FULL.seconds
+    assert _count(context(tmp_path), Case(), "kafka", 5e6) == full
+    assert _count(context(tmp_path), Case(), "kafka", 400_000) == full // 2
+    assert _count(context(tmp_path), Case(), "kafka", 10) == full // 4
+    assert _count(context(tmp_path), Case(records="large"), "kafka", 400_000) == full // 20
+
+
+@pytest.mark.parametrize(("free", "size"), [(25, 10), (24, 4), (10, 4)])
+def test_the_large_log_is_smaller_where_the_disk_has_little_space(
+    free: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * 1e9))
+    results = Results(name="", title="")
+    assert bench_restart._size_that_fits(context(tmp_path), results) == size * 1e9
+    assert bool(results.notes) == (size < 10)
+
+
+def test_without_space_for_the_smaller_log_either_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9e9))
+    with pytest.raises(bench_restart.NoSpace, match=r"4 GB wants 10 GB .* where 9 GB are free"):
+        bench_restart._size_that_fits(context(tmp_path), Results(name="", title=""))
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_of_a_full_run_is_to_take_less_than_half_an_hour() -> None:
+    estimates = [import_module(f"benchmarks.bench_{name}").ESTIMATE for name in command.scenarios()]
+    seconds = [sum(each.of(scale) for each in estimates) for scale in (FULL, QUICK, SMOKE)]
+    assert 1800 > seconds[0] > seconds[1] > seconds[2]
