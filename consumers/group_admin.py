@@ -90,7 +90,7 @@ class GroupAdmin:
             rows.append(
                 Progress(
                     partition=each.partition,
-                    owner=None if each.owner is None else each.owner.member,
+                    owner=each.owner,
                     epoch=None if each.offset is None else each.offset.epoch,
                     committed=at,
                     end=end,
@@ -308,7 +308,6 @@ def _before_now(length: timedelta) -> datetime:
 
 
 def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:
-    owned = [each for each in state.partitions if each.owner is not None]
     return MemberView(
         name=state.seated[seat].name,
         host=info.host,
@@ -319,9 +318,7 @@ def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:
         protocol=info.protocol,
         weight=info.weight,
         rack=info.rack,
-        partitions=tuple(
-            each.partition for each in owned if each.owner and each.owner.member == seat
-        ),
+        partitions=tuple(each.partition for each in state.partitions if each.owner == seat),
         age=round(max(0.0, time.time() - state.seated[seat].joined_ms / 1000), 1),
         hand_over=info.hand_over,
         grace=info.grace,

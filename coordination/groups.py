@@ -1,7 +1,8 @@
 """Groups as an onlooker sees them: read only, no watches, nothing of it is needed for the protocol.
 
-What is read of each member and each partition is read side by side: a group of a thousand partitions
-is as quickly looked at as ZooKeeper answers two thousand reads.
+What is read of each member and each partition is read side by side, and of a partition only its offset's
+node: a claim writes the owner there as well, and whether the owner's node is still there its parent
+tells for all. A group of a thousand partitions costs a thousand reads.
 """
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from folkmoot.coordination import members, ownership, paths, plans
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Verb
-from folkmoot.coordination.ownership import OffsetState, Owner
+from folkmoot.coordination.ownership import OffsetState
 from folkmoot.coordination.plan_format import Plan
 from folkmoot.coordination.questions import children
 from folkmoot.coordination.store import Store, run, run_all
@@ -17,11 +18,14 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition of a group: who shall own it by the plan, who does, what is committed."""
+    """A partition of a group: who shall own it by the plan, who does, what is committed.
+
+    `planned` and `owner` are seats.
+    """
 
     partition: TopicPartition
     planned: str | None
-    owner: Owner | None
+    owner: str | None
     offset: OffsetState | None
 
 
@@ -64,7 +68,7 @@ class GroupState(msgspec.Struct, frozen=True):
         about to take it; kept: it waits for a static member to come back; unowned: nobody will.
         """
         if each.owner is not None:
-            return "stable" if each.owner.member == each.planned else "draining"
+            return "stable" if each.owner == each.planned else "draining"
         if each.planned in self.members:
             return "claiming"
         kept = each.planned is not None and each.planned in self.plan.static and self.members
@@ -94,22 +98,36 @@ def describe(store: Store, group: str) -> GroupState | None:
         for topic, owners in plan.assignment.items()
         for number, owner in enumerate(owners)
     }
+    owned = run(store, _below(paths.all_owners(group)))
     every = sorted(planned.keys() | run(store, with_offsets(group)))
-    partitions = run_all(store, (_partition(group, each, planned.get(each)) for each in every))
+    states = (_partition(group, each, planned.get(each), each in owned) for each in every)
+    partitions = run_all(store, states)
     return GroupState(group, plan.generation, infos, partitions, seated, plan)
 
 
-def _partition(group: str, partition: TopicPartition, planned: str | None) -> Verb[PartitionState]:
-    owner = yield from ownership.owner_of(group, partition)
+def _partition(
+    group: str, partition: TopicPartition, planned: str | None, is_owned: bool
+) -> Verb[PartitionState]:
     offset = yield from ownership.committed(group, partition)
+    owner: str | None = None
+    if is_owned:
+        owner = None if offset is None else offset.member
+        if not owner:  # a reset was faster than we, or somebody has made nodes by hand
+            found = yield from ownership.owner_of(group, partition)
+            owner = None if found is None else found.member
     return PartitionState(partition, planned, owner, offset)
 
 
 def with_offsets(group: str) -> Verb[set[TopicPartition]]:
     """The partitions of which the group has an offset's node, of deleted topics, too."""
+    return (yield from _below(paths.all_offsets(group)))
+
+
+def _below(path: str) -> Verb[set[TopicPartition]]:
+    """The partitions that have a node there, below one for their topic."""
     found: set[TopicPartition] = set()
-    for topic in (yield from children(paths.all_offsets(group))):
-        for number in (yield from children(paths.offsets(group, topic))):
+    for topic in (yield from children(path)):
+        for number in (yield from children(f"{path}/{topic}")):
             if number.isdecimal():  # what somebody else has put there is no partition
                 found.add(TopicPartition(topic, int(number)))
     return found

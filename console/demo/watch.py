@@ -47,7 +47,7 @@ class Watch:
         if group.generation != self.generation:
             lines.append(self._planned(group))
         owners = {
-            each.partition.partition: client(each.owner.member)
+            each.partition.partition: client(each.owner)
             for each in group.partitions
             if each.owner is not None
         }

@@ -3,7 +3,6 @@
 from folkmoot.console.demo.watch import Watch, client
 from folkmoot.coordination.groups import GroupState, PartitionState
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.ownership import Owner
 from folkmoot.protocol.records import TopicPartition
 
 INFO = MemberInfo(("flights",), "host", 2.0)
@@ -19,7 +18,7 @@ def look(generation: int, members: str, planned: str, owned: str) -> GroupState:
         PartitionState(
             TopicPartition("flights", number),
             name(plan),
-            None if owner == "." else Owner(name(owner), "nonce", 1, 2.0),
+            None if owner == "." else name(owner),
             None,
         )
         for number, (plan, owner) in enumerate(zip(planned, owned, strict=True))

@@ -1,0 +1,54 @@
+"""Groups as an onlooker sees them."""
+
+from folkmoot.coordination import groups, paths, resets
+from folkmoot.coordination.groups import GroupState
+from folkmoot.coordination.operations import Create, Delete, Set
+from folkmoot.coordination.ownership import OffsetState, encode
+from folkmoot.coordination.store import Store, perform, run
+from folkmoot.protocol.records import TopicPartition
+from tests.contracts.backends import Backend
+from tests.coordination.groups import GROUP, P0, P1, TOPIC_ID, Someone, make_plan
+from tests.coordination.losses import LossyZooKeeper
+
+PARTITIONS = 100
+
+
+def described(store: Store) -> GroupState:
+    found = groups.describe(store, GROUP)
+    assert found is not None
+    return found
+
+
+def test_a_partition_costs_one_read() -> None:
+    ensemble = LossyZooKeeper(-1, executed=True)
+    a = Someone(ensemble.connect(), "a")
+    make_plan(a.store, *[a.name] * PARTITIONS)
+    for number in range(PARTITIONS):
+        a.claim(TopicPartition("t", number))
+    before = ensemble.requests
+    state = described(a.store)
+    assert ensemble.requests - before <= PARTITIONS + 10
+    assert (state.state, len(state.partitions)) == ("stable", PARTITIONS)
+    assert {each.owner for each in state.partitions} == {a.name}
+
+
+def test_who_owns_what_is_told_whatever_has_become_of_the_nodes(backend: Backend) -> None:
+    a = Someone(backend.open(), "a")
+    make_plan(a.store, a.name, a.name)
+    a.claim(P0)
+    a.claim(P1)
+    perform(a.store, Delete(paths.owner(GROUP, *P0)))
+    state = described(a.store)
+    assert [each.owner for each in state.partitions] == [None, a.name]
+    assert [state.state_of(each) for each in state.partitions] == ["claiming", "stable"]
+    run(a.store, resets.reset(GROUP, P1, TOPIC_ID, 3, "mark"))
+    assert [each.owner for each in described(a.store).partitions] == [None, None]
+    a.claim(P1)
+    perform(a.store, Set(paths.offset(GROUP, *P1), encode(OffsetState(3))))  # by hand: names nobody
+    perform(a.store, Create(f"{paths.owners(GROUP, 't')}/nonsense"))
+    perform(a.store, Create(f"{paths.offsets(GROUP, 't')}/nonsense"))
+    assert [each.owner for each in described(a.store).partitions] == [None, a.name]
+
+
+def test_a_group_that_is_not_there_is_none(backend: Backend) -> None:
+    assert groups.describe(backend.open(), GROUP) is None
