@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from folkmoot.consumers.events import Assigned
 from folkmoot.coordination import paths
 from folkmoot.coordination.members import seat
-from folkmoot.coordination.operations import Delete, Multi, Operation
+from folkmoot.coordination.operations import Children, Delete, Get, Multi, Operation
 from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.coordination.plans import Plan
 from folkmoot.coordination.plans import Standing as Place
+from folkmoot.coordination.store import Outcome
 from folkmoot.coordination.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
@@ -20,6 +21,7 @@ BRIEF = 3.0
 """Who is back for less than that may not have been seen by somebody who heard nothing meanwhile, and was
 not fenced: its grace goes on."""
 _IDS = paths.members(GROUP) + "/"
+_PLAN = paths.plan(GROUP)
 
 
 class Violation(AssertionError):
@@ -69,9 +71,18 @@ class Checks:
     def absent(self, who: str, held: list[TopicPartition]) -> None:
         _check(not held, f"{who} holds {held}, though its application is away for too long")
 
-    def listed(self, reader: str, path: str, names: Sequence[str]) -> None:
-        if path == paths.members(GROUP):
-            self.seats.listed(reader, names)
+    def asked(self, who: str, operation: Operation) -> None:
+        if isinstance(operation, Get) and operation.path == _PLAN and operation.watch is None:
+            self.seats.begins(who)
+
+    def told(self, who: str, operation: Operation, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            return
+        if isinstance(operation, Children) and operation.path == paths.members(GROUP):
+            if operation.watch is not None:
+                self.seats.listed(who, outcome.result)
+        elif isinstance(operation, Get) and operation.path == _PLAN and operation.watch is None:
+            self.seats.begun(who)
 
     # -- what happens in the tree -----------------------------------------------------------------
 
@@ -222,15 +233,27 @@ class Seats:
         self._came: dict[str, float] = {}
         self._left: dict[str, float] = {}  # when a seat became empty last
         self._informed: dict[str, float] = {}  # when an application first heard who is there
-        self._heard: dict[tuple[str, str], float] = {}  # when one heard last that a seat is taken
+        self._heard: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """When an application heard last of each seat that it is taken."""
+        self._knew: dict[str, dict[str, float]] = {}  # the same, when it began to make a plan
+        self._beginning: set[str] = set()
         self._taken_away: dict[TopicPartition, tuple[str, float]] = {}  # from whom, and when
 
     def listed(self, reader: str, names: Sequence[str]) -> None:
         """An application's member was told who is there."""
         now = self._world.now
         self._informed.setdefault(reader, now)
-        for name in names:
-            self._heard[reader, seat(name)] = now
+        self._heard[reader].update((seat(name), now) for name in names)
+
+    def begins(self, planner: str) -> None:
+        """It reads the plan, to make the next one, for what it knows now; or reads it again."""
+        if planner not in self._beginning:
+            self._beginning.add(planner)
+            self._knew[planner] = self._heard[planner].copy()
+
+    def begun(self, planner: str) -> None:
+        """It has read the plan."""
+        self._beginning.discard(planner)
 
     def wrote(self, writer: str, touched: Sequence[str], after: Tree) -> None:
         if any(path.startswith(_IDS) for path in touched):
@@ -242,7 +265,7 @@ class Seats:
                 if each not in self._left or now - self._came[each] >= BRIEF:
                     self._left[each] = now
             self._sitting = sitting
-        if paths.plan(GROUP) in touched and (plan := plan_in(after)) != self._plan:
+        if _PLAN in touched and (plan := plan_in(after)) != self._plan:
             self._planned(writer, plan)
 
     def _planned(self, writer: str, new: Plan) -> None:
@@ -268,7 +291,7 @@ class Seats:
 
     def _dropped(self, writer: str, each: str, standing: Place, new: Plan) -> None:
         """Who plans counts from when it finds a seat empty; a plan for who sits there begins anew."""
-        since = max(self._informed[writer], self._heard.get((writer, each), 0.0))
+        since = max(self._informed[writer], self._knew[writer].get(each, 0.0))
         if not standing.absent:
             since = max(since, self._planned_at)
         over = self._world.now >= since + standing.grace

@@ -77,6 +77,8 @@ class Line:
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         call = _Call(operation, done)
+        for watcher in self.world.watchers:
+            watcher.asked(self.owner, operation)
         if self.state is SessionState.LOST:
             done(_OVER)
         elif self.state is SessionState.SUSPENDED:
@@ -163,7 +165,8 @@ class Line:
         item = self._down.popleft()
         if isinstance(item, _Call):
             self._last_acknowledged = max(self._last_acknowledged, item.sent)
-            self.world.told(self.owner, item.operation, item.outcome)
+            for watcher in self.world.watchers:
+                watcher.told(self.owner, item.operation, item.outcome)
             item.done(item.outcome)
         else:
             item()

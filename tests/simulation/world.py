@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import log
 from random import Random
@@ -19,14 +19,18 @@ LAGGING_VERSIONS = 6
 
 
 class Watcher(Protocol):
-    """Sees every write that took effect, with the tree before and after; and who was told what."""
+    """Sees every write that took effect, with the tree before and after, and all questions and answers."""
 
     def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
         """`operation` is None for the end of a session."""
         ...
 
-    def listed(self, reader: str, path: str, names: Sequence[str]) -> None:
-        """The children of a node were told to somebody who watches them."""
+    def asked(self, who: str, operation: Operation) -> None:
+        """Somebody asks ZooKeeper for something."""
+        ...
+
+    def told(self, who: str, operation: Operation, outcome: Outcome) -> None:
+        """An answer has arrived."""
         ...
 
 
@@ -72,9 +76,8 @@ class World:
 
     def delay(self) -> float:
         """Of a message or a thread: mostly short, at times not."""
-        if self.random.random() < 0.03:
-            return self.random.uniform(0.0, 0.3)
-        return -0.002 * log(1.0 - self.random.random())
+        chance = self.random.random()
+        return 10.0 * chance if chance < 0.03 else -0.002 * log((1.0 - chance) / 0.97)
 
     def note(self, text: str | Callable[[], str]) -> None:
         """A line of the history; as a function, it is put into words only for who wants to read it."""
@@ -110,12 +113,6 @@ class World:
         before = self.versions[-1]
         self.zookeeper.end_session(store)
         self._written(writer, None, before)
-
-    def told(self, reader: str, operation: Operation, outcome: Outcome) -> None:
-        """An answer has arrived."""
-        if isinstance(operation, Children) and operation.watch and outcome.error is None:
-            for watcher in self.watchers:
-                watcher.listed(reader, operation.path, outcome.result)
 
     def _written(self, writer: str, operation: Operation | None, before: Tree) -> None:
         after = self.zookeeper.snapshot()
