@@ -252,3 +252,13 @@ Event = (
     | Polled
     | Tick
 )
+
+
+def is_quiet(event: Event) -> bool:
+    """Whether nothing is to be decided for the whole of a member, unless something was lost by it.
+
+    It may start a task, whose answer is another event.
+    """
+    if isinstance(event, Finished):
+        return isinstance(event.task, CommitOffsets | VerifyOwner)
+    return isinstance(event, Commit | Drained | Rang | Polled)

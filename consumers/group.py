@@ -52,6 +52,7 @@ from folkmoot.consumers.events import (
     Task,
     Tick,
     VerifyOwner,
+    is_quiet,
 )
 from folkmoot.consumers.holdings import Holdings
 from folkmoot.consumers.liveness import Liveness, Presence
@@ -109,8 +110,12 @@ class GroupMember:
             self.liveness.acknowledged(event.sent_at)
             if not self.liveness.fenced:
                 return []  # by far the most frequent event
-            self._trust_again()
+            # ZooKeeper answers again: what the plan gives us is claimed anew, from its committed offset on.
+            self.liveness.fenced = False
+            self._changed = True
+            self._read(Source.PLAN)
         if self.liveness.falls_silent(now):
+            self._changed = True
             self.holdings.let_go_of_all("ZooKeeper has been silent for too long")
             self.planning.doubt()
         match event:
@@ -120,26 +125,23 @@ class GroupMember:
                     self._removed(_REMOVED)
             case Tick():
                 if not self._changed and self._due is not None and now < self._due:
-                    return []
+                    return []  # and this the next
                 self._act_by_time(now)
                 self._reconsider(now)
-            case Acknowledged():
-                pass
+                self._due = None
             case _:
-                self._changed = True
+                held = len(self.holdings)
                 self._take(event, now)
-        self._due = None
+                if not is_quiet(event) or held != len(self.holdings):
+                    self._changed = True
         self._maybe_left()
         effects = self._effects.copy()
         self._effects.clear()
         return effects
 
     def deadline(self) -> float | None:
-        """When a Tick is due next, if nothing else happens before.
-
-        Known until something happens: an acknowledgement only puts off what it is the least of.
-        """
-        if self._due is None:
+        """When a Tick is due next, if nothing changes before. What only puts it off is not looked at."""
+        if self._due is None or self._changed:
             self._due = self._next_deadline()
         return self._due
 
@@ -174,7 +176,9 @@ class GroupMember:
             case Leaving():
                 self._leave()
             case Polled(at):
-                if self.liveness.polled(at) is Presence.GONE:
+                before = self.liveness.polled(at)
+                self._changed = self._changed or before is not Presence.THERE
+                if before is Presence.GONE:
                     self._join()
 
     # -- what ZooKeeper answered ------------------------------------------------------------------
@@ -320,12 +324,6 @@ class GroupMember:
             self._effects.append(Leave())
 
     # -- time and doubt ---------------------------------------------------------------------------
-
-    def _trust_again(self) -> None:
-        """ZooKeeper answers: what the plan gives us is claimed anew, from its committed offset on."""
-        self.liveness.fenced = False
-        self._changed = True
-        self._read(Source.PLAN)
 
     def _act_by_time(self, now: float) -> None:
         if self.liveness.asks(now):

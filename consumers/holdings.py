@@ -57,6 +57,9 @@ class Holdings:
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._held
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(tuple(self._held))
 

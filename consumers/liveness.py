@@ -49,7 +49,9 @@ class Liveness:
         self._asking = self.fenced = False
 
     def joined(self, now: float) -> None:
+        """Whoever made us join is there."""
         self._heartbeat_at = now
+        self._polled_at = now if self._polled_at is None else self._polled_at
 
     def acknowledged(self, sent_at: float) -> None:
         self._fence_at = sent_at + self._session_timeout * self._timing.trust

@@ -58,6 +58,7 @@ __all__ = ["Member", "MemberSettings"]
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE = 0.5
+_TICK = Tick()
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -298,7 +299,7 @@ class Member:
                         self._feed(message.event)
                 case _:
                     self._feed(message)
-        self._feed(Tick())
+        self._feed(_TICK)
 
     def _feed(self, event: Event) -> None:
         told = False
