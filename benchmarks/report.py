@@ -64,9 +64,8 @@ def target_rows(scenarios: Iterable[Results]) -> list[list[str]]:
 
 
 def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def rows_of(cells: Sequence[Cell]) -> list[list[str]]:

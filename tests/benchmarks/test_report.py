@@ -104,7 +104,7 @@ def test_without_a_peer_there_is_no_ratio_to_it() -> None:
 
 
 def test_durations_are_told_in_minutes() -> None:
-    assert [report.duration(seconds) for seconds in (5.4, 60, 754.6)] == [
+    assert [report.duration(seconds) for seconds in (5.4, 59.7, 754.6)] == [
         "5 s",
         "1 min 00 s",
         "12 min 35 s",
