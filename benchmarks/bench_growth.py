@@ -21,10 +21,10 @@ KAFKAS_PARTITIONS: Final = 1_000  # creating ten thousand takes it minutes
 SIZES: Final = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 MEMBERS: Final = (1, 2, 4, 8)
 GROUP_PARTITIONS: Final = 16
-KAFKAS_TAKE: Final = 10_000
 WARM: Final = 20_000
 NAMES: Final = {"folkmoot": "Folkmoot", "kafka": "Kafka (confluent-kafka)"}
 EXPECTED: Final = 600_000
+LEAST_SHARE: Final = 0.2
 MOST_BYTES: Final = 250_000_000
 _KAFKA: Final = {"message.max.bytes": 1_100_000}
 
@@ -37,10 +37,11 @@ def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
     peers = [peer for peer in NAMES if context.has(peer)]
     smoke = context.scale.name == "smoke"
+    paces: dict[str, float] = {}
     for number in PARTITIONS[:1] if smoke else PARTITIONS:
         there = [each for each in peers if each == "folkmoot" or number <= KAFKAS_PARTITIONS]
         case = f"{number:,} partition{'s' if number > 1 else ''}"
-        results.cells += _turns(context, case, there, _with_partitions(context, number))
+        results.cells += _turns(context, case, there, _with_partitions(context, number, paces))
     for size in SIZES[:1] if smoke else SIZES:
         results.cells += _turns(context, f"{size:,} B", peers, _with_size(context, size))
     count = max(2_000, int(2 * EXPECTED * context.scale.seconds))
@@ -77,10 +78,21 @@ def _turns(
         yield cell(f"{verb}: {case}", NAMES[peer], unit, samples)
 
 
-def _with_partitions(context: Context, number: int) -> Callable[[str], Measured]:
-    count = max(1_000, int(EXPECTED * context.scale.seconds))
-    records = context.records.get("unique", count)
-    return lambda peer: _once(context, peer, number, records.path, count, "records")
+def _with_partitions(
+    context: Context, number: int, paces: dict[str, float]
+) -> Callable[[str], Measured]:
+    """`paces` has how fast each peer was with fewer partitions: it gets no more to do than it can."""
+    most = max(1_000, int(EXPECTED * context.scale.seconds))
+    records = context.records.get("unique", most)
+
+    def measure(peer: str) -> Measured:
+        wanted = paces.get(peer, EXPECTED) * context.scale.seconds
+        count = int(min(most, max(wanted, most * LEAST_SHARE)))
+        found = _once(context, peer, number, records.path, count, "records")
+        paces[peer] = found["produce"].value
+        return found
+
+    return measure
 
 
 def _with_size(context: Context, size: int) -> Callable[[str], Measured]:
@@ -131,10 +143,7 @@ def _once(
     )
     sent = rate_of(producer.run(server.processes()))
     told["warm"] = min(1_000, count // 4)
-    if kafka:
-        # `consume(10000)` waits for as many, or until its time is up.
-        how = "poll" if count % KAFKAS_TAKE else "consume"
-    reader = server.client("consume", how=how, **told)
+    reader = server.client("consume", how="consume" if kafka else how, **told)
     read = reader.run(server.processes())
     if read.records != count:
         raise WrongCount(f"{NAMES[peer]}: {count} records sent, {read.records} read")

@@ -138,7 +138,8 @@ def consume(given: Parameters) -> None:
 def _by_batch(consumer: Consumer, count: int) -> tuple[int, int]:
     taken = size = 0
     while taken < count:
-        messages = consumer.consume(TAKE, timeout=WAIT)
+        # It waits until it has as many as it was asked for, also where there are no more.
+        messages = consumer.consume(min(TAKE, count - taken), timeout=WAIT)
         if not messages:
             break
         for message in messages:
