@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
+from folkmoot.consumers.ahead import Ahead, give
 from folkmoot.consumers.reading import Fetched, Reading
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.consumers.waiting import Waiting
@@ -27,7 +28,8 @@ class Turns:
 
     A batch is opened when its turn has come. Decompressing is most of the work of reading columns,
     and one batch keeps one processor busy only: so those whose turn comes next are decompressed
-    with it, which costs memory for some MiB in all, whatever the number of partitions.
+    with it, and those that follow beside the application while it has these. That costs memory for
+    twice some MiB in all, whatever the number of partitions.
 
     What was taken since `begin` is read again after `read_again`: nobody has seen it. The readings
     belong to the fetcher, whose thread this is; `start_at` and `illegible` are its, too.
@@ -46,6 +48,7 @@ class Turns:
         self._illegible = illegible
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
+        self._ahead: Ahead | None = None
 
     def add(self, partition: TopicPartition) -> None:
         """There may be something of this partition: it takes its turn."""
@@ -63,7 +66,7 @@ class Turns:
                 self._taken.setdefault(partition, (reading.hand_out, reading.since))
             try:
                 if _is_worth_it(reading):
-                    self._decompress()
+                    self._decompress(reading)
                 taken = reading.take(limit)
             except FolkmootError as error:
                 self._start_at(reading, reading.hand_out, None)
@@ -78,19 +81,27 @@ class Turns:
                 return taken
         return None
 
-    def _decompress(self) -> None:
-        """Together, and in the order in which they will be opened, batches of all whose turn comes."""
+    def _decompress(self, reading: Reading) -> None:
+        """Have the body of this reading's next batch, and begin with those that follow."""
+        if self._ahead is not None:
+            self._ahead.finish()
+            self._ahead = None
+        if not reading.bodies:
+            found = self._following()
+            give(found, batch.bodies_of([fetched for _, fetched in found]))
+        self._ahead = Ahead.begin(self._following())
+
+    def _following(self) -> list[tuple[Reading, Fetched]]:
+        """Batches without a body, in the order in which their turns come: round by round."""
         found: list[tuple[Reading, Fetched]] = []
         partitions = [self._readings.get(each) for each in islice(self._ready, AHEAD)]
         readings = [each for each in partitions if each is not None and not each.paused]
-        depth = 0
+        turn = 0
         while readings and len(found) < AHEAD:
-            readings = [each for each in readings if _is_zstd(each, len(each.bodies) + depth)]
-            found += [(each, each.batches[len(each.bodies) + depth]) for each in readings]
-            depth += 1
-        bodies = batch.bodies_of([fetched for _, fetched in found[:AHEAD]])
-        for (reading, _), body in zip(found, bodies, strict=False):
-            reading.bodies.append(body)
+            readings = [each for each in readings if _is_zstd(each, turn)]
+            found += [(each, each.batches[turn]) for each in readings if len(each.bodies) <= turn]
+            turn += 1
+        return found[:AHEAD]
 
     def put_back(self, taken: RecordBatchView, row: int) -> None:
         """Of what was taken last only the rows before `row` were handed out after all."""

@@ -6,6 +6,7 @@ The header's names are known here, too, for those who do both.
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,6 +61,7 @@ __all__ = [
     "following_sequence",
     "leader_part",
     "offsets_of",
+    "openable_together",
     "packed",
     "read_header",
     "records_from",
@@ -135,8 +137,17 @@ def bodies_of(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[_Bytes]:
 
     What cannot be opened is not among them: `columns_of` says why.
     """
-    compressed = [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
-    return codecs.decompress_together(compressed, MAX_BODY_BYTES)
+    return codecs.decompress_together(_compressed_bodies(batches), MAX_BODY_BYTES)
+
+
+def openable_together(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
+    """The compressed bodies of the first of these zstd batches that `codecs.decompress_all` may have."""
+    bodies = _compressed_bodies(batches)
+    return bodies[: codecs.count_together(bodies, MAX_BODY_BYTES)]
+
+
+def _compressed_bodies(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
+    return [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
 
 
 def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -> Columns:
@@ -188,14 +199,12 @@ def records_from(
     of the one that was let go before. `topics` is asked first: when it has ended, no offset is taken.
     """
     stamps = columns.timestamps
-    return map(
-        Record,
-        topics,
-        repeat(partition),
-        offsets,
+    fields: list[Iterable[Any]] = [
+        *(topics, repeat(partition), offsets),
         repeat(stamps) if isinstance(stamps, int) else stamps,
         repeat(None) if columns.keys is None else columns.keys,
         columns.values,
-        repeat(()) if columns.headers is None else columns.headers,
-        repeat(append_time),
-    )
+    ]
+    if columns.headers is not None or append_time:  # else they are the defaults, which cost less
+        fields += [repeat(()) if columns.headers is None else columns.headers, repeat(append_time)]
+    return map(Record, *fields)

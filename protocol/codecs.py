@@ -142,10 +142,15 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
     """Several zstd bodies, by as many threads as there are processors, in one call without the GIL.
 
     Only the first of them, up to TOGETHER_BYTES in all; none where one is too large or corrupt, or
-    where threads would not pay. Each keeps the memory of its neighbours.
+    where threads would not pay.
     """
+    count = count_together(bodies, limit)
+    return decompress_all(bodies[:count]) if count > 1 else []
+
+
+def count_together(bodies: Sequence[_Bytes], limit: int) -> int:
+    """How many of the first of these zstd bodies `decompress_all` may have; 0 where it would not pay."""
     total = count = 0
-    made: Any
     try:
         for body in bodies:
             size = zstandard.frame_content_size(body)
@@ -155,12 +160,23 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
                 break  # more frames, which by itself it may not have
             total += size
             count += 1
-        if count < 2 or total < WORTH_THREADS_BYTES or _THREADS < 2:
-            return []
-        made = _zstd.decompressor.multi_decompress_to_buffer(list(bodies[:count]), threads=_THREADS)
+    except zstandard.ZstdError:
+        pass  # what is wrong is told when that body is opened by itself
+    return 0 if total < WORTH_THREADS_BYTES or _THREADS < 2 else count
+
+
+def decompress_all(bodies: Sequence[_Bytes]) -> list[_Bytes]:
+    """What `count_together` has allowed, in threads; nothing if one is corrupt. Any thread may call.
+
+    Each keeps the memory of its neighbours.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    made: Any
+    try:
+        made = decompressor.multi_decompress_to_buffer(list(bodies), threads=_THREADS)
     except zstandard.ZstdError:
         return []
-    return [memoryview(made[number]) for number in range(count)]
+    return [memoryview(made[number]) for number in range(len(bodies))]
 
 
 def _zstd_frame_end(body: _Bytes) -> int:

@@ -1,13 +1,18 @@
 """A fetcher on a workbench: its cluster answers what the test says, its clock is moved by hand."""
 
+import random
 from typing import Any, cast
 
 from crc32c import crc32c
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.consumers.turns import AHEAD_FROM_BYTES
 from folkmoot.network.cluster import Cluster
+from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, LEADER_BYTES
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.consumers.fake_cluster import FakeCluster
 
@@ -58,3 +63,12 @@ def spoiled_body(data: bytes) -> bytes:
     fields = data[LEADER_BYTES + 4 : HEADER_BYTES]
     crc = crc32c(fields + body).to_bytes(4, "big")
     return data[:LEADER_BYTES] + crc + fields + body
+
+
+def large(base: int, letter: bytes) -> bytes:
+    """200 records, in zstd, that are worth being decompressed with others."""
+    chance = random.Random(base)
+    cells = [letter + chance.randbytes(100) + bytes(700) for _ in range(200)]
+    data = batch.encode(Columns(200, None, Packed.of(cells), 0))
+    assert len(data) > AHEAD_FROM_BYTES
+    return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]

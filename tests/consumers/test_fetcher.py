@@ -6,14 +6,12 @@ from typing import Any, cast
 import pytest
 
 from folkmoot.consumers import fetcher as module
-from folkmoot.consumers.turns import AHEAD_FROM_BYTES
-from folkmoot.protocol import batch, codecs
+from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.errors import CorruptBatch, NotAssigned
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import LEADER, a_batch
-from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, spoiled_body
+from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench
 
 
 @pytest.fixture
@@ -128,84 +126,6 @@ def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> N
     for record in bench.everything():
         seen[record.partition].append(record.offset)
     assert seen == {number: list(range(next_offset[number])) for number in (0, 1)}
-
-
-def large(base: int, letter: bytes) -> bytes:
-    """200 records, in zstd, that are worth being decompressed with others."""
-    chance = random.Random(base)
-    cells = [letter + chance.randbytes(100) + bytes(700) for _ in range(200)]
-    data = batch.encode(Columns(200, None, Packed.of(cells), 0))
-    assert len(data) > AHEAD_FROM_BYTES
-    return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]
-
-
-@pytest.fixture
-def opened_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bodies were opened at once, each time."""
-    monkeypatch.setattr(codecs, "_THREADS", 2)
-    numbers: list[int] = []
-    bodies_of = batch.bodies_of
-
-    def counting(batches: Any) -> Any:
-        bodies = bodies_of(batches)
-        numbers.append(len(bodies))
-        return bodies
-
-    monkeypatch.setattr(batch, "bodies_of", counting)
-    return numbers
-
-
-def test_batches_whose_turn_comes_next_are_opened_together(
-    bench: Bench, opened_together: list[int]
-) -> None:
-    bench.reading(ZERO, ONE, TWO)
-    chunk = b"".join(large(200 * number, b"%d" % number) for number in range(3))
-    bench.fetched(chunk, chunk, a_batch(0, b"small"))
-    records = bench.everything()
-    assert opened_together == [6]
-    found = [(each.partition, each.offset, (each.value or b"")[:1]) for each in records]
-    large_ones = [found[start : start + 200] for start in (0, 200, 401, 601, 801, 1001)]
-    for turn, some in enumerate(large_ones):
-        number, partition = divmod(turn, 2)
-        assert some == [
-            (partition, offset, b"%d" % number)
-            for offset in range(200 * number, 200 * number + 200)
-        ]
-    assert [records[400].value, len(records)] == [b"small", 1201]
-
-
-def test_what_was_opened_ahead_is_forgotten_with_a_seek_and_a_pause(
-    bench: Bench, opened_together: list[int]
-) -> None:
-    bench.reading(ZERO, ONE)
-    chunk = b"".join(large(200 * number, b"%d" % number) for number in range(3))
-    bench.fetched(chunk, chunk)
-    assert len(bench.take(ALL)) == 200
-    bench.fetcher.pause(ONE, True)
-    bench.fetcher.seek(ZERO, 200)
-    bench.poll()
-    bench.fetched(large(200, b"x"))
-    assert [record.value[:1] for record in bench.everything() if record.value] == [b"x"] * 200
-    bench.fetcher.pause(ONE, False)
-    assert [record.offset for record in bench.everything()] == list(range(600))
-    assert opened_together == [6, 0, 3]
-
-
-def test_an_illegible_body_among_those_opened_together_is_told_where_it_is(
-    bench: Bench, opened_together: list[int]
-) -> None:
-    good, after = large(0, b"a"), large(400, b"c")
-    bad = spoiled_body(large(200, b"b"))
-    bench.reading(ZERO, ONE)
-    bench.fetched(good + bad + after, good + large(200, b"b"))
-    offsets = [(record.partition, record.offset) for record in bench.everything()]
-    assert sorted(offsets) == [
-        *((0, offset) for offset in range(200)),
-        *((1, offset) for offset in range(400)),
-    ]
-    with pytest.raises(CorruptBatch, match="t-0, batch at 200"):
-        bench.fetcher.check()
-    assert opened_together[0] in (0, 2)
 
 
 # -- asking ---------------------------------------------------------------------------------------

@@ -1,0 +1,257 @@
+"""Batches whose turn comes next are decompressed together, and those that follow beside the application."""
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from folkmoot.protocol import batch, codecs
+from folkmoot.protocol.errors import CorruptBatch
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.fake_cluster import a_batch
+from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, large, spoiled_body
+
+THREE = TopicPartition("t", 3)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# -- together -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bodies were opened at once, each time."""
+    monkeypatch.setattr(codecs, "_THREADS", 2)
+    numbers: list[int] = []
+    bodies_of = batch.bodies_of
+
+    def counting(batches: Any) -> Any:
+        bodies = bodies_of(batches)
+        numbers.append(len(bodies))
+        return bodies
+
+    monkeypatch.setattr(batch, "bodies_of", counting)
+    return numbers
+
+
+def test_batches_whose_turn_comes_next_are_opened_together(
+    bench: Bench, opened_together: list[int]
+) -> None:
+    bench.reading(ZERO, ONE, TWO)
+    chunk = b"".join(large(200 * number, b"%d" % number) for number in range(3))
+    bench.fetched(chunk, chunk, a_batch(0, b"small"))
+    records = bench.everything()
+    assert opened_together == [6]
+    found = [(each.partition, each.offset, (each.value or b"")[:1]) for each in records]
+    large_ones = [found[start : start + 200] for start in (0, 200, 401, 601, 801, 1001)]
+    for turn, some in enumerate(large_ones):
+        number, partition = divmod(turn, 2)
+        assert some == [
+            (partition, offset, b"%d" % number)
+            for offset in range(200 * number, 200 * number + 200)
+        ]
+    assert [records[400].value, len(records)] == [b"small", 1201]
+
+
+def test_what_was_opened_ahead_is_forgotten_with_a_seek_and_a_pause(
+    bench: Bench, opened_together: list[int]
+) -> None:
+    bench.reading(ZERO, ONE)
+    chunk = b"".join(large(200 * number, b"%d" % number) for number in range(3))
+    bench.fetched(chunk, chunk)
+    assert len(bench.take(ALL)) == 200
+    bench.fetcher.pause(ONE, True)
+    bench.fetcher.seek(ZERO, 200)
+    bench.poll()
+    bench.fetched(large(200, b"x"))
+    assert [record.value[:1] for record in bench.everything() if record.value] == [b"x"] * 200
+    bench.fetcher.pause(ONE, False)
+    assert [record.offset for record in bench.everything()] == list(range(600))
+    assert opened_together == [6, 0, 3]
+
+
+def test_an_illegible_body_among_those_opened_together_is_told_where_it_is(
+    bench: Bench, opened_together: list[int]
+) -> None:
+    good, after = large(0, b"a"), large(400, b"c")
+    bad = spoiled_body(large(200, b"b"))
+    bench.reading(ZERO, ONE)
+    bench.fetched(good + bad + after, good + large(200, b"b"))
+    offsets = [(record.partition, record.offset) for record in bench.everything()]
+    assert sorted(offsets) == [
+        *((0, offset) for offset in range(200)),
+        *((1, offset) for offset in range(400)),
+    ]
+    with pytest.raises(CorruptBatch, match="t-0, batch at 200"):
+        bench.fetcher.check()
+    assert opened_together[0] in (0, 2)
+
+
+# -- ahead ----------------------------------------------------------------------------------------
+
+
+class Threads:
+    """Who decompressed how many batches at once; others than this thread wait for `may_go`."""
+
+    def __init__(self) -> None:
+        self.here = threading.get_ident()
+        self.counts: list[tuple[bool, int]] = []
+        """Whether beside this thread, and how many."""
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self._do = codecs.decompress_all
+
+    def decompress_all(self, bodies: Sequence[Any]) -> Any:
+        is_beside = threading.get_ident() != self.here
+        self.counts.append((is_beside, len(bodies)))
+        if is_beside:
+            assert self.may_go.wait(20.0)
+        return self._do(bodies)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    """Two batches at once, and none by itself."""
+    found = Threads()
+    monkeypatch.setattr(codecs, "_THREADS", 2)
+    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 400_000)
+    monkeypatch.setattr(codecs, "decompress_all", found.decompress_all)
+    return found
+
+
+def chunk_of(count: int, letter: bytes = b"x") -> bytes:
+    return b"".join(large(200 * number, letter) for number in range(count))
+
+
+def test_what_follows_is_decompressed_beside_the_application_in_the_order_of_turns(
+    bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.reading(ZERO, ONE, TWO)
+    bench.fetched(*[chunk_of(4)] * 3)
+    monkeypatch.setattr(codecs, "decompress", None)  # nothing is decompressed by itself
+    turns = []
+    while some := bench.take(ALL):
+        turns.append((some[0].partition, some[0].offset, len(some)))
+    assert turns == [(number, 200 * turn, 200) for turn in range(4) for number in range(3)]
+    assert threads.counts == [(False, 2)] + [(True, 2)] * 5
+
+
+def test_the_application_goes_on_while_what_follows_is_decompressed(
+    bench: Bench, threads: Threads
+) -> None:
+    threads.may_go.clear()
+    bench.reading()
+    bench.fetched(chunk_of(4))
+    assert [len(bench.take(ALL)) for _ in range(2)] == [200, 200]
+    assert threads.counts == [(False, 2), (True, 2)]
+    threads.may_go.set()
+    assert [record.offset for record in bench.everything()] == list(range(400, 800))
+
+
+@pytest.mark.parametrize("how", ["seek", "pause", "remove"])
+def test_what_is_decompressed_when_a_partition_goes_elsewhere_is_not_handed_out(
+    bench: Bench, threads: Threads, how: str
+) -> None:
+    threads.may_go.clear()
+    bench.reading(ZERO, ONE)
+    bench.fetched(chunk_of(3, b"a"), chunk_of(3, b"a"))
+    assert {record.partition for _ in range(2) for record in bench.take(ALL)} == {0, 1}
+    assert threads.counts[-1] == (True, 2)
+    match how:
+        case "seek":
+            bench.fetcher.seek(ZERO, 200)
+        case "pause":
+            bench.fetcher.pause(ZERO, True)
+        case _:
+            bench.fetcher.remove(ZERO)
+            bench.fetcher.add(ZERO, 200)
+    threads.may_go.set()
+    if how != "pause":
+        bench.poll()
+        later = b"".join(large(200 * number, b"b") for number in (1, 2, 3))
+        asked = bench.cluster.next()
+        bench.cluster.answer(
+            asked, *[b"" if each.partition else later for each in asked.request.entries]
+        )
+        bench.poll()
+    records = bench.everything()
+    if how == "pause":
+        assert {record.partition for record in records} == {1}
+        bench.fetcher.pause(ZERO, False)
+        records += bench.everything()
+    for number in (0, 1):
+        some = [record for record in records if record.partition == number]
+        last = 800 if number == 0 and how != "pause" else 600
+        assert [record.offset for record in some] == list(range(200, last))
+        letter = b"b" if last == 800 else b"a"
+        assert {(record.value or b"")[:1] for record in some} == {letter}
+
+
+def test_an_illegible_body_among_those_decompressed_ahead_is_told_where_it_is(
+    bench: Bench, threads: Threads
+) -> None:
+    bench.reading()
+    bench.fetched(chunk_of(3) + spoiled_body(large(600, b"x")) + large(800, b"x"))
+    assert [record.offset for record in bench.everything()] == list(range(600))
+    with pytest.raises(CorruptBatch, match="t-0, batch at 600"):
+        bench.fetcher.check()
+    assert bench.fetcher.position(ZERO) == 600
+
+
+def test_without_another_thread_everything_is_decompressed_here(
+    bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    bench.reading()
+    bench.fetched(chunk_of(5))
+    assert [record.offset for record in bench.everything()] == list(range(1_000))
+    assert threads.counts == [(False, 2)] * 2
+
+
+def test_takes_seeks_and_pauses_at_random_hand_out_what_is_at_each_position(
+    threads: Threads,
+) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    every = (ZERO, ONE, TWO, THREE)
+    batches = {
+        partition: [large(200 * number, b"%d" % partition.partition) for number in range(6)]
+        for partition in every
+    }
+    bench = Bench()
+    bench.reading(*every)
+    expected = dict.fromkeys(every, 0)
+    paused: set[TopicPartition] = set()
+    for _ in range(200):
+        for asked in list(bench.cluster.asked):
+            bench.cluster.asked.remove(asked)
+            chunks = [
+                b"".join(batches[TopicPartition("t", entry.partition)][entry.offset // 200 :])
+                for entry in asked.request.entries
+            ]
+            bench.cluster.answer(asked, *chunks)
+        bench.poll()
+        partition = chance.choice(every)
+        match chance.randrange(10):
+            case 0:
+                expected[partition] = chance.randrange(1_200)
+                bench.fetcher.seek(partition, expected[partition])
+            case 1:
+                bench.fetcher.pause(partition, partition not in paused)
+                paused ^= {partition}
+            case _:
+                for record in bench.take(chance.choice((50, ALL))):
+                    assert record.topic_partition not in paused
+                    assert record.offset == expected[record.topic_partition]
+                    assert (record.value or b"")[:1] == b"%d" % record.partition
+                    expected[record.topic_partition] += 1
