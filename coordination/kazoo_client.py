@@ -3,8 +3,9 @@
 from __future__ import annotations  # kazoo's generic classes are so in the stubs only
 
 import logging
+import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ MAX_QUEUED = 128
 
 LEAST_PATIENCE = 1.0  # seconds for a loaded server to answer the first message
 RECONNECT_DELAY = 0.5  # seconds between attempts, at most
+
+_Descriptor = int | socket.socket
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,25 @@ class _OneThread(SequentialThreadingHandler):
         except Exception:  # it must not take the connection thread with it
             log.exception("a ring failed")
 
+    def select(
+        self,
+        rlist: Sequence[_Descriptor],
+        wlist: Sequence[_Descriptor],
+        xlist: Sequence[_Descriptor],
+        timeout: float | None = None,
+    ) -> tuple[list[_Descriptor], list[_Descriptor], list[_Descriptor]]:
+        """kazoo makes an epoll object for each call, and it calls three times for each answer."""
+        poll = select.poll()
+        for each in rlist:
+            poll.register(each, select.POLLIN)
+        for each in wlist:
+            poll.register(each, select.POLLOUT)
+        ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        readable, writable = (
+            [each for each in some if _number(each) in ready] for some in (rlist, wlist)
+        )
+        return readable, writable, []
+
     def create_connection(self, *args: Any, **options: Any) -> socket.socket:
         options["timeout"] = min(options["timeout"], self._patience)
         return super().create_connection(*args, **options)
@@ -81,6 +103,10 @@ class _OneThread(SequentialThreadingHandler):
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         return reader, _Waker(writer)
+
+
+def _number(each: _Descriptor) -> int:
+    return each if isinstance(each, int) else each.fileno()
 
 
 class _Waker:
