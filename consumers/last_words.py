@@ -1,9 +1,8 @@
 """What is said of a member that does not leave in order. For people: the group's chronicle takes note."""
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.operations import Create
-from folkmoot.coordination.store import Outcome, Store
+from folkmoot.coordination.store import Guarded, Outcome, Store
 
 
 class LastWords:
@@ -19,7 +18,8 @@ class LastWords:
     def joined(self, store: Store, name: str) -> None:
         """From now on the guardian of the session, if it has one, can say who has died."""
         self._name = name
-        GUARDIAN.note(store, paths.left(self._group), paths.left(self._group, name))
+        if isinstance(store, Guarded):
+            store.note_death(paths.left(self._group), paths.left(self._group, name))
 
     def give_up(self, store: Store, why: str) -> None:
         """The member is about to end its session, and says so before."""

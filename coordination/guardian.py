@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.coordination import connect_string
-from folkmoot.coordination.store import SessionState, Store
+from folkmoot.coordination.store import SessionState
 from folkmoot.coordination.zookeeper import ZooKeeperStore
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,18 @@ class Guardian:
                 self._guarded.clear()  # a fork: the sessions belong to the parent
             self._guarded[session_id] = entry
             self._say(entry)
+        store.guarded_by(lambda *paths: self.note(session_id, *paths))
         store.listen(lambda state: self._release(session_id, state))
         if store.state is SessionState.LOST:
             self._release(session_id, store.state)
 
-    def note(self, store: Store | None, *paths: str) -> None:
+    def note(self, session_id: int, *paths: str) -> None:
         """If it closes this session, it first makes these nodes, which say that the process died."""
         with self._lock:
-            for session_id, entry in self._guarded.items():
-                if isinstance(store, ZooKeeperStore) and store.session_id == session_id:
-                    entry["notes"] = [f"{entry['chroot']}{path}" for path in paths]
-                    self._say(entry)
+            entry = self._guarded.get(session_id)
+            if entry is not None:
+                entry["notes"] = [f"{entry['chroot']}{path}" for path in paths]
+                self._say(entry)
 
     def _release(self, session_id: int, state: SessionState) -> None:
         if state is not SessionState.LOST:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from threading import Event
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -85,6 +85,15 @@ class Store(Protocol):
 
     def close(self) -> None:
         """End the session now, and its ephemeral nodes with it. Never raises, never hangs."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A session that another process closes if this one dies (guardian.py)."""
+
+    def note_death(self, *paths: str) -> None:
+        """Have it make these nodes first, which say that the process died."""
         ...
 
 

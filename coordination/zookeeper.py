@@ -92,6 +92,7 @@ class ZooKeeperStore:
         self._negotiated = session_timeout
         self._last_acknowledged = 0.0
         self._identity: tuple[int, bytes] = (0, b"")
+        self._note: Callable[..., None] = _nobody
         self._client = kazoo_client.create(
             servers, session_timeout, self._may_connect, self._connected
         )
@@ -147,6 +148,14 @@ class ZooKeeperStore:
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         with self._lock:
             self._listeners.append(listener)
+
+    def guarded_by(self, note: Callable[..., None]) -> None:
+        """From now on `note` is told what `note_death` is."""
+        self._note = note
+
+    def note_death(self, *paths: str) -> None:
+        """Have the guardian, if there is one, make these nodes when the process has died."""
+        self._note(*paths)
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
@@ -315,5 +324,5 @@ def _make_sure_of(chroot: str) -> Verb[None]:
         return
 
 
-def _nobody(_: Outcome) -> None:
+def _nobody(*_: object) -> None:
     pass

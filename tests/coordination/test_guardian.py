@@ -34,7 +34,7 @@ from folkmoot.coordination.store import perform
 store = connector(sys.argv[1], guarded=True)({SESSION})
 perform(store, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)
-GUARDIAN.note(store, "/left", "/left/me")
+store.note_death("/left", "/left/me")
 if sys.stdin.readline() == "close\\n":
     store.close()
     print("closed", flush=True)
@@ -146,6 +146,9 @@ class FakeSession:
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         self.listeners.append(listener)
+
+    def guarded_by(self, note: Callable[..., None]) -> None:
+        self.note_death = note
 
 
 def guard(guardian: Guardian, *session_ids: int) -> None:
