@@ -105,9 +105,7 @@ class ByHand:
         self._drop()
         self.accumulator.by_key = by_key
         timed("divide", lambda: self._stage(values, keys, columns=columns))
-        chunks: list[Chunk] = timed(
-            "take", lambda: self.accumulator.take(0.0, 0.0, everything=True)
-        )
+        chunks: list[Chunk] = timed("take", lambda: self.accumulator.take(0.0))
         timed("add", lambda: self._add(chunks))
         shipments = timed("seal", lambda: list(self.sender.shipments(time.monotonic(), hurry=True)))
         timed("settle", lambda: self._settle(shipments))
@@ -115,7 +113,7 @@ class ByHand:
 
     def _drop(self) -> None:
         error = ClosedError("measured")
-        for chunk in self.accumulator.take(0.0, 0.0, everything=True):
+        for chunk in self.accumulator.take(0.0):
             self.sender.refuse(chunk, error)
         self._settle([])
         self.accumulator.failed.clear()

@@ -26,6 +26,7 @@ SAMPLE: Final = 8
 FEW: Final = 256
 
 Ring = Callable[[], None]
+Wait = Callable[[str], float]
 
 
 class Accumulator:
@@ -290,14 +291,18 @@ class Accumulator:
             self.refused[topic] = (self._clock(), error)
             self._notify()
 
-    def take(self, now: float, linger: float, *, everything: bool = False) -> list[Chunk]:
-        """The chunks that were handed in, or have waited long enough; all if room is needed."""
+    def take(self, now: float, wait: Wait | None = None) -> list[Chunk]:
+        """The chunks that were handed in, or have waited as long as those of their topic shall.
+
+        All if there is no `wait`, or if room is needed.
+        """
         with self.lock:
             self._rung = False
             taken, self._handed_in = self._handed_in, []
-            everything = everything or bool(self._gated)
+            if self._gated:
+                wait = None
             for chunk in self._open_chunks():
-                if len(chunk) and (everything or chunk.opened_at + linger <= now):
+                if len(chunk) and (wait is None or chunk.opened_at + wait(chunk.topic) <= now):
                     self._take(chunk)
                     taken.append(chunk)
             for chunk in taken:
@@ -313,11 +318,13 @@ class Accumulator:
         self.records += len(chunk)
         self._renew(chunk.topic)
 
-    def oldest(self) -> float:
-        """When the oldest record that was not taken yet was staged, or infinity."""
+    def due(self, wait: Wait) -> float:
+        """When there will be something to take, unless the bell rings before; or infinity."""
         with self.lock:
-            opened = [chunk.opened_at for chunk in self._open_chunks() if chunk.number]
-            return min([*opened, *(chunk.opened_at for chunk in self._handed_in)], default=inf)
+            if self._handed_in:
+                return -inf
+            chunks = [chunk for chunk in self._open_chunks() if chunk.number]
+            return min((chunk.opened_at + wait(chunk.topic) for chunk in chunks), default=inf)
 
     def complete(self, batches: Iterable[Batch], oldest_number: float) -> None:
         """These are done. `oldest_number` is the lowest among the batches that are not."""

@@ -24,6 +24,8 @@ TOPIC_PATIENCE: Final = 3.0
 TOPIC_PAUSE: Final = 0.1
 IDS_PAUSE: Final = 1.0
 LINGER_AFTER_CLOSE: Final = 1.0
+TICK: Final = 0.001
+"""Waiting for sockets ends at whole milliseconds, the last one rounded up."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class Loop:
         self._bell = bell
         self._discovery = discovery
         self._ids_at = -inf
+        # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
+        self._early = min(TICK, config.linger / 2)
         self.counters = ProducerCounters()
         self._stopping = False
         self._missing_since: dict[str, float] = {}
@@ -86,23 +90,24 @@ class Loop:
             cluster.close(linger=LINGER_AFTER_CLOSE if self._config.wire_acks == 0 else 0.0)
 
     def _round(self, cluster: Cluster, sender: Sender) -> None:
-        accumulator, config = self._accumulator, self._config
+        accumulator = self._accumulator
         now = time.monotonic()
+        soon = now + self._early
         self._look_up(cluster, now)
         self._provide_ids(sender, now)
         hurry = accumulator.is_full or accumulator.flush_up_to > accumulator.settled
-        self._taken = accumulator.take(now, config.linger, everything=hurry)
+        self._taken = accumulator.take(soon, None if hurry else sender.wait)
         while self._taken:
             sender.add(self._taken[0])
             del self._taken[0]
-        sender.expire(now)
-        for shipment in sender.shipments(now, hurry=hurry):
+        sender.expire(soon)
+        for shipment in sender.shipments(soon, hurry=hurry):
             self._ship(cluster, sender, shipment)
         self._tell(sender)
         # As of the moment for which shipments were decided: what has become ready since is due now.
         due = min(
-            sender.next_event(now, hurry=hurry),
-            accumulator.oldest() + config.linger,
+            sender.next_event(soon, hurry=hurry) - self._early,
+            accumulator.due(sender.wait) - self._early,
             now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
             self._ids_at if sender.wants_ids else inf,
         )
@@ -182,7 +187,7 @@ class Loop:
 
     def _abandon(self, sender: Sender, reason: FolkmootError) -> None:
         """Fail whatever is left, wherever it is."""
-        for chunk in (*self._taken, *self._accumulator.take(0.0, 0.0, everything=True)):
+        for chunk in (*self._taken, *self._accumulator.take(0.0)):
             sender.refuse(chunk, reason)
         sender.give_up(reason)
         self._accumulator.request_flush()

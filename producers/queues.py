@@ -104,7 +104,7 @@ class Queue:
         """When the next batch may be sent, as far as order and time decide it; infinity if none may.
 
         Behind others that are under way it leaves only when it is full, and grows until then. One
-        that may grow waits longer than `linger`, for GATHERING, if the leader is `busy` with another.
+        that may grow waits for GATHERING, if `linger` is less and the leader is `busy` with another.
         """
         batch = self._next()
         if batch is None:
@@ -117,7 +117,8 @@ class Queue:
             return inf if grows else self._retry_at
         if hurry or not grows:
             return self._retry_at
-        return max(self._retry_at, batch.opened_at + config.linger + (GATHERING if busy else 0.0))
+        wait = max(config.linger, GATHERING) if busy else config.linger
+        return max(self._retry_at, batch.opened_at + wait)
 
     def _next(self) -> Batch | None:
         if not self.batches or self._ghosts or self._broken is not None:

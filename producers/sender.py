@@ -3,21 +3,19 @@
 from collections.abc import Iterable, Iterator
 from math import inf
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from folkmoot.producers.batches import Batch, Piece, compress_ahead
 from folkmoot.producers.chunks import Chunk
-from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.dividing import Division, View, indivisible
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partitioners import Partitioner
-from folkmoot.producers.queues import Queue, Terms
+from folkmoot.producers.queues import GATHERING, Queue, Terms
 from folkmoot.producers.sequences import Sequences
 from folkmoot.protocol.errors import (
     DeliveryTimeout,
     FolkmootError,
     NotLeader,
-    SerializationError,
     from_wire,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -26,18 +24,6 @@ from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000
 TOGETHER_BYTES: Final = 8 * 1024 * 1024
-
-
-class View(Protocol):
-    """What the sender needs to know of the cluster; `network.cluster.Cluster` knows it."""
-
-    def leader_address(self, partition: TopicPartition) -> str | None: ...
-
-    def leader_epoch(self, partition: TopicPartition) -> int: ...
-
-    def topic_id(self, topic: str) -> str | None: ...
-
-    def partitions(self, topic: str) -> range: ...
 
 
 class Shipment(NamedTuple):
@@ -68,8 +54,9 @@ class Sender:
     A batch is ready when it is full, when its first record has lingered, when another one waits
     behind it, or when `hurry` says so; behind others that are under way only when it is full. Until
     it leaves it grows, so that a slow broker makes batches larger. While a request is under way to
-    its broker, one that is not full waits for the answer as well, for GATHERING at most: a request
-    costs all sides much more than a record, and a broker takes one after the other anyway.
+    its broker, one that is not full waits for the answer as well, until it is GATHERING old at most,
+    or has lingered if that is longer: a request costs all sides much more than a record, and a broker
+    takes one after the other anyway.
 
     One shipment carries a batch of each partition that is ready for a broker, up to REQUEST_BYTES;
     `max_in_flight` shipments may be under way to each. An idempotent producer sends nothing before
@@ -91,12 +78,10 @@ class Sender:
         self.counters = counters or ProducerCounters()
         self._config = config
         self._view = view
-        self._random = random
+        self._division = Division(config, view, random)
         self._sequences = Sequences() if config.is_idempotent else None
         self._terms = Terms(config, self._sequences, self.counters, random, self._finish)
         self._queues: dict[TopicPartition, Queue] = {}
-        self._partitioners: dict[str, Partitioner] = {}
-        self._counts: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
         self._shipments: dict[int, Shipment] = {}
         self.finished: list[Batch] = []
@@ -119,12 +104,12 @@ class Sender:
         """Divide a chunk among the partitions and append to their batches."""
         try:
             if chunk.pieces is None:
-                self._divide(chunk)
+                self._division.divide(chunk)
             # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
             limit = 2 * self._config.batch_bytes
             pieces = [(number, list(piece.parts(limit))) for number, piece in chunk.pieces or ()]
         except Exception as error:  # of any kind, want of memory too: the other chunks are to go
-            self.refuse(chunk, _indivisible(chunk, error))
+            self.refuse(chunk, indivisible(chunk, error))
             return
         chunk.pieces = None
         for partition, parts in pieces:
@@ -190,6 +175,21 @@ class Sender:
 
     # -- effects ------------------------------------------------------------------------------------
 
+    def wait(self, topic: str) -> float:
+        """How long a record of this topic may be staged before it is to be divided.
+
+        While a request is under way to each of the leaders its batch would do nothing but gather;
+        to gather in the chunk costs less.
+        """
+        linger, in_flight = self._config.linger, self._in_flight
+        if linger < GATHERING and in_flight:
+            leader, numbers = self._view.leader_address, self._view.partitions(topic)
+            if numbers and all(
+                leader(TopicPartition(topic, each)) in in_flight for each in numbers
+            ):
+                return GATHERING
+        return linger
+
     def shipments(self, now: float, *, hurry: bool = False) -> Iterator[Shipment]:
         """What is to be sent now. Each must be followed by `sent` or `undeliverable`, at once: the
         next one is made only then, while the first is on its way."""
@@ -227,37 +227,6 @@ class Sender:
         return min((batch.number for batch in heads), default=inf)
 
     # -- inside -------------------------------------------------------------------------------------
-
-    def _divide(self, chunk: Chunk) -> None:
-        """Choose partitions. Raises PartitionerFailed."""
-        topic = chunk.topic
-        partitions = self._view.partitions(topic)
-        # A topic that has vanished keeps the partitions it had, until it is back or time is over.
-        count = self._counts[topic] = len(partitions) or self._counts.get(topic, 1)
-        partitioner = self._partitioners.get(topic)
-        if partitioner is None:
-            config = self._config
-            partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
-            self._partitioners[topic] = partitioner
-        keyless = chunk.keyless
-        available = self._available(topic, count) if partitioner.spreads or keyless else ()
-        if isinstance(chunk, ColumnChunk):
-            chosen = partitioner.choose_for_columns(chunk, count, available)
-        else:
-            chosen = partitioner.choose(
-                chunk.keys,
-                chunk.explicit,
-                topic=topic,
-                keyless=keyless,
-                record_bytes=chunk.size // len(chunk),
-                count=count,
-                available=available,
-            )
-        chunk.divide(chosen)
-
-    def _available(self, topic: str, count: int) -> list[int]:
-        known = self._view.leader_address
-        return [number for number in range(count) if known(TopicPartition(topic, number))]
 
     def _append(self, chunk: Chunk, number: int, parts: list[Piece]) -> None:
         partition = TopicPartition(chunk.topic, number)
@@ -390,11 +359,3 @@ class Sender:
             counters.batches_failed += 1
             counters.records_failed += batch.count
         self.finished.append(batch)
-
-
-def _indivisible(chunk: Chunk, error: Exception) -> FolkmootError:
-    if isinstance(error, FolkmootError):
-        return error
-    failure = SerializationError(f"records for {chunk.topic} cannot be divided: {error!r}")
-    failure.__cause__ = error
-    return failure

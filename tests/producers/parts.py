@@ -61,7 +61,7 @@ class Bench:
         return self.accumulator.stage(topic, value, key, self.now + 0.0, 0.0, partition=partition)
 
     def take(self, *, everything: bool = True) -> None:
-        for chunk in self.accumulator.take(self.now, self.config.linger, everything=everything):
+        for chunk in self.accumulator.take(self.now, None if everything else self.sender.wait):
             self.sender.add(chunk)
 
     def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:

@@ -80,39 +80,6 @@ def test_one_shipment_carries_all_partitions_of_a_broker() -> None:
     }
 
 
-def test_small_batches_gather_while_a_request_is_under_way_to_their_broker() -> None:
-    bench = Bench(partitions=4, linger=0.0)
-    bench.view.leaders[3] = "two:1"
-    bench.stage(b"0", partition=0)
-    bench.take()
-    ((first, shipment),) = bench.ship()
-    for number in (1, 2, 3):
-        bench.stage(b"%d" % number, partition=number)
-    bench.take()
-    ((_, elsewhere),) = bench.ship()
-    assert values(elsewhere) == [b"3"]
-    assert bench.sender.next_event(bench.now) == bench.now + GATHERING
-    bench.answer(first, shipment)
-    ((_, gathered),) = bench.ship()
-    assert values(gathered) == [b"1", b"2"]
-
-
-def test_small_batches_gather_no_longer_than_a_moment_and_not_in_a_hurry() -> None:
-    bench = Bench(partitions=3, linger=0.0)
-    bench.stage(b"0", partition=0)
-    bench.take()
-    assert len(bench.ship()) == 1
-    bench.stage(b"1", partition=1)
-    bench.take()
-    assert bench.ship() == []
-    bench.now += GATHERING
-    assert len(bench.ship()) == 1
-    bench.stage(b"2", partition=2)
-    bench.take()
-    assert bench.ship() == []
-    assert len(bench.ship(hurry=True)) == 1
-
-
 def test_requests_under_way_to_a_broker_are_bounded() -> None:
     bench = Bench(partitions=4, linger=0.0, max_in_flight=2)
     sent = []
