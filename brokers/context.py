@@ -45,16 +45,12 @@ class Answer(NamedTuple):
     payloads: Sequence[bytes | memoryview] = ()
 
 
-class Wait(NamedTuple):
-    """Ask `wake` for the answer when so many bytes more are there, or at the deadline.
+class Asked(NamedTuple):
+    """Who waits for the answer, and to what."""
 
-    `has_some`: there is something to answer already, only not enough.
-    """
-
-    deadline: float
-    missing: int
-    partitions: tuple[TopicPartition, ...]
-    has_some: bool
+    peer: bytes
+    correlation_id: int
+    request: Any
 
 
 class Later:

@@ -1,9 +1,10 @@
 """What the broker does for each api: from a request to an answer, without a socket or a clock."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from folkmoot.brokers.context import NO_OFFSET, Answer, Context, Later, Wait, code_of
+from folkmoot.brokers.context import NO_OFFSET, Answer, Asked, Context, Later, code_of
+from folkmoot.brokers.fetching import fetch
 from folkmoot.brokers.producing import produce
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import (
@@ -11,7 +12,6 @@ from folkmoot.protocol.errors import (
     InvalidRequest,
     OffsetOutOfRange,
 )
-from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import (
     APIS,
     EARLIEST,
@@ -21,10 +21,7 @@ from folkmoot.protocol.requests import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
-    FetchEntry,
     FetchRequest,
-    FetchResponse,
-    FetchResult,
     HelloRequest,
     HelloResponse,
     ListOffsetsEntry,
@@ -39,27 +36,18 @@ from folkmoot.protocol.requests import (
     ReportDamageResult,
 )
 
-MAX_WAIT: Final = 30.0
-MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-
 
 def handle(
-    request: Any, payloads: Sequence[memoryview], now: Now, context: Context
-) -> Answer | Wait | Later | None:
-    """Carry a request out. None: it wants no answer. Raises FolkmootError for the whole of it."""
+    asked: Asked, payloads: Sequence[memoryview], now: Now, context: Context
+) -> Answer | Later | None:
+    """Carry a request out. None: it waits, or wants no answer. Raises FolkmootError for the whole of it."""
+    request = asked.request
     expected = len(request.entries) if isinstance(request, ProduceRequest) else 0
     if len(payloads) != expected:
         raise InvalidRequest(f"{len(payloads)} payload frames came with {expected} batches")
+    if type(request) is FetchRequest:
+        return fetch(asked, now, context)
     return _HANDLERS[type(request)](request, payloads, now, context)
-
-
-def wake(request: Any, news: Container[TopicPartition] | None, context: Context) -> Answer:
-    """The answer to a request that has waited; only of `news` there can be any. None: of all."""
-    assert isinstance(request, FetchRequest)
-    entries = request.entries
-    if news is not None:
-        entries = [each for each in entries if (each.topic, each.partition) in news]
-    return _read(request, entries, context)[0]
 
 
 # -- hello, metadata -------------------------------------------------------------------------------
@@ -72,59 +60,6 @@ def _hello(_request: HelloRequest, _p: Any, _now: Now, context: Context) -> Answ
 
 def _metadata(request: MetadataRequest, _p: Any, _now: Now, context: Context) -> Answer:
     return Answer(context.view.metadata(request.topics))
-
-
-# -- fetch -----------------------------------------------------------------------------------------
-
-
-def _fetch(request: FetchRequest, _p: Any, now: Now, context: Context) -> Answer | Wait:
-    answer, found, failed = _read(request, request.entries, context)
-    if failed or found >= request.min_bytes or request.max_wait <= 0 or not request.entries:
-        return answer
-    partitions = dict.fromkeys(
-        TopicPartition(entry.topic, entry.partition) for entry in request.entries
-    )
-    deadline = now.monotonic + min(request.max_wait, MAX_WAIT)
-    return Wait(deadline, request.min_bytes - found, tuple(partitions), found > 0)
-
-
-def _read(
-    request: FetchRequest, entries: Sequence[FetchEntry], context: Context
-) -> tuple[Answer, int, bool]:
-    """What is there now, its size, and whether an entry failed (which is said at once)."""
-    room = min(request.max_bytes, MAX_ANSWER_BYTES)
-    found, failed = 0, False
-    results: list[FetchResult] = []
-    chunks: list[bytes | memoryview] = []
-    for entry in entries:
-        chunk: bytes | memoryview = b""
-        start = end = NO_OFFSET
-        try:
-            log = context.written(entry)
-            end = 0 if log is None else log.end_offset
-            if entry.offset == end:
-                continue  # most often, of thousands
-            start = 0 if log is None else log.start_offset
-            if log is None:
-                raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
-            # The first batch found comes whole, however large: else nobody could ever read it.
-            most = min(entry.max_bytes, room - found)
-            if most > 0 or not found or not start <= entry.offset <= end:
-                chunk = log.read(entry.offset, max(most, 0))
-                if found and len(chunk) > most:
-                    chunk = b""
-            results.append(FetchResult(entry.topic, entry.partition, 0, "", start, end))
-        except FolkmootError as error:
-            failed = True
-            results.append(
-                FetchResult(
-                    *(entry.topic, entry.partition, code_of(error), str(error), start, end),
-                    leader=context.hint(entry, error),
-                )
-            )
-        chunks.append(chunk)
-        found += len(chunk)
-    return Answer(FetchResponse(results), chunks), found, failed
 
 
 # -- list offsets ----------------------------------------------------------------------------------
@@ -201,13 +136,12 @@ def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
         )
 
 
-_Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Wait | Later | None]
+_Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Later | None]
 
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     HelloRequest: _hello,
     MetadataRequest: _metadata,
     ProduceRequest: produce,
-    FetchRequest: _fetch,
     ListOffsetsRequest: _list_offsets,
     DeleteRecordsRequest: _delete_records,
     ReportDamageRequest: _report_damage,

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from folkmoot.brokers.context import Answer, Context, Later, Wait
-from folkmoot.brokers.handlers import handle, wake
+from folkmoot.brokers.context import Answer, Asked, Context, Later
+from folkmoot.brokers.fetching import wake
+from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.parked import Parked
 from folkmoot.brokers.upkeep import Now, Upkeep
 from folkmoot.brokers.view import ClusterView
@@ -32,14 +33,6 @@ LAST_MESSAGES: Final = 1_000
 NO_CORRELATION: Final = -1
 STOP_LINGER: Final = 0.5
 STOP_TIMEOUT: Final = 10.0
-
-
-class Asked(NamedTuple):
-    """Who waits for the answer, and to what."""
-
-    peer: bytes
-    correlation_id: int
-    request: Any
 
 
 class Reactor:
@@ -124,7 +117,7 @@ class Reactor:
         for message in messages:
             self._take(message, now)
         for parked in self._context.parked.take_woken(now.monotonic):
-            self._wake(parked)
+            self._wake(parked, now)
         self._upkeep.run(now)
 
     def _time_left(self) -> float | None:
@@ -137,12 +130,9 @@ class Reactor:
         try:
             envelope = wire.decode_envelope(_first_frame(message))
             asked = Asked(message.peer, envelope.correlation_id, None)
-            request = wire.decode_body(envelope)
-            outcome = handle(request, message.frames[1:], now, self._context)
-            if isinstance(outcome, Wait):
-                asked = Asked(message.peer, envelope.correlation_id, request)
-                self._context.parked.park(Parked(*outcome, asked))
-            elif isinstance(outcome, Later):
+            asked = Asked(message.peer, envelope.correlation_id, wire.decode_body(envelope))
+            outcome = handle(asked, message.frames[1:], now, self._context)
+            if isinstance(outcome, Later):
                 self._owed[outcome] = asked
                 outcome.reply = partial(self._answer_late, outcome)
             elif outcome is not None:
@@ -150,10 +140,10 @@ class Reactor:
         except Exception as error:
             self._refuse(asked, error)
 
-    def _wake(self, parked: Parked) -> None:
+    def _wake(self, parked: Parked, now: Now) -> None:
         asked: Asked = parked.request
         try:
-            self._answer(asked, wake(asked.request, parked.news, self._context))
+            self._answer(asked, wake(parked, now, self._context))
         except Exception as error:
             self._refuse(asked, error)
 

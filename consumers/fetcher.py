@@ -24,27 +24,30 @@ Owned by the thread that polls the consumer.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from folkmoot.consumers.asking import Requests
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.metrics import ConsumerCounters, state_of
-from folkmoot.consumers.reading import Reading, Room, whole_batches
+from folkmoot.consumers.reading import Asked, Reading, Room, whole_batches
 from folkmoot.consumers.turns import Turns
 from folkmoot.consumers.views import RecordBatchView
-from folkmoot.consumers.waiting import Waiting, portions
+from folkmoot.consumers.waiting import Waiting, by_leader, portions
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
+    InvalidRequest,
     NoOffset,
     NotAssigned,
     NotLeader,
     OffsetOutOfRange,
     RetriableError,
     StaleTopicId,
+    UnknownFetch,
     UnknownTopicOrPartition,
     from_wire,
 )
@@ -91,10 +94,8 @@ class Fetcher:
         self._waiting = Waiting(config.partition_fetch_bytes)
         self._room = Room()
         self._errors: dict[TopicPartition, FolkmootError] = {}
-        self._requests: dict[int, list[tuple[TopicPartition, int]]] = {}  # with their turns
-        self._in_flight: dict[str, int] = {}
+        self._requests = Requests(self._waiting)
         self._retry_at = math.inf
-        self._turn = 0
         self.turns = Turns(self._readings, self._waiting, self._start_at, self._stick)
 
     # -- what to read -----------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class Fetcher:
     def remove(self, partition: TopicPartition) -> None:
         """Stop reading; what is buffered or in flight is thrown away."""
         if partition in self._readings:
-            self._readings.pop(partition).start_at(EARLIEST, -1)
+            self._readings.pop(partition).start_at(EARLIEST)
         self._waiting.discard(partition)
         self._errors.pop(partition, None)
         self.turns.forget(partition)
@@ -133,7 +134,7 @@ class Fetcher:
         """Go on at the first record of `timestamp` (ms) or later, or at the end. Raises NotAssigned."""
         self.seek(partition, EARLIEST)
         reading = self._reading(partition)
-        reading.start_at_time(timestamp, reading.turn)
+        reading.start_at_time(timestamp)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
@@ -189,25 +190,34 @@ class Fetcher:
 
     def _ask(self, now: float) -> None:
         self._retry_at = math.inf
-        for address, some in self._due(self._waiting.seeking(), now):
+        for address, some in portions(self._due(self._waiting.seeking(), now), ENTRIES):
             entries = [ListOffsetsEntry(*each.key, each.look_up) for each in some]
-            self._send(address, Api.LIST_OFFSETS, ListOffsetsRequest(entries), some)
+            asked = Asked(address, some, {}, self._cluster.version)
+            self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), asked)
         if self._room.used >= self._config.buffer_bytes:
             return
+        kept = self._requests.take_kept(self._cluster.version)
+        hungry = self._due(self._waiting.hungry(), now)
+        for number, asked in kept:
+            some = hungry.get(asked.address, [])
+            room = ENTRIES - len(asked.members)
+            asked.named = some[:room]
+            del some[:room]
+            self._fetch(asked, number)
         most = FETCHES_IN_FLIGHT + min(len(self._readings) // ENTRIES, MORE_FETCHES)
-        for address, some in self._due(self._waiting.hungry(), now):
-            if self._in_flight.get(address, 0) < most:
-                self._fetch(address, some)
+        for address, some in portions(hungry, ENTRIES):
+            if self._requests.under_way(address) < most:
+                self._fetch(Asked(address, some, {}, self._cluster.version))
 
-    def _due(self, waiting: Iterator[Reading], now: float) -> Iterator[tuple[str, list[Reading]]]:
-        """Those that can be asked for now, in portions of one request."""
+    def _due(self, waiting: Iterator[Reading], now: float) -> dict[str, list[Reading]]:
+        """Those that can be asked for now, by broker."""
         due = []
         for reading in waiting:
             if reading.retry_at > now:
                 self._retry_at = min(self._retry_at, reading.retry_at)
             elif self._is_there(reading, now):
                 due.append(reading)
-        return portions(due, self._cluster.leader_address, ENTRIES)
+        return by_leader(due, self._cluster.leader_address)
 
     def _is_there(self, reading: Reading, now: float) -> bool:
         """Whether the topic being read is the one that brokers know of now; asks them if it is not."""
@@ -228,57 +238,63 @@ class Fetcher:
             self._stick(reading, gone if missing else StaleTopicId(what))
         return False
 
-    def _fetch(self, address: str, some: Sequence[Reading]) -> None:
+    def _fetch(self, asked: Asked, after: int | None = None) -> None:
         config, epoch = self._config, self._cluster.leader_epoch
         most = config.partition_fetch_bytes
         entries = [
-            FetchEntry(*each.key, epoch(each.partition), each.offset or 0, most) for each in some
+            FetchEntry(*each.key, epoch(each.partition), each.offset or 0, most)
+            for each in asked.named
         ]
         limits = config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes
-        request = FetchRequest(*limits, entries)
         self.counters.fetches_sent += 1
-        self._send(address, Api.FETCH, request, some)
+        self._send(Api.FETCH, FetchRequest(*limits, entries, keep=True, after=after), asked)
 
-    def _send(self, address: str, api: Api, request: object, some: Sequence[Reading]) -> None:
+    def _send(self, api: Api, request: object, asked: Asked) -> None:
         wait = self._config.request_timeout
         try:
-            correlation_id = self._cluster.send(address, api, request, timeout=wait)
+            number = self._cluster.send(asked.address, api, request, timeout=wait)
         except RetriableError as error:
-            for each in some:
+            for each in (*asked.named, *self._requests.let_go(asked)):
                 self._refused(each, error)
-            return
-        self._requests[correlation_id] = [(each.partition, each.turn) for each in some]
-        self._in_flight[address] = self._in_flight.get(address, 0) + 1
-        for each in some:
-            each.in_flight = True
+        else:
+            self._requests.begin(number, asked)
 
     # -- replies ----------------------------------------------------------------------------------
 
     def _reply(self, reply: Reply) -> None:
-        asked = self._requests.pop(reply.correlation_id, None)
+        asked = self._requests.end(reply.correlation_id)
         if asked is None:
             return
-        self._in_flight[reply.address] -= 1
-        told: dict[tuple[str, int], Any] = {}
-        if reply.error is None:
-            told = {(each.topic, each.partition): each for each in reply.response.results}
-        data = dict(zip(told, reply.payloads, strict=False))  # of look-ups there is none
-        for partition, turn in asked:
-            reading = self._readings.get(partition)
-            if reading is None or reading.turn != turn:
-                continue  # removed, or sent elsewhere by a seek, while this was under way
-            reading.in_flight = False
-            self._waiting.offer(reading)
-            if reply.error is not None:
-                self._refused(reading, reply.error)
-            elif partition in data:
-                if not self._fetched(reading, told[partition], data[partition]):
-                    where = partition, reading.topic_id, reading.offset or 0
-                    self._cluster.report_damage(reply.address, *where)
-            elif partition in told:
-                self._looked_up(reading, told[partition])
-            else:
+        error, told = reply.error, dict[TopicPartition, Any]()
+        if error is None:
+            results = reply.response.results
+            told = {TopicPartition(each.topic, each.partition): each for each in results}
+            if len(told) < len(results) or not told.keys() <= asked.members.keys():
+                error = InvalidRequest(f"broker {reply.address} told of what nobody had asked for")
+        if error is not None:
+            for reading in self._requests.let_go(asked):
+                if not isinstance(error, UnknownFetch):  # then all are simply named again
+                    self._refused(reading, error)
+            return
+        some = [asked.members.pop(partition) for partition in told]
+        for reading in asked.named:
+            if reading.asked is asked and reading.partition not in told:  # nothing to tell of it
                 reading.failures, reading.end = 0, reading.offset or 0
+        if reply.api is Api.FETCH and reply.response.kept:
+            self._requests.keep(reply.correlation_id, asked)
+        else:
+            self._requests.let_go(asked)  # they come before those that were served
+        data = dict(zip(told, reply.payloads, strict=False))  # of look-ups there is none
+        for reading, (partition, result) in zip(some, told.items(), strict=True):
+            if reading.asked is not asked:
+                continue  # removed, or sent elsewhere by a seek, while this was under way
+            reading.asked = None
+            self._waiting.offer(reading)
+            if partition not in data:
+                self._looked_up(reading, result)
+            elif not self._fetched(reading, result, data[partition]):
+                where = partition, reading.topic_id, reading.offset or 0
+                self._cluster.report_damage(reply.address, *where)
 
     def _looked_up(self, reading: Reading, found: ListOffsetsResult) -> None:
         if found.error:
@@ -325,8 +341,7 @@ class Fetcher:
                 self._stick(reading, type(error)(reading.about(error)))
 
     def _start_at(self, reading: Reading, place: int, since: int | None = None) -> None:
-        self._turn += 1
-        reading.start_at(place, self._turn, since)
+        reading.start_at(place, since)
         self._waiting.offer(reading)
         self._errors.pop(reading.partition, None)
 

@@ -23,28 +23,44 @@ class Room:
     used: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request to a broker, or what that has kept of one: the partitions that wait for an answer.
+
+    `named` are those that this request tells of itself; the others were named by the one that it goes
+    on with. `stale`: some of them are read from elsewhere now, or no more.
+    """
+
+    address: str
+    named: Sequence["Reading"]
+    members: dict[TopicPartition, "Reading"]
+    version: int
+    """Of the metadata, when all of them were named."""
+    stale: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Reading:
     """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
 
     Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
     is) and the `batches` that were not; of the first few of these the `bodies` may be there,
-    decompressed ahead. `turn` changes with every `start_at`: what is in flight for an earlier turn no
-    longer counts. `stuck` ends with the next `start_at`, `paused` only when the application says so.
+    decompressed ahead. A `start_at` takes it out of the request that was `asked`: that answer no longer
+    counts. `stuck` ends with the next `start_at`, `paused` only when the application says so.
     """
 
     partition: TopicPartition
     topic_id: str = ""
     pinned: bool = False
     """The id was given, not learned: another id is a topic that does not concern us."""
-    turn: int = 0
     offset: int | None = None
     """None while `look_up` is being asked for."""
     look_up: int = EARLIEST
     since: int | None = None
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
-    in_flight: bool = False
+    asked: Asked | None = None
+    """The request whose answer it waits for."""
     failures: int = 0
     retry_at: float = 0.0
     gone_since: float | None = None
@@ -73,10 +89,12 @@ class Reading:
         name, said = str(self.partition), str(error)
         return said if name in said else f"{name}: {said}"
 
-    def start_at(self, place: int, turn: int, since: int | None = None) -> None:
+    def start_at(self, place: int, since: int | None = None) -> None:
         """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
-        self.turn = turn
-        self.in_flight = self.stuck = False
+        self.stuck = False
+        if self.asked is not None:
+            self.asked.stale = True
+            self.asked = None
         self.since = since
         self.batches.clear()
         self.bodies.clear()
@@ -89,9 +107,9 @@ class Reading:
         else:
             self.offset = self.hand_out = place
 
-    def start_at_time(self, timestamp: int, turn: int) -> None:
+    def start_at_time(self, timestamp: int) -> None:
         """Forget what is buffered or in flight; go on at the first record of a time (ms) or later."""
-        self.start_at(EARLIEST, turn, timestamp)
+        self.start_at(EARLIEST, timestamp)
         # Two times before 1970 mean something else to a broker; an earlier one does no harm.
         self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
 

@@ -1,6 +1,6 @@
 """Which partitions are to be asked for next, found without looking at all the others."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from folkmoot.consumers.reading import Reading
 from folkmoot.protocol.records import TopicPartition
@@ -46,25 +46,32 @@ class Waiting:
                 del self._hungry[reading.partition]
 
     def _seeks(self, reading: Reading) -> bool:
-        return reading.offset is None and not (reading.in_flight or reading.stuck)
+        return reading.offset is None and not (reading.asked or reading.stuck)
 
     def _hungers(self, reading: Reading) -> bool:
         return (
             reading.offset is not None
             and reading.buffered_bytes < self._share_bytes
-            and not (reading.in_flight or reading.stuck or reading.paused)
+            and not (reading.asked or reading.stuck or reading.paused)
         )
 
 
-def portions(
-    readings: Iterable[Reading], leader_address: Callable[[TopicPartition], str | None], most: int
-) -> Iterator[tuple[str, list[Reading]]]:
-    """By broker, `most` at a time; those that nobody leads wait on."""
+def by_leader(
+    readings: Iterable[Reading], leader_address: Callable[[TopicPartition], str | None]
+) -> dict[str, list[Reading]]:
+    """By broker; those that nobody leads wait on."""
     by_address: dict[str, list[Reading]] = {}
     for reading in readings:
         address = leader_address(reading.partition)
         if address is not None:
             by_address.setdefault(address, []).append(reading)
+    return by_address
+
+
+def portions(
+    by_address: Mapping[str, list[Reading]], most: int
+) -> Iterator[tuple[str, list[Reading]]]:
+    """What is asked of a broker, `most` at a time."""
     for address, some in by_address.items():
         for start in range(0, len(some), most):
             yield address, some[start : start + most]

@@ -135,7 +135,8 @@ class Connection:
 
 def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
     """Why a well-formed response cannot be the answer to this request, or None."""
-    if api in _WITH_RESULTS:
+    goes_on = api is Api.FETCH and request.after is not None  # its sender knows with what
+    if api in _WITH_RESULTS and not goes_on:
         asked = iter(request.entries)
         for result in response.results:
             for entry in asked:

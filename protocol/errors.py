@@ -135,6 +135,12 @@ class UnknownProducer(FolkmootError):
     code = 18
 
 
+class UnknownFetch(RetriableError):
+    """A fetch goes on with one of which the broker keeps nothing (any more)."""
+
+    code = 19
+
+
 # -- errors that arise in a client or a tool -------------------------------------------------------
 
 

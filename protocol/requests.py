@@ -154,12 +154,18 @@ class FetchRequest(_Message, frozen=True):
     """Read batches; the broker waits up to `max_wait` for `min_bytes` in all.
 
     At least one whole batch of the first partition that has data is sent, even beyond `max_bytes`.
+
+    With `keep`, entries that the answer leaves out are kept by the broker for the next fetch on the
+    same connection, which goes on with them if it gives the correlation id of this one in `after`, and
+    need not name them again. Once, and soon: else that fetch is refused with UnknownFetch.
     """
 
     max_wait: Seconds
     min_bytes: Count
     max_bytes: Count
     entries: Annotated[list[FetchEntry], Meta(max_length=MAX_ENTRIES)]
+    keep: bool = False
+    after: Int64 | None = None
 
 
 class FetchResult(_Message, frozen=True):
@@ -180,11 +186,13 @@ class FetchResult(_Message, frozen=True):
 class FetchResponse(_Message, frozen=True):
     """One result and one (perhaps empty) payload frame per entry that there is something to tell of.
 
-    In the order of the entries. An entry that is left out was asked for at the end of its log: a fetch
-    of thousands of partitions, one of which has got a record, is answered by one result.
+    What was kept comes first, then come the entries in their order. An entry that is left out was
+    asked for at the end of its log: a fetch of thousands of partitions, one of which has got a
+    record, is answered by one result. `kept`: what is left out was kept for the next fetch.
     """
 
     results: list[FetchResult]
+    kept: bool = False
 
 
 class ListOffsetsEntry(_Message, frozen=True):

@@ -8,8 +8,10 @@ from typing import Any, Self
 import zmq
 
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Context
+from folkmoot.brokers.context import Answer, Asked, Context, Later
+from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
@@ -48,10 +50,29 @@ def into(partition: int, topic: str = "t", topic_id: str = "id-1", epoch: int = 
     return ProduceEntry(topic, topic_id, partition, epoch)
 
 
+def carried_out(
+    request: Any,
+    payloads: Sequence[bytes],
+    now: Now,
+    context: Context,
+    *,
+    peer: bytes = b"peer",
+    number: int = 1,
+) -> Answer | Later | None:
+    """What a request of this peer, with this correlation id, comes to."""
+    views = [memoryview(each) for each in payloads]
+    return handle(Asked(peer, number, request), views, now, context)
+
+
 def fetch(
-    *entries: FetchEntry, max_wait: float = 0.0, min_bytes: int = 1, max_bytes: int = 2**20
+    *entries: FetchEntry,
+    max_wait: float = 0.0,
+    min_bytes: int = 1,
+    max_bytes: int = 2**20,
+    keep: bool = False,
+    after: int | None = None,
 ) -> FetchRequest:
-    return FetchRequest(max_wait, min_bytes, max_bytes, list(entries))
+    return FetchRequest(max_wait, min_bytes, max_bytes, list(entries), keep, after)
 
 
 def out_of(

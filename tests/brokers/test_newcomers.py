@@ -9,7 +9,6 @@ import pytest
 
 from folkmoot.brokers import directories, newcomers, producing
 from folkmoot.brokers.context import Answer, Context, Later
-from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView
@@ -17,7 +16,7 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import DiskFull, Overloaded, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import ProduceRequest, ProduceResponse
-from tests.brokers.parts import BROKERS, ME, into, make_batch, make_logs, produce
+from tests.brokers.parts import BROKERS, ME, carried_out, into, make_batch, make_logs, produce
 
 NOW = Now(100.0, 1_700_000_000_000)
 MANY = 100
@@ -67,7 +66,7 @@ def context(logs: Logs, hands: Hands) -> Context:
 
 def send(context: Context, request: ProduceRequest, *batches: bytes) -> list[ProduceResponse]:
     """→ where the answer will be."""
-    outcome = handle(request, [memoryview(each) for each in batches], NOW, context)
+    outcome = carried_out(request, batches, NOW, context)
     answers: list[ProduceResponse] = []
     if isinstance(outcome, Later):
         outcome.reply = lambda answer: answers.append(answer.response)

@@ -10,7 +10,6 @@ from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.context import Answer, Context
-from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.options import topic_config
 from folkmoot.brokers.retention import Retention
@@ -19,7 +18,16 @@ from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import BatchTooLarge, ConfigError
 from tests.brokers.batches import NOW, a_batch, append
-from tests.brokers.parts import BROKERS, ME, into, make_batch, make_context, make_logs, produce
+from tests.brokers.parts import (
+    BROKERS,
+    ME,
+    carried_out,
+    into,
+    make_batch,
+    make_context,
+    make_logs,
+    produce,
+)
 
 
 @pytest.fixture
@@ -70,14 +78,14 @@ def test_a_topics_options_hold_from_the_next_append_on_and_for_logs_to_come(
     show(context, segment_bytes="512", max_batch_bytes="300")
     payload, large = make_batch(b"x" * 150), make_batch(b"x" * 400)
     for _ in range(4):
-        handle(produce(into(0)), [memoryview(payload)], Now(0.0, NOW), context)
+        carried_out(produce(into(0)), [payload], Now(0.0, NOW), context)
     log = context.logs.get("t", 0)
     assert log.segments == 2
-    answer = handle(produce(into(0)), [memoryview(large)], Now(0.0, NOW), context)
+    answer = carried_out(produce(into(0)), [large], Now(0.0, NOW), context)
     assert isinstance(answer, Answer)
     assert answer.response.results[0].error == BatchTooLarge.code
     show(context)
-    answer = handle(produce(into(0)), [memoryview(large)], Now(0.0, NOW), context)
+    answer = carried_out(produce(into(0)), [large], Now(0.0, NOW), context)
     assert isinstance(answer, Answer)
     assert (answer.response.results[0].error, log.segments) == (0, 2)
 

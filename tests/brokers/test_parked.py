@@ -7,70 +7,87 @@ import pytest
 from folkmoot.brokers.parked import Parked, ParkedRequests
 from folkmoot.protocol.errors import Overloaded
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import FetchEntry
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
-def names(parked: list[Parked]) -> list[object]:
-    return [each.request for each in parked]
+def park(
+    waiting: ParkedRequests,
+    deadline: float,
+    missing: int,
+    partitions: tuple[TopicPartition, ...],
+    name: object,
+) -> None:
+    parked = Parked(0.0)
+    parked.name(FetchEntry(each.topic, "id", each.partition, 0, 0, 1) for each in partitions)
+    waiting.park(parked, deadline, missing, name)
+
+
+def taken(waiting: ParkedRequests, now: float) -> list[object]:
+    """Those woken, which are not kept."""
+    woken = waiting.take_woken(now)
+    for parked in woken:
+        waiting.release(parked)
+    return [each.request for each in woken]
 
 
 def test_a_request_is_woken_when_enough_bytes_came_to_its_partitions() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 100, (A, B), False, "r"))
+    park(waiting, 10.0, 100, (A, B), "r")
     waiting.appended(A, 60)
     waiting.appended(C, 1_000)
-    assert not waiting.take_woken(0.0)
+    assert not taken(waiting, 0.0)
     waiting.appended(B, 40)
     assert waiting.next_deadline() == float("-inf")
-    assert names(waiting.take_woken(0.0)) == ["r"]
+    assert taken(waiting, 0.0) == ["r"]
     assert len(waiting) == 0
-    assert not waiting.take_woken(99.0)
+    assert not taken(waiting, 99.0)
 
 
 def test_a_request_is_woken_at_its_deadline_and_not_before() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 1, (A,), False, "late"))
-    waiting.park(Parked(5.0, 1, (A,), False, "early"))
+    park(waiting, 10.0, 1, (A,), "late")
+    park(waiting, 5.0, 1, (A,), "early")
     assert waiting.next_deadline() == 5.0
-    assert not waiting.take_woken(4.9)
-    assert names(waiting.take_woken(5.0)) == ["early"]
+    assert not taken(waiting, 4.9)
+    assert taken(waiting, 5.0) == ["early"]
     assert waiting.next_deadline() == 10.0
 
 
 def test_one_append_wakes_every_request_for_the_partition_once() -> None:
     waiting = ParkedRequests()
     for number in range(3):
-        waiting.park(Parked(10.0, 1, (A, B), False, number))
+        park(waiting, 10.0, 1, (A, B), number)
     waiting.appended(A, 1)
     waiting.appended(B, 1)
-    assert names(waiting.take_woken(0.0)) == [0, 1, 2]
+    assert taken(waiting, 0.0) == [0, 1, 2]
 
 
 def test_a_disturbed_partition_wakes_all_who_wait_on_it() -> None:
     waiting = ParkedRequests()
-    waiting.park(Parked(10.0, 1_000, (A,), False, "a"))
-    waiting.park(Parked(10.0, 1_000, (C,), False, "c"))
+    park(waiting, 10.0, 1_000, (A,), "a")
+    park(waiting, 10.0, 1_000, (C,), "c")
     waiting.disturb([A, B])
-    assert names(waiting.take_woken(0.0)) == ["a"]
+    assert taken(waiting, 0.0) == ["a"]
 
 
 def test_more_than_the_limit_is_refused_and_room_returns_when_requests_leave() -> None:
-    waiting = ParkedRequests(max_watches=6)
-    waiting.park(Parked(1.0, 1, (A, B), False, "r"))
-    waiting.park(Parked(9.0, 1, (A, B), False, "s"))
+    waiting = ParkedRequests(max_watches=4)
+    park(waiting, 1.0, 1, (A, B), "r")
+    park(waiting, 9.0, 1, (A, B), "s")
     with pytest.raises(Overloaded):
-        waiting.park(Parked(1.0, 1, (A,), False, "t"))
-    assert names(waiting.take_woken(1.0)) == ["r"]
-    waiting.park(Parked(1.0, 1, (A,), False, "t"))
+        park(waiting, 1.0, 1, (A,), "t")
+    assert taken(waiting, 1.0) == ["r"]
+    park(waiting, 1.0, 1, (A,), "t")
 
 
 def test_woken_requests_leave_nothing_behind_even_with_far_deadlines() -> None:
     waiting = ParkedRequests()
     for number in range(10_000):
-        waiting.park(Parked(3_600.0 + number, 1, (A,), False, number))
+        park(waiting, 3_600.0 + number, 1, (A,), number)
         waiting.appended(A, 1)
-        waiting.take_woken(0.0)
+        taken(waiting, 0.0)
     assert len(waiting._timers) < 100
     assert not waiting._by_partition
 
@@ -87,7 +104,7 @@ def test_random_histories_agree_with_a_list_that_is_searched() -> None:
             partitions = tuple(rng.sample((A, B, C), rng.randint(1, 3)))
             deadlines[number], missing[number] = now + rng.random() * 20, rng.randint(1, 30)
             watched[number] = set(partitions)
-            waiting.park(Parked(deadlines[number], missing[number], partitions, False, number))
+            park(waiting, deadlines[number], missing[number], partitions, number)
         elif step < 0.8:
             partition, length = rng.choice((A, B, C)), rng.randint(1, 20)
             waiting.appended(partition, length)
@@ -96,7 +113,7 @@ def test_random_histories_agree_with_a_list_that_is_searched() -> None:
         else:
             now += rng.random() * 5
             due = {each for each in deadlines if missing[each] <= 0 or deadlines[each] <= now}
-            assert set(names(waiting.take_woken(now))) == due
+            assert set(taken(waiting, now)) == due
             for each in due:
                 del deadlines[each]
-    assert set(names(waiting.take_all())) == deadlines.keys()
+    assert {each.request for each in waiting.take_all()} == deadlines.keys()

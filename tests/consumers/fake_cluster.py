@@ -45,6 +45,7 @@ class FakeCluster:
         self.overloaded = False
         self.reports: list[tuple[str, TopicPartition, str, int]] = []
         self.refreshed = 0
+        self.version = 1
         self._sent = 0
         self._replies: list[Reply] = []
 
@@ -104,10 +105,17 @@ class FakeCluster:
         ]
         self._reply(asked, FetchResponse(results), payloads)
 
-    def answer_some(self, asked: Asked, chunks: dict[TopicPartition, bytes]) -> None:
-        """Answer a fetch, leaving out partitions at their ends."""
+    def answer_some(
+        self, asked: Asked, chunks: dict[TopicPartition, bytes], *, kept: bool = False
+    ) -> None:
+        """Answer a fetch, leaving out partitions at their ends, which may be kept for the next one."""
         results = [FetchResult(*partition, 0, "", 0, 1_000) for partition in chunks]
-        self._reply(asked, FetchResponse(results), list(chunks.values()))
+        self._reply(asked, FetchResponse(results, kept), list(chunks.values()))
+
+    def answer_each(self, asked: Asked, partitions: Sequence[TopicPartition]) -> None:
+        """Answer a fetch with nothing new of these, whoever has asked for them."""
+        results = [FetchResult(*partition, 0, "", 0, 1_000) for partition in partitions]
+        self._reply(asked, FetchResponse(results), [b""] * len(results))
 
     def found(self, asked: Asked, *offsets: int, error: int = 0) -> None:
         """Answer a look-up."""

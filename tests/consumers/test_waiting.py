@@ -2,8 +2,8 @@
 
 from folkmoot.consumers import fetcher as module
 from folkmoot.consumers.positions import Positions
-from folkmoot.consumers.reading import Reading
-from folkmoot.consumers.waiting import Waiting, portions
+from folkmoot.consumers.reading import Asked, Reading
+from folkmoot.consumers.waiting import Waiting, by_leader, portions
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
 from tests.consumers.fetching import ONE, ZERO, Bench
@@ -29,9 +29,9 @@ def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> N
     hungry, seeking = a_reading(0), a_reading(1, offset=None)
     for each in (hungry, seeking):
         waiting.offer(each)
-        each.in_flight = True
+        each.asked = Asked("one:1", (), {}, 1)
     assert [*waiting.hungry(), *waiting.seeking()] == []
-    hungry.in_flight = seeking.in_flight = False
+    hungry.asked = seeking.asked = None
     assert [*waiting.hungry(), *waiting.seeking()] == [], "nobody looked through all of them"
     for each in (hungry, seeking):
         waiting.offer(each)
@@ -53,7 +53,7 @@ def test_a_broker_is_asked_in_portions() -> None:
     readings = [a_reading(number) for number in leaders]
     asked = [
         (address, [each.partition.partition for each in some])
-        for address, some in portions(readings, lambda each: leaders[each.partition], 2)
+        for address, some in portions(by_leader(readings, lambda each: leaders[each.partition]), 2)
     ]
     assert asked == [("a", [0, 2]), ("a", [4]), ("b", [1])]
 

@@ -45,7 +45,10 @@ REQUESTS: dict[Api, list[Any]] = {
         ProduceRequest(1, 30.0, [ProduceEntry("flights", "id-1", 0, 5)]),
         ProduceRequest(-1, 0.5, [ProduceEntry("a", "", n, -1) for n in range(3)]),
     ],
-    Api.FETCH: [FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20)])],
+    Api.FETCH: [
+        FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20)]),
+        FetchRequest(0.5, 1, 2**20, [], keep=True, after=2**40),
+    ],
     Api.LIST_OFFSETS: [ListOffsetsRequest([ListOffsetsEntry("a", "x", 0, LATEST)])],
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
     Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
@@ -67,7 +70,8 @@ RESPONSES: dict[Api, list[Any]] = {
         ProduceResponse([ProduceResult("a", 0, 5, "ask broker 1", -1, -1, BROKER)]),
     ],
     Api.FETCH: [
-        FetchResponse([FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9)])
+        FetchResponse([FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9)]),
+        FetchResponse([], kept=True),
     ],
     Api.LIST_OFFSETS: [ListOffsetsResponse([ListOffsetsResult("a", 0, 0, "", 12)])],
     Api.DELETE_RECORDS: [DeleteRecordsResponse([DeleteRecordsResult("a", 0, 0, "", 12)])],
