@@ -134,19 +134,17 @@ class Connection:
 
 
 def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
-    """Why a well-formed response cannot be the answer to this request, or None."""
-    goes_on = api is Api.FETCH and request.after is not None  # its sender knows with what
-    if api in _WITH_RESULTS and not goes_on:
-        asked = iter(request.entries)
-        for result in response.results:
-            for entry in asked:
-                if entry.partition == result.partition and entry.topic == result.topic:
-                    break
-                if api is not Api.FETCH:  # which leaves out what there is nothing to tell of
-                    return _OTHERS
-            else:
+    """Why a well-formed response cannot be the answer to this request, or None.
+
+    Whoever has partitions kept from one fetch to the next looks itself whether it has asked for them.
+    """
+    if api in _WITH_RESULTS and not (api is Api.FETCH and request.keep):
+        told = [(each.topic, each.partition) for each in response.results]
+        asked = [(each.topic, each.partition) for each in request.entries]
+        if api is Api.FETCH:  # in any order, and what there is nothing to tell of is left out
+            if len(set(told)) < len(told) or not set(told) <= set(asked):
                 return _OTHERS
-        if api is not Api.FETCH and next(asked, None) is not None:
+        elif told != asked:
             return _OTHERS
     expected = len(response.results) if api is Api.FETCH else 0
     if len(payloads) != expected:

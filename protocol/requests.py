@@ -186,9 +186,9 @@ class FetchResult(_Message, frozen=True):
 class FetchResponse(_Message, frozen=True):
     """One result and one (perhaps empty) payload frame per entry that there is something to tell of.
 
-    What was kept comes first, then come the entries in their order. An entry that is left out was
-    asked for at the end of its log: a fetch of thousands of partitions, one of which has got a
-    record, is answered by one result. `kept`: what is left out was kept for the next fetch.
+    In any order. An entry that is left out was asked for at the end of its log: a fetch of thousands
+    of partitions, one of which has got a record, is answered by one result. `kept`: what is left out
+    was kept for the next fetch.
     """
 
     results: list[FetchResult]

@@ -221,7 +221,7 @@ def test_a_fault_of_the_brokers_own_is_an_error_for_one_request(
 def test_more_waiting_requests_than_the_broker_keeps_are_told_so(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
         context = make_context(logs)
-        context.parked._max_watches = 3
+        context.parked._max_watches = 1
         served = Served(context)
         served.reactor.start()
         with Peer(served.address) as peer:
