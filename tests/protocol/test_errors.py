@@ -29,8 +29,9 @@ CODES = {
     16: "OutOfOrderSequence",
     17: "ProducerFenced",
     18: "UnknownProducer",
+    19: "UnknownFetch",
 }
-RETRIABLE = {3, 5, 11, 12, 13, 14, 15}
+RETRIABLE = {3, 5, 11, 12, 13, 14, 15, 19}
 
 
 def classes() -> list[type[FolkmootError]]:
