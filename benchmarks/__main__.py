@@ -115,8 +115,8 @@ def wanted(names: Sequence[str], scale: Scale) -> None:
         name: import_module(f"benchmarks.bench_{name}").ESTIMATE for name in names
     }
     seconds = {name: each.of(scale) for name, each in estimates.items()}
-    each = ", ".join(f"{name} {report.duration(took)}" for name, took in seconds.items())
-    print(f"about {report.duration(sum(seconds.values()))} on two quiet cores: {each}")
+    each = ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items())
+    print(f"about {sum(seconds.values()) / 60:.0f} minutes on two quiet cores: {each}")
     disk = max(estimate.disk for estimate in estimates.values())
     free = shutil.disk_usage(BENCH).free
     if scale.name == "full":

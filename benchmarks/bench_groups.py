@@ -18,7 +18,7 @@ from folkmoot.protocol.records import TopicPartition
 
 NAME: Final = "groups"
 TITLE: Final = "Groups: members that leave, join and die"
-ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e09)
+ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e9)
 
 MEMBERS: Final = 10
 PARTITIONS: Final = 100

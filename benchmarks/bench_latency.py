@@ -16,7 +16,7 @@ from benchmarks.results import Chart, Results, Series, Target
 
 NAME: Final = "latency"
 TITLE: Final = "Latency: from send() in one process to the application in another"
-ESTIMATE: Final = Estimate(seconds=30, per_round=60, quick_seconds=60, disk=2e09)
+ESTIMATE: Final = Estimate(seconds=0, per_round=90, quick_seconds=70, disk=2e9)
 
 RATES: Final = (1_000, 50_000, 200_000)
 LINGERS: Final = (0.0, 0.005)

@@ -8,7 +8,7 @@ from benchmarks.results import Results, compared
 
 NAME: Final = "limits"
 TITLE: Final = "The machine's limits, and the distance to them"
-ESTIMATE: Final = Estimate(seconds=20, per_round=20, quick_seconds=15, disk=3e09)
+ESTIMATE: Final = Estimate(seconds=50, per_round=25, quick_seconds=15, disk=3e9)
 
 BLOCK: Final = 1_000_000
 EXPECTED_BYTES: Final = 400_000_000

@@ -31,7 +31,7 @@ from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
 
 NAME: Final = "restart"
 TITLE: Final = "Restart and memory of a broker"
-ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=1.2e10)
+ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=12e9)
 
 LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_000_000}
 SMALLER_BYTES: Final = 4_000_000_000

@@ -33,8 +33,13 @@ class Scale:
 
     @property
     def side_rounds(self) -> int:
-        """Of what no target is about, or what takes long."""
+        """Of what takes long: a group's life, latency in all its cases."""
         return max(1, self.rounds - 1)
+
+    @property
+    def spare_rounds(self) -> int:
+        """Of what no target is about."""
+        return max(1, self.rounds - 2)
 
 
 FULL: Final = Scale(name="full", rounds=3, seconds=2.5)
@@ -44,7 +49,7 @@ SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a scenario wants on two cores with all peers there: measured once, not worked out."""
+    """What a scenario wants, about, on two quiet cores and with all peers there."""
 
     seconds: float
     """Whatever the number of rounds, in a full run."""
