@@ -13,7 +13,6 @@ from folkmoot.brokers.background import Background
 from folkmoot.brokers.context import Answer, Context, Later
 from folkmoot.brokers.deletions import AT_ONCE, Deletions
 from folkmoot.brokers.flushing import flush_all
-from folkmoot.brokers.handlers import handle
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.upkeep import Now
@@ -28,7 +27,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.requests import LATEST, DeleteRecordsEntry, DeleteRecordsRequest
 from tests.brokers.batches import SMALL, a_batch, append, read_all
-from tests.brokers.parts import BROKERS, ME, make_logs
+from tests.brokers.parts import BROKERS, ME, carried_out, make_logs
 from tests.brokers.power import NAMES, Power
 
 NOW = Now(100.0, 1_700_000_000_000)
@@ -80,7 +79,7 @@ def filled(logs: Logs, partition: int = 0, batches: int = 20) -> Log:
 def ask(context: Context, *wanted: tuple[int, int]) -> list[list[tuple[int, int]]]:
     """Ask for partitions and offsets; → where the answers' errors and starts will be."""
     entries = [DeleteRecordsEntry("t", "id-1", each, 0, offset) for each, offset in wanted]
-    outcome = handle(DeleteRecordsRequest(entries), (), NOW, context)
+    outcome = carried_out(DeleteRecordsRequest(entries), (), NOW, context)
     answers: list[list[tuple[int, int]]] = []
 
     def reply(answer: Answer) -> None:
