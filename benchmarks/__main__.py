@@ -161,6 +161,8 @@ def run_all(
             traceback.print_exc()
             failed.append(name)
             continue
+        if found.scenarios[-1].failed:
+            failed.append(name)
         took = report.duration(found.scenarios[-1].seconds)
         print(f"== {name} took {took}", flush=True)
         if output is not None:
@@ -209,6 +211,7 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
     with Context(peers, scale, seed, work) as context:
         results: Results = module.run(context)
+        results.failed += context.failures
     results.seconds = time.monotonic() - begun
     results.when, results.commit = now(), machine.commit()
     if scale.name == "smoke":

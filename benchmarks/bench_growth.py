@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +71,8 @@ def _turns(
     taken: dict[tuple[str, str], list[Sample]] = {}
     rounds = context.scale.spare_rounds
     for peer, _ in context.turns(peers, rounds, warm_up=False):
-        for verb, sample in measure(peer).items():
+        found = context.attempt(f"{case}, {NAMES[peer]}", partial(measure, peer)) or {}
+        for verb, sample in found.items():
             taken.setdefault((verb, peer), []).append(sample)
             context.say(f"   {verb}, {NAMES[peer]}: {sample.value:,.4g}")
     for (verb, peer), samples in taken.items():

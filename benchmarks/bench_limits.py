@@ -30,9 +30,8 @@ def run(context: Context) -> Results:
     plain = results.find(case, PLAIN)
     for name in (COLUMNS, ARROW):
         ours = results.find(case, name)
-        assert ours is not None
-        assert plain is not None
-        results.targets.append(compared(name, ours, plain, times=0.8))
+        if ours is not None:
+            results.targets.append(compared(name, ours, plain, times=0.8))
     loopback = {
         f"frames of {size:,} B": lambda size=size: _loopback(context, size)
         for size in (1_000, 64_000, 1_000_000)

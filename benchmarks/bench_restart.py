@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -52,9 +53,9 @@ class NoSpace(Exception):
 
 def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
-    _large_log(context, results)
-    _many_partitions(context, results)
-    _full_load(context, results)
+    context.attempt("a large log", partial(_large_log, context, results))
+    context.attempt("many partitions", partial(_many_partitions, context, results))
+    context.attempt("full load", partial(_full_load, context, results))
     return results
 
 
