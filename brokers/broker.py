@@ -15,7 +15,6 @@ from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.compactor import Compactor
 from folkmoot.brokers.config import BrokerConfig
 from folkmoot.brokers.context import Context
-from folkmoot.brokers.deletions import Deletions
 from folkmoot.brokers.durable import write_whole
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
@@ -84,9 +83,7 @@ class Broker:
             self._listeners[listener.name] = listener.advertised(port)
         directories = Background(self._fail, "directories")
         context = Context(
-            *(config.broker_id, logs, config.log.max_batch_bytes),
-            submit=directories.submit,
-            deletions=Deletions(background.submit),
+            config.broker_id, logs, config.log.max_batch_bytes, submit=directories.submit
         )
         self._stack.callback(background.close)
         self._stack.callback(directories.close)

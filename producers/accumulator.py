@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import inf
 from threading import Condition, Lock
 from typing import Any, Final
 
 from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import ROW, TAKEN, Chunk
+from folkmoot.producers.chunks import TAKEN, Chunk
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.key_memory import KeyMemory
+from folkmoot.producers.rows import ROW
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
@@ -162,9 +162,8 @@ class Accumulator:
         self._take(chunk)
         self._handed_in.append(chunk)
         self._ring_once()
-        with suppress(MemoryError):  # the record is taken, and its fate told by its Delivery
-            if self.by_key and len(chunk) > FEW and self.divide(chunk):
-                self.buffered += chunk.measure()
+        if self.by_key and len(chunk) > FEW and self.divide(chunk):
+            self.buffered += chunk.measure()
 
     def divide(self, chunk: Chunk) -> bool:
         """By key, if that is all that decides where its records go. Needs no lock."""
@@ -309,15 +308,8 @@ class Accumulator:
                     taken.append(chunk)
             for chunk in taken:
                 if chunk.pieces is None:
-                    with suppress(MemoryError):  # its size is an estimate then
-                        self.buffered += chunk.measure()
+                    self.buffered += chunk.measure()
         return taken
-
-    def take_rest(self) -> list[Chunk]:
-        """All that was staged and not taken; it was closed before."""
-        with self.lock:
-            rest, self._handed_in = self._handed_in, []
-        return rest
 
     def _take(self, chunk: Chunk) -> None:
         """Put another one in its place. The lock is held."""

@@ -1,9 +1,9 @@
 """A batch of one partition: it grows, is sealed when it is sent, and ends delivered or failed."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,54 +23,56 @@ RECORD_OVERHEAD_BYTES: Final = 32
 Stamps = npt.NDArray[np.int64]
 
 
+class Sorted(NamedTuple):
+    """The records of a chunk, as columns, sorted by partition."""
+
+    keys: Packed | None
+    values: Packed
+    stamps: Stamps
+    headers: Sequence[Headers] | None
+
+
 class Piece:
-    """Records of one chunk that go to one partition, in order. `size` counts overhead as well."""
+    """Records of one chunk that go to one partition: the rows from `start` to `end` of `columns`, which
+    all pieces of the chunk share. `size` counts overhead as well."""
 
-    __slots__ = ("headers", "keys", "size", "stamps", "values")
+    __slots__ = ("columns", "end", "size", "start")
 
-    def __init__(
-        self,
-        keys: Packed | None,
-        values: Packed,
-        stamps: Stamps,
-        headers: Sequence[Headers] | None,
-        size: int,
-    ) -> None:
-        self.keys = keys
-        self.values = values
-        self.stamps = stamps
-        self.headers = headers
+    def __init__(self, columns: Sorted, start: int, end: int, size: int) -> None:
+        self.columns = columns
+        self.start = start
+        self.end = end
         self.size = size
 
-    def parts(self, limit: int) -> "Iterator[Piece]":
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def parts(self, limit: int) -> "list[Piece]":
         """This piece, cut so that no part is larger than `limit`, unless it is a single record."""
-        if self.size <= limit or len(self.values) == 1:
-            yield self
-            return
+        if self.size <= limit or len(self) == 1:
+            return [self]
         ends = self._ends()
         start, before = 0, 0
+        parts = []
         while start < len(ends):
             end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
             after = int(ends[end - 1])
-            yield self._part(start, end, after - before)
+            rows = (self.start + start, self.start + end)
+            parts.append(Piece(self.columns, *rows, after - before))
             start, before = end, after
+        return parts
 
     def _ends(self) -> Stamps:
         """The size of all records up to each one."""
-        count = len(self.values)
-        ends: Stamps = self.values.offsets[1:] - self.values.offsets[0]
-        if self.keys is not None:
-            ends = ends + (self.keys.offsets[1:] - self.keys.offsets[0])
-        ends = ends + RECORD_OVERHEAD_BYTES * np.arange(1, count + 1)
-        if self.headers is not None:
-            ends += np.cumsum([headers_size([row]) for row in self.headers])
+        ends: Stamps = RECORD_OVERHEAD_BYTES * np.arange(1, len(self) + 1)
+        for column in (self.columns.keys, self.columns.values):
+            if column is not None:
+                offsets = column.offsets[self.start : self.end + 1]
+                ends += offsets[1:] - offsets[0]
+        if self.columns.headers is not None:
+            rows = self.columns.headers[self.start : self.end]
+            ends += np.cumsum([headers_size([row]) for row in rows])
         return ends
-
-    def _part(self, start: int, end: int, size: int) -> "Piece":
-        rows = slice(start, end)
-        keys = None if self.keys is None else self.keys[rows]
-        headers = None if self.headers is None else self.headers[rows]
-        return Piece(keys, self.values[rows], self.stamps[rows], headers, size)
 
 
 class Batch:
@@ -110,7 +112,7 @@ class Batch:
 
     def extend(self, piece: Piece) -> None:
         self.pieces.append(piece)
-        self.count += len(piece.values)
+        self.count += len(piece)
         self.size += piece.size
         self.unsigned = None
 
@@ -179,12 +181,12 @@ def headers_size(headers: Sequence[Headers]) -> int:
 def _columns(pieces: list[Piece], count: int) -> Columns:
     """All records of the pieces, packed if they are many."""
     keys: PackedRuns | None = None
-    if any(piece.keys is not None for piece in pieces):
+    if any(piece.columns.keys is not None for piece in pieces):
         keys = PackedRuns([_keys(piece) for piece in pieces])
     headers: Sequence[Headers] | None = None
-    if any(piece.headers for piece in pieces):
-        headers = [row for piece in pieces for row in piece.headers or [()] * len(piece.values)]
-    values = PackedRuns([piece.values for piece in pieces])
+    if any(piece.columns.headers is not None for piece in pieces):
+        headers = [row for piece in pieces for row in _headers(piece)]
+    values = PackedRuns([piece.columns.values.rows(piece.start, piece.end) for piece in pieces])
     if count < PACK_FROM:
         few_keys = None if keys is None else keys.tolist()
         return Columns(count, few_keys, values.tolist(), _stamps(pieces), headers)
@@ -192,12 +194,19 @@ def _columns(pieces: list[Piece], count: int) -> Columns:
 
 
 def _stamps(pieces: list[Piece]) -> "array[int]":
-    stamps = np.concatenate([piece.stamps for piece in pieces])
-    return array("q", stamps.tobytes())
+    stamps = array("q")
+    for piece in pieces:
+        stamps.frombytes(piece.columns.stamps[piece.start : piece.end].tobytes())
+    return stamps
 
 
 def _keys(piece: Piece) -> Packed:
-    if piece.keys is not None:
-        return piece.keys
-    count = len(piece.values)
+    if piece.columns.keys is not None:
+        return piece.columns.keys.rows(piece.start, piece.end)
+    count = len(piece)
     return Packed(np.zeros(count + 1, np.int64), b"", np.ones(count, np.bool_))
+
+
+def _headers(piece: Piece) -> Sequence[Headers]:
+    headers = piece.columns.headers
+    return [()] * len(piece) if headers is None else headers[piece.start : piece.end]

@@ -11,20 +11,26 @@ from importlib import import_module
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from folkmoot.protocol.columns import array_header, bin_header
 from folkmoot.protocol.packed import Packed, ends
 
 Int64s = npt.NDArray[np.int64]
 NIL: Final = -1
 SAMPLE: Final = 64
+SAMPLE_OF_LENGTHS: Final = 8
+
+encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Cells(Protocol):
     """A column. `size` is the one length of all its cells, where that is known and not 0."""
 
-    size: int | None
+    @property
+    def size(self) -> int | None: ...
 
     def __len__(self) -> int: ...
 
@@ -45,38 +51,60 @@ class Cells(Protocol):
 
 
 class SameCells:
-    """Cells of one length, back to back, as most keys and many values are: to numpy they are numbers of
-    so many bytes, and it moves them three to five times as fast as anything moves cells that differ."""
+    """Cells of one length at even distances, as most keys and many values can be had: to numpy they are
+    numbers of so many bytes, and it moves them three to five times as fast as anything moves cells that
+    differ.
 
-    __slots__ = ("_arrow", "data", "size")
+    Cell i is the `size` bytes of `data` from `start + i * stride` on.
+    """
 
-    def __init__(self, data: bytes | memoryview, size: int, arrow: Any = None) -> None:
+    __slots__ = ("_arrow", "_count", "data", "size", "start", "stride")
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        size: int,
+        arrow: Any = None,
+        *,
+        start: int = 0,
+        stride: int = 0,
+        count: int = 0,
+    ) -> None:
         self.data = data
-        self.size: int | None = size
+        self.size = size
+        self.start = start
+        self.stride = stride or size
+        self._count = count if stride else len(data) // size
         self._arrow = arrow  # the array that they come from, if they do
 
     def __len__(self) -> int:
-        return len(self.data) // (self.size or 1)
+        return self._count
 
     @property
     def lengths(self) -> Int64s:
         return np.full(len(self), self.size, np.int64)
 
     def take(self, order: Int64s) -> "SameCells":
-        size = self.size or 1
-        rows = np.frombuffer(self.data, np.dtype((np.void, size))).take(order)
-        return SameCells(rows.view(np.uint8).data, size)
+        return SameCells(_run_of(self._rows()[order]), self.size)
 
     def packed(self) -> Packed:
-        offsets = np.arange(len(self) + 1) * (self.size or 1)
-        return Packed(offsets, self.data, None, self.size)
+        return Packed(np.arange(len(self) + 1) * self.size, self.run(), None, self.size)
 
     def run(self) -> bytes | memoryview:
-        return self.data
+        back_to_back = self.stride == self.size and self.start == 0
+        return self.data if back_to_back else _run_of(np.ascontiguousarray(self._rows()))
+
+    def _rows(self) -> npt.NDArray[np.void]:
+        kind = np.dtype((np.void, self.size))
+        return np.ndarray((self._count,), kind, self.data, self.start, (self.stride,))
 
     @property
     def column(self) -> Any:
         return self.packed().tolist() if self._arrow is None else as_binary(self._arrow)
+
+
+def _run_of(rows: npt.NDArray[np.void]) -> memoryview:
+    return rows.view(np.uint8).data
 
 
 class ListCells:
@@ -167,14 +195,45 @@ def lengths_of(cells: Sequence[Any]) -> Int64s:
 
 
 def cells_of_list(column: Sequence[Any]) -> SameCells | ListCells:
-    """Raises TypeError if there is a None, or what else is no bytes and of one length."""
-    lengths = lengths_of(column)
-    size = int(lengths[0])
-    if size and (lengths == size).all():
-        data = b"".join(column)
-        if len(data) == size * len(column):  # else it held views, counted in larger units
-            return SameCells(data, size)
-    return ListCells(column, lengths)
+    """Raises TypeError if there is a None, or what else has no length."""
+    return same_cells(column) or ListCells(column, lengths_of(column))
+
+
+def same_cells(column: Sequence[Any]) -> SameCells | None:
+    """None unless all are bytes, or as good as bytes, of one length.
+
+    MessagePack writes the length of each cell before it. So one pass in C tells the lengths and
+    collects the bytes, which costs less than either by itself.
+    """
+    count = len(column)
+    size = size_of_some(column)
+    if not size:
+        return None
+    try:
+        data = encode(column)
+    except (TypeError, ValueError, ArithmeticError, BufferError, RecursionError):
+        return None  # there are no bytes only
+    head = bin_header(size)
+    stride, start = len(head) + size, len(array_header(count))
+    if len(data) != start + count * stride or not all_begin(data, start, stride, count, head):
+        return None
+    return SameCells(data, size, start=start + len(head), stride=stride, count=count)
+
+
+def size_of_some(column: Sequence[Any], start: int = 0, step: int = 1) -> int:
+    """The length of all cells of a sample, of those `step` apart; 0 if they differ or are no bytes."""
+    sample = column[start :: step * max(1, len(column) // (step * SAMPLE_OF_LENGTHS))]
+    first = sample[0]
+    if type(first) is not bytes:
+        return 0
+    size = len(first)
+    return size if all(type(cell) is bytes and len(cell) == size for cell in sample) else 0
+
+
+def all_begin(data: bytes, start: int, stride: int, count: int, head: bytes) -> bool:
+    """Whether `head` is at `start` in `data` and at each of `count` places that are `stride` apart."""
+    kind = np.dtype((np.void, len(head)))
+    return np.ndarray((count,), kind, data, start, (stride,)).tobytes() == head * count
 
 
 def cells_of_any_list(column: Sequence[bytes | None]) -> SameCells | ListCells:
@@ -195,19 +254,6 @@ def bytes_per_row(column: Any) -> int:
         return sum(len(cell) for cell in some if cell is not None) // len(some)
     except TypeError:
         return 0  # it is refused as soon as it is looked at
-
-
-def unboxed(what: str, column: Any) -> Any:
-    """A numpy array of objects as a list, any other column as it is. Raises TypeError."""
-    if not isinstance(column, np.ndarray):
-        return column
-    if column.dtype != object or column.ndim != 1:
-        raise TypeError(
-            f"{what} must be a list of bytes or an Arrow array, not a numpy array of {column.dtype}: "
-            "one of objects (bytes and None) in one dimension is taken; numpy drops zeros at the end "
-            "of strings of fixed size"
-        )
-    return column.tolist()
 
 
 def cells_of(what: str, column: Any) -> Callable[[int, int], Cells]:

@@ -2,23 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
-from struct import pack
 from threading import Condition
 from typing import Any, Final
 
 import numpy as np
 
-from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Stamps, headers_size
-from folkmoot.producers.cells import Cells, Int64s, cells_of_any_list, cells_of_list, picked
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Sorted, headers_size
+from folkmoot.producers.cells import Int64s, ListCells, has_nils, picked
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.partitioners import Partitions, by_hash
+from folkmoot.producers.rows import ROW, Columns, columns_of
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers, TopicPartition
 
-ROW: Final = 3
 TAKEN: Final = -1
 
 
@@ -54,18 +51,8 @@ class Chunk:
     """
 
     __slots__ = (
-        *("callbacks", "check_at", "completed", "count", "counted", "explicit", "failed"),
-        *(
-            "headers",
-            "marks",
-            "number",
-            "opened_at",
-            "partitions",
-            "parts",
-            "pieces",
-            "placed",
-            "places",
-        ),
+        *("callbacks", "check_at", "completed", "count", "counted", "explicit", "headers"),
+        *("marks", "number", "opened_at", "partitions", "parts", "pieces", "placed", "places"),
         *("ranks", "rows", "size", "topic"),
     )
 
@@ -88,7 +75,6 @@ class Chunk:
         self.partitions: Partitions | None = None
         self.ranks: Int64s | None = None
         self.parts: dict[int, list[tuple[int, Batch, int]]] = {}
-        self.failed: Batch | None = None  # stands for all its records, if none of them will be sent
         self.placed = False  # every record has its batch, which stays the same from then on
 
     def __len__(self) -> int:
@@ -188,31 +174,28 @@ class Chunk:
 
     def divide_by_key(self, count: int, memory: KeyMemory) -> bool:
         """Divide it among `count` partitions if nothing but the keys of all records decides."""
-        if self.explicit:
+        if self.explicit or self.rows[0] is None:
             return False
-        listed = self.keys
-        try:
-            keys = cells_of_list(listed)
-        except TypeError:
-            return False  # there is a None
-        partitions = memory.recall(listed, count) if keys.size is None else None
+        columns = columns_of(self.rows, self.count)
+        keys = columns.keys
+        if keys is None or has_nils(keys):
+            return False
+        listed = keys.column if isinstance(keys, ListCells) else None
+        partitions = None if listed is None else memory.recall(listed, count)
         if partitions is None:
             partitions = by_hash(keys, count)
-            if keys.size is None:
+            if listed is not None:
                 memory.learn(listed, partitions, count)
-        self._divide(partitions, keys)
+        self._divide(partitions, columns)
         return True
 
     def divide(self, partitions: Partitions) -> None:
         """Make the pieces, by partition. If it is interrupted it may be done again."""
-        self._divide(partitions, None if self.bare else cells_of_any_list(self.keys))
+        self._divide(partitions, columns_of(self.rows, self.count))
 
-    def _divide(self, partitions: Partitions, keys: Cells | None) -> None:
-        rows, end = self.rows, ROW * self.count
-        values = cells_of_any_list(rows[1:end:ROW])
-        self.marks = rows[2:end:ROW]
-        seconds = np.frombuffer(pack(f"{self.count}d", *self.marks))  # half of what fromiter costs
-        stamps = np.rint(seconds * 1000).astype(np.int64)
+    def _divide(self, partitions: Partitions, columns: Columns) -> None:
+        keys, values, stamps = columns
+        self.marks = self.rows[2 : ROW * self.count : ROW]
         headers: Sequence[Headers] | None = None
         if self.headers:
             headers = [self.headers.get(position, ()) for position in range(self.count)]
@@ -223,19 +206,22 @@ class Chunk:
             headers = None if headers is None else picked(headers, order.tolist())
         packed_keys = None if keys is None else keys.packed()
         self.partitions = partitions
-        self.pieces = cut(numbers, starts, packed_keys, values.packed(), stamps, headers)
+        self.pieces = cut(numbers, starts, Sorted(packed_keys, values.packed(), stamps, headers))
         self.rows = [None]
 
     def fail(self, error: FolkmootError) -> Batch:
-        """Nothing of it will be sent. Returns what stands for its records.
-
-        Memory may be what is wanting: this takes next to none.
-        """
+        """Nothing of it will be sent. Returns what stands for its records."""
         batch = Batch(TopicPartition(self.topic, -1), self.number, self.opened_at)
-        batch.count, batch.size = len(self), self.size
-        batch.fail(error)
-        self.failed = batch
+        count = len(self)
+        batch.count, batch.size = count, self.size
+        if self.pieces is None:
+            self.marks = self.rows[2 : ROW * count : ROW]
         self.rows, self.pieces = [None], None
+        self.partitions = np.zeros(count, dtype=np.uint8)
+        self.ranks = None
+        self.parts = {0: [(0, batch, 0)]}
+        self.placed = True
+        batch.fail(error)
         return batch
 
     def place(self, partition: int, rank: int, batch: Batch, position: int) -> None:
@@ -244,7 +230,7 @@ class Chunk:
 
     def position_of(self, stamp: float) -> int | None:
         """Of the record staged with this very stamp; None as long as the rows are not divided."""
-        if self.partitions is None or self.failed is not None:
+        if self.partitions is None:
             return None
         if self.places is None:
             self.places = {id(mark): position for position, mark in enumerate(self.marks)}
@@ -252,8 +238,6 @@ class Chunk:
 
     def whereabouts(self, index: int | None) -> tuple[Batch, int] | None:
         """The batch of the record at `index` and its position there; None as long as it has none."""
-        if self.failed is not None:
-            return self.failed, 0
         if index is None or self.partitions is None or not self.placed:
             return None
         if self.ranks is None:
@@ -269,29 +253,18 @@ class Chunk:
         return None
 
 
-def cut(
-    numbers: list[int],
-    starts: list[int],
-    keys: Packed | None,
-    values: Packed,
-    stamps: Stamps,
-    headers: Sequence[Headers] | None,
-) -> list[tuple[int, Piece]]:
+def cut(numbers: list[int], starts: list[int], columns: Sorted) -> list[tuple[int, Piece]]:
     """Pieces of columns that are sorted by partition: `numbers[i]` has the rows from `starts[i]` on."""
-    ends_of_bytes = values.offsets[starts]
-    if keys is not None:
-        ends_of_bytes = ends_of_bytes + keys.offsets[starts]
+    before = columns.values.offsets[starts]
+    if columns.keys is not None:
+        before = before + columns.keys.offsets[starts]
+    sizes = (before[1:] - before[:-1]).tolist()
     pieces = []
-    sizes = np.diff(ends_of_bytes).tolist()
-    for number, size, (start, end) in zip(numbers, sizes, pairwise(starts), strict=True):
-        some_keys = None if keys is None else keys[start:end]
-        some_headers = None
+    for number, size, start, end in zip(numbers, sizes, starts, starts[1:], strict=False):
         size += RECORD_OVERHEAD_BYTES * (end - start)
-        if headers is not None and any(headers[start:end]):
-            some_headers = headers[start:end]
-            size += headers_size(some_headers)
-        piece = Piece(some_keys, values[start:end], stamps[start:end], some_headers, size)
-        pieces.append((number, piece))
+        if columns.headers is not None:
+            size += headers_size(columns.headers[start:end])
+        pieces.append((number, Piece(columns, start, end, size)))
     return pieces
 
 

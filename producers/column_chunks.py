@@ -6,7 +6,7 @@ from threading import Condition
 
 import numpy as np
 
-from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Stamps, headers_size
+from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Sorted, Stamps, headers_size
 from folkmoot.producers.cells import Cells, ListCells, has_nils, total_bytes
 from folkmoot.producers.chunks import TAKEN, Chunk, cut, sorted_by_partition
 from folkmoot.producers.key_memory import KeyMemory
@@ -82,17 +82,16 @@ class ColumnChunk(Chunk):
         packed_keys = None if keys is None else keys.packed()
         self.partitions = partitions
         self.counts = dict(zip(numbers, np.diff(starts).tolist(), strict=True))
-        self.pieces = cut(numbers, starts, packed_keys, values.packed(), stamps, headers)
+        self.pieces = cut(numbers, starts, Sorted(packed_keys, values.packed(), stamps, headers))
         self.cell_values = self.cell_keys = self.row_headers = None
 
     def fail(self, error: FolkmootError) -> Batch:
+        self.counts = {0: self.count}
         self.cell_values = self.cell_keys = self.row_headers = None
         return super().fail(error)
 
     def batches(self) -> "list[tuple[Batch, int, int]] | None":
         """Where its records went: batch, position of the first, how many; None while undecided."""
-        if self.failed is not None:
-            return [(self.failed, 0, self.count)]
         if not self.placed:
             return None
         found = []

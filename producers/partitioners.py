@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.producers.cells import NIL, Cells, cells_of_list, has_nils
+from folkmoot.producers.cells import NIL, Cells, SameCells, cells_of_list, has_nils
 from folkmoot.protocol.errors import PartitionerFailed
 from folkmoot.protocol.murmur2 import (
     murmur2_packed,
@@ -57,10 +57,11 @@ def by_hash(keys: Cells, count: int) -> Partitions:
     """As `by_key`, of a column without nils."""
     if count == 1:
         return np.zeros(len(keys), np.uint8)
-    run = keys.run()
-    if keys.size is not None:
-        return partitions_of(murmur2_same(run, keys.size), count)
-    return partitions_of(murmur2_packed(run, keys.lengths), count)
+    if isinstance(keys, SameCells):
+        hashes = murmur2_same(keys.data, keys.size, keys.start, keys.stride, len(keys))
+    else:
+        hashes = murmur2_packed(keys.run(), keys.lengths)
+    return partitions_of(hashes, count)
 
 
 _hash_of = lru_cache(KEYS_REMEMBERED)(partition_for)

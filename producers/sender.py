@@ -107,7 +107,7 @@ class Sender:
                 self._division.divide(chunk)
             # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
             limit = 2 * self._config.batch_bytes
-            pieces = [(number, list(piece.parts(limit))) for number, piece in chunk.pieces or ()]
+            pieces = [(number, piece.parts(limit)) for number, piece in chunk.pieces or ()]
         except Exception as error:  # of any kind, want of memory too: the other chunks are to go
             self.refuse(chunk, indivisible(chunk, error))
             return
@@ -247,7 +247,7 @@ class Sender:
                 queue.batches.append(last)
             chunk.place(number, rank, last, last.count)
             last.extend(part)
-            rank += len(part.values)
+            rank += len(part)
 
     def _hand_callbacks_on(self, chunk: Chunk) -> None:
         """From here on the batches call them; or the one that stands for a chunk that has failed."""

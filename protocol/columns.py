@@ -160,10 +160,17 @@ def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
         return [_encoder.encode((CONSTANT, cells[0]))]
     parts = encoded(cells.parts if isinstance(cells, PackedRuns) else [cells])
     size = sum(map(len, parts))
-    return [_PACKED_COLUMN, _bin_header(size), *parts]
+    return [_PACKED_COLUMN, bin_header(size), *parts]
 
 
-def _bin_header(size: int) -> bytes:
+def array_header(count: int) -> bytes:
+    """What MessagePack writes before that many elements."""
+    if count < 1 << 4:
+        return struct.pack(">B", 0x90 | count)
+    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
+
+
+def bin_header(size: int) -> bytes:
     """What MessagePack writes before that many bytes."""
     if size < 1 << 8:
         return struct.pack(">BB", 0xC4, size)

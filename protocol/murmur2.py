@@ -76,28 +76,33 @@ def murmur2_packed(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
     return _finish(h)
 
 
-def murmur2_same(data: _Bytes, size: int) -> _Hashes:
-    """`murmur2` of keys of one length, at least 1, that lie back to back.
+def murmur2_same(
+    data: _Bytes, size: int, start: int = 0, stride: int = 0, count: int = 0
+) -> _Hashes:
+    """`murmur2` of keys of one length, at least 1, that lie back to back; or `count` of them from
+    `start` on, each `stride` bytes behind the one before.
 
     The nth word of all keys is then a column at even distances: there is nothing to look up.
     """
-    count = len(data) // size
+    if not stride:
+        stride, count = size, len(data) // size
     if size > _LONG_KEY_BYTES:
-        return np.array(
-            [murmur2(bytes(data[i * size : (i + 1) * size])) for i in range(count)], np.uint32
-        )
-    padded = b"".join((data, bytes(4)))
+        starts = range(start, start + count * stride, stride)
+        return np.array([murmur2(bytes(data[at : at + size])) for at in starts], np.uint32)
+    whole, rest = size & ~3, size & 3
     h = np.full(count, _SEED ^ size, np.uint32)
-    for start in range(0, size - 3, 4):
-        h = _mix(h, _word(padded, start, size, count))
-    if rest := size & 3:
-        h ^= _word(padded, size - rest, size, count) & np.uint32((1 << 8 * rest) - 1)
+    for place in range(start, start + whole, 4):
+        h = _mix(h, _words(data, place, stride, count))
+    if rest:
+        if start + (count - 1) * stride + whole + 4 > len(data):
+            data = b"".join((data, bytes(4)))  # the last word ends behind the last key
+        h ^= _words(data, start + whole, stride, count) & np.uint32((1 << 8 * rest) - 1)
         h *= np.uint32(_M)
     return _finish(h)
 
 
-def _word(padded: bytes, start: int, size: int, count: int) -> _Hashes:
-    return np.ndarray((count,), "<u4", padded, start, (size,)).astype(np.uint32)
+def _words(data: _Bytes, start: int, stride: int, count: int) -> _Hashes:
+    return np.ndarray((count,), "<u4", data, start, (stride,)).astype(np.uint32)
 
 
 def _with_long_keys(

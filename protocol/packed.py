@@ -117,6 +117,11 @@ class Packed(Sequence[bytes | None]):
         run = self.run()
         return len(run) == len(first) * len(self) and run == first * len(self)
 
+    def rows(self, start: int, end: int) -> "Packed":
+        """The cells from `start` to `end`, as by a slice."""
+        nulls = None if self.nulls is None else self.nulls[start:end]
+        return Packed(self.offsets[start : end + 1], self.data, nulls, self.size)
+
     def run(self) -> memoryview:
         """The bytes of all cells, back to back."""
         return memoryview(self.data)[self.offsets[0] : self.offsets[-1]]
@@ -155,9 +160,7 @@ class Packed(Sequence[bytes | None]):
             start, end, step = place.indices(len(self))
             if step != 1:
                 raise ValueError("a packed column is sliced without a step")
-            end = max(start, end)
-            nulls = None if self.nulls is None else self.nulls[start:end]
-            return Packed(self.offsets[start : end + 1], self.data, nulls, self.size)
+            return self.rows(start, max(start, end))
         position = range(len(self))[place]
         if self.nulls is not None and self.nulls[position]:
             return None
@@ -207,17 +210,20 @@ class PackedRuns(Sequence[bytes | None]):
 
     def is_constant(self) -> bool:
         """Whether all rows have one value."""
-        first = self[0]
-        return first == self[-1] and all(
+        first = self.parts[0][0]
+        return first == self.parts[-1][-1] and all(
             part[0] == first and part.is_constant() for part in self.parts
         )
 
 
 def encoded(parts: Sequence[Packed]) -> list[bytes | memoryview]:
     """What `Packed.decode` reads, of the cells of all parts; nothing of them is copied."""
+    runs = [part.run() for part in parts]
+    size = parts[0].size
+    if size and all(part.size == size for part in parts):
+        return [bytes((_SAME,)) + size.to_bytes(4, "little"), *runs]
     # Parts are small and many: `np.diff` takes three times as long for such.
     lengths = np.concatenate([part.offsets[1:] - part.offsets[:-1] for part in parts])
-    runs = [part.run() for part in parts]
     longest = int(lengths.max())
     nils = any(part.nulls is not None for part in parts)
     if not nils and longest == int(lengths.min()):
