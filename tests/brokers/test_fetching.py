@@ -169,6 +169,8 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.append(2, ONE)
     (answer,) = bench.woken()
     assert (partitions(answer), answer.response.kept) == ([2], True)
+    (kept,) = bench.context.parked._kept.values()
+    assert (len(kept.entries), kept.news(), kept.touched) == (PARTITIONS - 1, [], {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
     bench.append(4, ONE)
     bench.append(2, ONE)

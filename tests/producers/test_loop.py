@@ -9,20 +9,23 @@ from folkmoot.coordination.bell import Bell
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery
-from folkmoot.producers.loop import Loop
+from folkmoot.producers.loop import TICK, Loop
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol.errors import ClosedError, FolkmootError
 from tests.producers.parts import Bench
 
 
 class Quiet:
-    """A cluster that knows all topics, and how long it was told to wait."""
+    """A cluster that knows all topics, never answers, and knows how long it was told to wait."""
 
     trouble = None
     version = 0
 
     def __init__(self) -> None:
         self.waits: list[float] = []
+
+    def send(self, *_: Any, **__: Any) -> int:
+        return 1
 
     def poll(self, timeout: float, wake: Any) -> list[Any]:
         self.waits.append(timeout)
@@ -63,6 +66,29 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
         cluster: Any = Quiet()
         Loop(config, accumulator, bell, Nowhere())._round(cluster, machine)
     assert cluster.waits == [0.0]
+
+
+@pytest.mark.parametrize(("age", "taken"), [(0.0035, False), (0.0045, True)])
+def test_what_is_due_within_a_tick_does_not_wait_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, age: float, taken: bool
+) -> None:
+    """Sockets are waited for in whole milliseconds: linger is the longest wait, not the shortest."""
+    bench = Bench(linger=0.005)
+    bench.stage(b"value")
+    bench.now += age
+    monkeypatch.setattr("time.monotonic", lambda: bench.now)
+    with Bell() as bell:
+        cluster: Any = Quiet()
+        Loop(bench.config, bench.accumulator, bell, Nowhere())._round(cluster, bench.sender)
+    assert bench.sender.counters.batches_sent == taken
+    if not taken:
+        assert cluster.waits == [pytest.approx(0.005 - TICK - age)]
+
+
+def test_a_short_linger_is_not_none() -> None:
+    bench = Bench(linger=TICK)
+    with Bell() as bell:
+        assert Loop(bench.config, bench.accumulator, bell, Nowhere())._early == TICK / 2
 
 
 def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
