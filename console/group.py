@@ -169,9 +169,16 @@ def _events(args: argparse.Namespace) -> int:
         return 0
     if not found:
         print(f"group {args.group} has noted nothing yet", file=sys.stderr)
-    rows = [(_time(each), each.generation or None, told_of(each), each.took) for each in found]
-    show(("time (UTC)", "generation", "what", "took"), rows)
+    for each in found:
+        print(headline(each), *(f"    {line}" for line in told_of(each)), sep="\n")
     return 0
+
+
+def headline(entry: "Entry") -> str:
+    """When, and which plan, and in how many seconds all was owned again."""
+    what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
+    took = "" if entry.took is None else f", in {entry.took:g} s"
+    return f"{_time(entry)} UTC  {what}{took}"
 
 
 def _time(entry: "Entry") -> str:
@@ -198,11 +205,12 @@ def event_of(entry: "Entry") -> dict[str, Any]:
     }
 
 
-def told_of(entry: "Entry") -> str:
-    """An entry in words."""
+def told_of(entry: "Entry") -> list[str]:
+    """An entry in words, line by line."""
     if entry.reset:
-        some = ", ".join(f"{each} to {offset}" for each, offset in entry.reset.items())
-        return f"reset by {entry.by}: {some}"
+        said = [f"{each} to {offset}" for each, offset in entry.reset.items()]
+        left_out = entry.moved - len(said)
+        return said + ([f"and {_count(left_out, 'partition')} more"] if left_out > 0 else [])
     said = [f"{each} joined" + (f" ({why})" if why else "") for each, why in entry.joined.items()]
     said += [f"{each}: {why}" for each, why in entry.left.items()]
     ways = Counter((each.topic, each.old, each.new) for each in entry.moves)
@@ -216,7 +224,7 @@ def told_of(entry: "Entry") -> str:
         f"{_count(number, 'partition')} stolen from {who}, who did not let go in time"
         for who, number in Counter(entry.stolen.values()).items()
     ]
-    return "; ".join(said) or "nothing moved"
+    return said or ["nothing moved"]
 
 
 def _delete(args: argparse.Namespace) -> int:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from folkmoot.console.group import headline, told_of
 from folkmoot.console.main import main
 from folkmoot.consumers.consumer import Consumer
+from folkmoot.coordination.chronicle import Entry, Move
 from tests.console.cluster import Shell
 from tests.consumers.parts import until
 
@@ -105,10 +107,12 @@ def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> 
     shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
     shell.done("consume", shell.topic, "--group", shell.group, "-n", "2")
     shell.done("group", "reset", shell.group, "--to-earliest", "--execute")
-    table = shell.done("group", "events", shell.group).splitlines()
-    assert table[0].split() == ["time", "(UTC)", "generation", "what", "took"]
-    assert f"joined; 2 partitions of {shell.topic} from nobody to " in table[1]
-    assert f"reset by folkmoot-group: {shell.topic}-0 to 0, {shell.topic}-1 to 0" in table[-1]
+    lines = shell.done("group", "events", shell.group).splitlines()
+    assert " UTC  generation 1" in lines[0]
+    assert lines[1].endswith(" joined")
+    assert lines[2].startswith(f"    2 partitions of {shell.topic} from nobody to ")
+    assert lines[-3].endswith(" UTC  reset by folkmoot-group")
+    assert lines[-2:] == [f"    {shell.topic}-0 to 0", f"    {shell.topic}-1 to 0"]
     (row,) = json.loads(shell.done("group", "events", shell.group, "-n", "1", "-o", "json"))
     assert row["reset"] == {f"{shell.topic}-0": 0, f"{shell.topic}-1": 0}
     (first, *_) = json.loads(shell.done("group", "events", shell.group, "-o", "json"))
@@ -120,3 +124,32 @@ def test_an_unknown_group_is_refused(shell: Shell) -> None:
     said = shell.refused(1, "group", "describe", "nobody")
     assert said == "folkmoot: group nobody does not exist: see `folkmoot group list`\n"
     assert "no name" in shell.refused(2, "group", "describe", "no name")
+
+
+def test_an_entry_is_told_line_by_line() -> None:
+    """Who came and went and why, what moved, and what had to be stolen."""
+    entry = Entry(
+        1_767_225_600_250,
+        7,
+        "b",
+        joined={"c": "was x: the ZooKeeper session was lost"},
+        left={"a": "its process died"},
+        moved=300,
+        moves=[Move("t", 0, "a", "b"), Move("t", 1, "a", "b"), Move("t", 2, None, "c")],
+        took=2.6,
+        stolen={"t-0": "a"},
+    )
+    assert headline(entry) == "2026-01-01 00:00:00.250 UTC  generation 7, in 2.6 s"
+    assert told_of(entry) == [
+        "c joined (was x: the ZooKeeper session was lost)",
+        "a: its process died",
+        "2 partitions of t from a to b",
+        "1 partition of t from nobody to c",
+        "300 partitions in all",
+        "1 partition stolen from a, who did not let go in time",
+    ]
+    assert told_of(Entry(0, 8)) == ["nothing moved"]
+    assert told_of(Entry(0, by="me", moved=3, reset={"t-0": 5})) == [
+        "t-0 to 5",
+        "and 2 partitions more",
+    ]
