@@ -130,10 +130,19 @@ def _aligned(rows: Rows) -> list[str]:
     return lines
 
 
+def _kept(path: Path) -> list[Results]:
+    """What an earlier run left; nothing if it is of another version, since a long run is worth more."""
+    try:
+        return Report.read(path).scenarios if path.exists() else []
+    except (KeyError, TypeError, ValueError) as error:
+        print(f"{path} is not read, and replaced: {error!r}", file=sys.stderr)
+        return []
+
+
 def save(report: Report, path: Path) -> None:
     """The JSON, with what it had of other scenarios kept, and the charts beside it."""
     names = [results.name for results in report.scenarios]
-    kept = Report.read(path).scenarios if path.exists() else []
+    kept = _kept(path)
     everything = [*(each for each in kept if each.name not in names), *report.scenarios]
     everything.sort(key=lambda each: place(each.name))
     replace(report, scenarios=everything).write(path)

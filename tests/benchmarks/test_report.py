@@ -137,6 +137,16 @@ def test_saving_keeps_the_scenarios_that_were_not_measured_again(tmp_path: Path)
     assert (path.parent / "throughput-produce.svg").read_text().startswith("<svg")
 
 
+def test_results_that_cannot_be_read_do_not_cost_a_new_run_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "latest.json"
+    path.write_text('{"scenarios": [{"name": "old"}]}')
+    report.save(a_report(), path)
+    assert [each.name for each in Report.read(path).scenarios] == ["throughput"]
+    assert "replaced" in capsys.readouterr().err
+
+
 def test_charts_are_well_formed_and_name_everything() -> None:
     for chart in results().charts:
         root = ElementTree.fromstring(draw(chart))
