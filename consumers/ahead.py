@@ -1,6 +1,7 @@
 """Decompressing beside the application's thread what is handed out next."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Thread
 
 from folkmoot.consumers.reading import Body, Fetched, Reading
@@ -47,7 +48,8 @@ class Ahead:
         give(self._found, self._bodies)
 
     def _decompress(self) -> None:
-        self._bodies = codecs.decompress_all(self._compressed)
+        with suppress(MemoryError):  # told by whoever opens them one by one, if there is none then
+            self._bodies = codecs.decompress_all(self._compressed)
 
 
 def give(found: Sequence[tuple[Reading, Fetched]], bodies: Sequence[Body]) -> None:

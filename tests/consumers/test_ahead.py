@@ -217,6 +217,21 @@ def test_without_another_thread_everything_is_decompressed_here(
     assert threads.counts == [(False, 2)] * 2
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_without_memory_for_several_each_is_decompressed_by_itself(
+    bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(bodies: Sequence[Any]) -> Any:
+        if threading.get_ident() != threads.here:
+            raise MemoryError
+        return threads.decompress_all(bodies)
+
+    monkeypatch.setattr(codecs, "decompress_all", refuse)
+    bench.reading()
+    bench.fetched(chunk_of(6))
+    assert [record.offset for record in bench.everything()] == list(range(1_200))
+
+
 def test_takes_seeks_and_pauses_at_random_hand_out_what_is_at_each_position(
     threads: Threads,
 ) -> None:
