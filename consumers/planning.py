@@ -41,7 +41,8 @@ class Planning:
         self._timing = timing
         self._random = random
         self._empty: dict[str, float] = {}  # since when a seat that is kept has been seen empty
-        self._changes = 0
+        self._changes = 0  # since the plan became due
+        self._counted = 0  # of these, for which our turn was put off
         self._busy = False
         self._since: float | None = None  # when the plan became due
         self._at: float | None = None
@@ -83,10 +84,11 @@ class Planning:
         about_us = self._is_misunderstood(plan, seat)
         if not (about_us or self._is_due(plan, self.seats, self.topics, now)):
             self._at = self._since = None
-            self._changes = 0
-        elif not self._busy and (self._at is None or self._changes):
+            self._changes = self._counted = 0
+        elif not self._busy and (self._at is None or self._changes > self._counted):
             if self._since is None:
                 self._since, self._changes = now, 0
+            self._counted = self._changes
             waits = min(_MOST_WAITS, 1 + self._changes / _CROWD)
             debounce = self._timing.debounce * waits * self._random.uniform(0.5, 1.5)
             turn = min(now + debounce, max(now, self._since + self._timing.debounce_limit))

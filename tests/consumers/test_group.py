@@ -95,6 +95,22 @@ def test_the_oldest_plans_first_and_a_younger_one_only_in_its_place(scene: Scene
     assert scene.take(MakePlan)
 
 
+def test_what_is_no_change_of_the_group_does_not_put_a_turn_off(scene: Scene) -> None:
+    """Else a busy member's turn would never come, and an older one that is stuck would stop the group."""
+    scene.join()
+    scene.see_plan(OLDER, ME)
+    scene.take(MakePlan)
+    for members in ((OLDER, ME, YOUNGER), (OLDER, ME)):
+        scene.members = (*members, "another-0000000009")
+        scene.tell(Rang(Source.MEMBERS))
+        scene.read_all()
+    began = scene.now
+    while not scene.take(MakePlan):
+        scene.wait(0.01)
+        scene.tell(OwnerRang(t(3)))
+        assert scene.now < began + 2 * TIMING.debounce + 2 * TIMING.patience
+
+
 def test_a_plan_by_another_makes_ours_unnecessary(scene: Scene) -> None:
     scene.members = (OLDER, ME)
     scene.join()
