@@ -14,7 +14,15 @@ from folkmoot.coordination.store import Outcome
 from folkmoot.coordination.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
-from tests.simulation.standing import GROUP, Standing, owner_of, plan_in, state_of
+from tests.simulation.standing import (
+    GROUP,
+    Standing,
+    info_of,
+    names_in,
+    owner_of,
+    plan_in,
+    state_of,
+)
 from tests.simulation.world import World
 
 BRIEF = 3.0
@@ -141,12 +149,11 @@ class Checks:
     ) -> None:
         kept = old.offset if old.topic_id in ("", new.topic_id) else None
         _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
-        owners = plan_in(after).assignment[partition.topic]
-        planned = owners[partition.partition]
+        owners = plan_in(after).assignment.get(partition.topic, [])
+        planned = owners[partition.partition] if partition.partition < len(owners) else None
         _check(planned == new.member, f"I7: claimed without a plan for it ({planned}), {what}")
-        place = after.get(paths.members(GROUP))
-        names = frozenset[str]() if place is None else place.children
-        registered = any(new.nonce in name for name in names if seat(name) == new.member)
+        names = [name for name in names_in(after) if seat(name) == new.member]
+        registered = any(new.nonce in name for name in names)
         _check(registered, f"claimed by no member, {what}")
         self._starts[partition, new.epoch] = new.offset
         self._worked[partition, new.epoch] = new.offset or 0
@@ -217,10 +224,11 @@ class Checks:
 class Seats:
     """What plans may do to those who are away, and to those who are slow.
 
-    A seat that is kept is not dropped by anybody who has not known it to be empty for its grace; nor,
-    where everybody hears everything, before it has been empty for so long. What it has is given to
-    nobody meanwhile. Nothing is stolen before its owner's hand-over time has passed since it was taken
-    away.
+    No plan is of a kind that a member does not understand for whom it is made. (In a seat that is kept
+    another process may sit by then.) A seat that is kept is not dropped by anybody who has not known it
+    to be empty for its grace; nor, where everybody hears everything, before it has been empty for so
+    long. What it has is given to nobody meanwhile. Nothing is stolen before its owner's hand-over time
+    has passed since it was taken away.
     """
 
     def __init__(self, world: World) -> None:
@@ -257,8 +265,7 @@ class Seats:
 
     def wrote(self, writer: str, touched: Sequence[str], after: Tree) -> None:
         if any(path.startswith(_IDS) for path in touched):
-            node = after.get(paths.members(GROUP))
-            sitting = {seat(name) for name in node.children} if node is not None else set()
+            sitting = {seat(name) for name in names_in(after)}
             now = self._world.now
             self._came |= dict.fromkeys(sitting - self._sitting, now)
             for each in self._sitting - sitting:
@@ -267,6 +274,10 @@ class Seats:
             self._sitting = sitting
         if _PLAN in touched and (plan := plan_in(after)) != self._plan:
             self._planned(writer, plan)
+            for name in names_in(after):
+                info = info_of(after[_IDS + name].data)
+                known = name not in plan.members or info.protocol >= plan.protocol
+                _check(known, f"K: {name} does not understand {plan}")
 
     def _planned(self, writer: str, new: Plan) -> None:
         old, self._plan = self._plan, new

@@ -289,7 +289,10 @@ class History:
             Administrator(self.world).reset("g", partition, topic.topic_id, offset)
 
     def _group_deleted(self) -> None:
-        """By force: whoever lives joins anew, in a group that knows nothing."""
+        """By force: who lives joins anew, in a group that knows nothing. Often somebody is not to know."""
+        running = [each for each in self.applications if each.running]
+        if self.world.random.random() < 0.5:
+            self._befall_one("blind zombie", self.world.random.choice(running))
         Administrator(self.world).delete("g")
 
     def _make_topic(self, name: str, partitions: int) -> None:

@@ -20,7 +20,7 @@ _IDS = paths.members(GROUP)
 state_of = msgspec.json.Decoder(OffsetState).decode
 owner_of = msgspec.json.Decoder(Owner).decode
 _topic_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(TopicInfo).decode)
-_member_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(MemberInfo).decode)
+info_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(MemberInfo).decode)
 
 
 @lru_cache(maxsize=1000)
@@ -34,6 +34,12 @@ def plan_in(tree: Tree) -> Plan:
     return Plan() if node is None or not node.data else _plan_of(node.data)
 
 
+def names_in(tree: Tree) -> frozenset[str]:
+    """Who is a member."""
+    node = tree.get(_IDS)
+    return frozenset() if node is None else node.children
+
+
 class Standing:
     """Each thing is found out when it is first asked for."""
 
@@ -44,7 +50,7 @@ class Standing:
     @cached_property
     def members(self) -> dict[str, MemberInfo]:
         """Who has a node."""
-        return {name: _member_of(self.tree[f"{_IDS}/{name}"].data) for name in self._below(_IDS)}
+        return {name: info_of(self.tree[f"{_IDS}/{name}"].data) for name in names_in(self.tree)}
 
     @cached_property
     def topics(self) -> dict[str, TopicInfo]:
@@ -98,6 +104,10 @@ class Standing:
         seats = {seat(name) for name in self.members}
         if set(self.plan.members) != seats:
             return f"planned for {self.plan.members}, registered {seats}"
+        for name, info in self.members.items():
+            place = self.plan.static.get(seat(name))
+            if place is not None and (place.absent or place.wish != info.wish()):
+                return f"{name} was not there when it was planned for its seat: {place}"
         if self.planned.keys() != self.wanted:
             return f"planned {sorted(self.planned)}, wanted {sorted(self.wanted)}"
         made_anew = [
