@@ -134,7 +134,7 @@ class ByHand:
 
     def _add(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self.sender.add(chunk)
+            self.accumulator.correct(self.sender.add(chunk))
 
     def _settle(self, shipments: list[Shipment]) -> None:
         while shipments:

@@ -44,8 +44,8 @@ class Accumulator:
     with itself for the interpreter's lock. Smaller chunks are taken, and divided, by the sender's thread.
 
     Sizes are looked at every CHECK_EVERY records, from a sample, not at each: by so many records, per
-    topic, the buffer may grow past its limit. They are exact for what is taken. A record counts until its
-    batch is done.
+    topic, the buffer may grow past its limit. They are exact for what is divided. A record counts until
+    its batch is done.
 
     All else is called by the sender's thread. Callers wait on `changed` (for a topic, for room) and
     on `completed` (for deliveries and flushes); both share the lock, which is held briefly.
@@ -308,8 +308,14 @@ class Accumulator:
                     taken.append(chunk)
             for chunk in taken:
                 if chunk.pieces is None:
-                    self.buffered += chunk.measure()
+                    self.buffered += chunk.estimate(SAMPLE)
         return taken
+
+    def correct(self, wrong: int) -> None:
+        """What was taken is so many bytes larger than it was estimated."""
+        if wrong:
+            with self.lock:
+                self.buffered += wrong
 
     def _take(self, chunk: Chunk) -> None:
         """Put another one in its place. The lock is held."""

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Sorted, headers_size
-from folkmoot.producers.cells import Int64s, ListCells, has_nils, picked
+from folkmoot.producers.cells import Int64s, has_nils, picked
 from folkmoot.producers.deliveries import Delivery
-from folkmoot.producers.key_memory import KeyMemory
-from folkmoot.producers.partitioners import Partitions, by_hash
+from folkmoot.producers.key_memory import KeyMemory, remembered
+from folkmoot.producers.partitioners import Partitions
 from folkmoot.producers.rows import ROW, Columns, columns_of
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import Headers, TopicPartition
@@ -41,7 +41,7 @@ class Chunk:
     comparison also tells the first record of a chunk and a chunk that is full.
 
     What few records have (a partition, headers, a callback) is kept beside the rows, by position, and
-    is written under the accumulator's lock. `size` is an estimate until the chunk is taken, or divided.
+    is written under the accumulator's lock. `size` is an estimate until `measure` is called.
 
     `divide` cuts the chunk into pieces by partition: in the thread that has filled it, while the
     records are still in the cache, or in the sender's. Then the rows are gone and it says where its
@@ -115,7 +115,7 @@ class Chunk:
 
     def estimate(self, sample: int) -> int:
         """Bring `size` up to date, from at most `sample` of the records added; returns the difference."""
-        total = len(self.rows) // ROW
+        total = len(self)
         added = total - self.counted
         start = max(self.counted, total - sample)
         if start == total:
@@ -135,11 +135,8 @@ class Chunk:
         self.count = len(self.rows) // ROW
 
     def measure(self) -> int:
-        """Make `size` exact; returns by how much it was wrong."""
-        if self.pieces is not None:
-            size = sum(piece.size for _, piece in self.pieces)
-        else:
-            size = self._size(0, self.count)
+        """Make `size` exact, once it is divided; returns by how much it was wrong."""
+        size = sum(piece.size for _, piece in self.pieces or ())
         wrong = size - self.size
         self.size = size
         return wrong
@@ -172,7 +169,7 @@ class Chunk:
     def keys(self) -> list[bytes | None]:
         return self.rows[0 : ROW * self.count : ROW]
 
-    def divide_by_key(self, count: int, memory: KeyMemory) -> bool:
+    def divide_by_key(self, count: int, memory: KeyMemory | None = None) -> bool:
         """Divide it among `count` partitions if nothing but the keys of all records decides."""
         if self.explicit or self.rows[0] is None:
             return False
@@ -180,13 +177,7 @@ class Chunk:
         keys = columns.keys
         if keys is None or has_nils(keys):
             return False
-        listed = keys.column if isinstance(keys, ListCells) else None
-        partitions = None if listed is None else memory.recall(listed, count)
-        if partitions is None:
-            partitions = by_hash(keys, count)
-            if listed is not None:
-                memory.learn(listed, partitions, count)
-        self._divide(partitions, columns)
+        self._divide(remembered(keys, count, memory), columns)
         return True
 
     def divide(self, partitions: Partitions) -> None:

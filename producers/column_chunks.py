@@ -7,10 +7,10 @@ from threading import Condition
 import numpy as np
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Sorted, Stamps, headers_size
-from folkmoot.producers.cells import Cells, ListCells, has_nils, total_bytes
+from folkmoot.producers.cells import Cells, has_nils, total_bytes
 from folkmoot.producers.chunks import TAKEN, Chunk, cut, sorted_by_partition
-from folkmoot.producers.key_memory import KeyMemory
-from folkmoot.producers.partitioners import Partitions, by_hash
+from folkmoot.producers.key_memory import KeyMemory, remembered
+from folkmoot.producers.partitioners import Partitions
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.records import Headers
 
@@ -43,7 +43,7 @@ class ColumnChunk(Chunk):
         self.partition = partition
         self.counts: dict[int, int] = {}
         self.check_at = TAKEN
-        self.count = len(values)
+        self.count = self.counted = len(values)
         self.size = _size(keys, values, headers)
 
     @property
@@ -53,20 +53,14 @@ class ColumnChunk(Chunk):
     def measure(self) -> int:
         return 0  # its size has always been exact
 
-    def divide_by_key(self, count: int, memory: KeyMemory) -> bool:
+    def divide_by_key(self, count: int, memory: KeyMemory | None = None) -> bool:
         keys = self.cell_keys
         if self.partition is not None:
             self.divide(np.full(self.count, self.partition, np.uint16))
             return True
         if keys is None or self.keyless:
             return False
-        listed = keys.column if isinstance(keys, ListCells) else None
-        partitions = None if listed is None else memory.recall(listed, count)
-        if partitions is None:
-            partitions = by_hash(keys, count)
-            if listed is not None:
-                memory.learn(listed, partitions, count)
-        self.divide(partitions)
+        self.divide(remembered(keys, count, memory))
         return True
 
     def divide(self, partitions: Partitions) -> None:

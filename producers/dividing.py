@@ -6,7 +6,7 @@ from typing import Protocol
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.partitioners import Partitioner
+from folkmoot.producers.partitioners import FEW_KEYS, Partitioner
 from folkmoot.protocol.errors import FolkmootError, SerializationError
 from folkmoot.protocol.records import TopicPartition
 
@@ -44,6 +44,9 @@ class Division:
             config = self._config
             partitioner = Partitioner(self._random, config.batch_bytes, config.partitioner)
             self._partitioners[topic] = partitioner
+        if self._config.partitioner == "key-hash" and len(chunk) > FEW_KEYS:
+            if chunk.divide_by_key(count):
+                return
         keyless = chunk.keyless
         available = self._available(topic, count) if partitioner.spreads or keyless else ()
         if isinstance(chunk, ColumnChunk):

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from folkmoot.producers.partitioners import Partitions
+from folkmoot.producers.cells import Cells, ListCells
+from folkmoot.producers.partitioners import Partitions, by_hash
 
 KEYS_KNOWN: Final = 65_536
 MOST_PARTITIONS: Final = 256
@@ -56,3 +57,17 @@ class KeyMemory:
         else:
             known.update(zip(keys, partitions.tolist(), strict=True))
         self._known = (count, known)
+
+
+def remembered(keys: Cells, count: int, memory: KeyMemory | None) -> Partitions:
+    """Where keys, none of them missing, belong among `count` partitions, hashed if that is not known.
+
+    Keys of one length are hashed quicker than they are looked up.
+    """
+    if memory is None or not isinstance(keys, ListCells):
+        return by_hash(keys, count)
+    partitions = memory.recall(keys.column, count)
+    if partitions is None:
+        partitions = by_hash(keys, count)
+        memory.learn(keys.column, partitions, count)
+    return partitions

@@ -98,7 +98,7 @@ class Loop:
         hurry = accumulator.is_full or accumulator.flush_up_to > accumulator.settled
         self._taken = accumulator.take(soon, None if hurry else sender.wait)
         while self._taken:
-            sender.add(self._taken[0])
+            accumulator.correct(sender.add(self._taken[0]))
             del self._taken[0]
         sender.expire(soon)
         for shipment in sender.shipments(soon, hurry=hurry):

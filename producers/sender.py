@@ -100,22 +100,26 @@ class Sender:
 
     # -- events -------------------------------------------------------------------------------------
 
-    def add(self, chunk: Chunk) -> None:
-        """Divide a chunk among the partitions and append to their batches."""
+    def add(self, chunk: Chunk) -> int:
+        """Divide a chunk among the partitions and append to their batches. Returns by how much its size
+        was wrong."""
+        wrong = 0
         try:
             if chunk.pieces is None:
                 self._division.divide(chunk)
+            wrong = chunk.measure()
             # Cutting costs time for every record, so a batch may outgrow its size, up to twice of it.
             limit = 2 * self._config.batch_bytes
             pieces = [(number, piece.parts(limit)) for number, piece in chunk.pieces or ()]
         except Exception as error:  # of any kind, want of memory too: the other chunks are to go
             self.refuse(chunk, indivisible(chunk, error))
-            return
+            return wrong
         chunk.pieces = None
         for partition, parts in pieces:
             self._append(chunk, partition, parts)
         chunk.placed = True
         self._hand_callbacks_on(chunk)
+        return wrong
 
     def refuse(self, chunk: Chunk, error: FolkmootError) -> None:
         """Fail a chunk that will not be sent; whoever waits for its records is told."""

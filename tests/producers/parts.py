@@ -62,7 +62,7 @@ class Bench:
 
     def take(self, *, everything: bool = True) -> None:
         for chunk in self.accumulator.take(self.now, None if everything else self.sender.wait):
-            self.sender.add(chunk)
+            self.accumulator.correct(self.sender.add(chunk))
 
     def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:
         sent = []

@@ -1,6 +1,7 @@
 """Where callers and the sender's thread meet."""
 
 import threading
+from random import Random
 
 import pytest
 
@@ -64,6 +65,21 @@ def test_a_full_buffer_lets_nothing_in_until_records_are_done() -> None:
     bench.answer(number, shipment)
     assert bench.accumulator.buffered == 0
     bench.stage(b"x")
+
+
+@pytest.mark.parametrize("keys", ["of one length", "of several", "none"])
+def test_what_a_chunk_was_estimated_to_hold_is_put_right_when_it_is_divided(keys: str) -> None:
+    random = Random(3)
+    bench = Bench(partitions=3, linger=0.0)
+    for number in range(700):
+        key = {"of one length": b"%03d" % number, "of several": b"%d" % number, "none": None}[keys]
+        bench.stage(random.randbytes(random.randrange(300)), key, partition=None)
+    bench.take()
+    queues = bench.sender._queues.values()
+    assert bench.accumulator.buffered == sum(batch.size for q in queues for batch in q.batches)
+    for number, shipment in bench.ship(hurry=True):
+        bench.answer(number, shipment)
+    assert bench.accumulator.buffered == 0
 
 
 def test_a_caller_waits_for_room_and_gets_it() -> None:
