@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import report
+from benchmarks import bench_latency, report
 from benchmarks.charts import draw
 from benchmarks.results import Cell, Chart, Report, Results, Series, Target
 from benchmarks.throughput_summary import CONFLUENT_OUT, LISTS, SEND, add
@@ -101,6 +101,17 @@ def test_without_a_peer_there_is_no_ratio_to_it() -> None:
     for row in report.target_rows([alone])[1:]:
         assert row[4:6] == ["", ""]
         assert row[-1] == "open"
+
+
+def test_a_latency_of_ours_that_never_came_is_not_met_even_if_kafkas_did_not_either() -> None:
+    found = Results(name="latency", title="Latency")
+    for name in ("Folkmoot", "Kafka (confluent-kafka)"):
+        facts = {bench_latency.P99: 20_000.0, bench_latency.LATE: 1.0}
+        cell = Cell(case="c", contender=name, unit="ms", values=[20_000.0], facts=facts)
+        found.cells.append(cell)
+    bench_latency._judge(found)
+    assert [target.verdict for target in found.targets] == ["not met", "not met"]
+    assert "waited" in found.targets[0].text
 
 
 def test_durations_are_told_in_minutes() -> None:
