@@ -64,9 +64,10 @@ simulate: env
 
 # Groups of real processes under faults: make chaos EVENTS=1000 SEED=7. CHAOS_DIRECTORY remembers all runs.
 EVENTS ?= 300
+AT_ONCE ?= 2
 CHAOS_DIRECTORY ?= .chaos
 chaos: env
-	$(BIN)/python -m tests.chaos --events $(EVENTS) --directory $(CHAOS_DIRECTORY) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos --events $(EVENTS) --at-once $(AT_ONCE) --directory $(CHAOS_DIRECTORY) $(if $(SEED),--seed $(SEED))
 
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

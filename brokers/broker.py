@@ -15,6 +15,7 @@ from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.compactor import Compactor
 from folkmoot.brokers.config import BrokerConfig
 from folkmoot.brokers.context import Context
+from folkmoot.brokers.deletions import Deletions
 from folkmoot.brokers.durable import write_whole
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
@@ -83,7 +84,9 @@ class Broker:
             self._listeners[listener.name] = listener.advertised(port)
         directories = Background(self._fail, "directories")
         context = Context(
-            config.broker_id, logs, config.log.max_batch_bytes, submit=directories.submit
+            *(config.broker_id, logs, config.log.max_batch_bytes),
+            submit=directories.submit,
+            deletions=Deletions(background.submit),
         )
         self._stack.callback(background.close)
         self._stack.callback(directories.close)

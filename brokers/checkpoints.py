@@ -10,7 +10,7 @@ import msgspec
 
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.durable import write_checked
-from folkmoot.brokers.flushing import CleanEnd, Flushing, flush_all
+from folkmoot.brokers.flushing import CleanEnd, Flushed, Flushing, flush_all
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_key
 from folkmoot.brokers.upkeep import Now
@@ -104,11 +104,11 @@ class Checkpoints:
         self._background.submit(partial(flush_all, [each for _, each in flushings]), self._flushed)
         self._lent = flushings
 
-    def _flushed(self, outcome: list[OSError | None] | StorageError) -> None:
+    def _flushed(self, outcome: list[Flushed] | StorageError) -> None:
         self._busy = False
         assert not isinstance(outcome, StorageError)
-        for (log, flushing), error in zip(self._lent, outcome, strict=True):
-            log.flushed(flushing, error)
+        for (log, flushing), flushed in zip(self._lent, outcome, strict=True):
+            log.flushed(flushing, flushed)
             self._news = True
         self._lent = []
 

@@ -14,16 +14,17 @@ def cleanable(log: Log, now: int) -> list[Segment]:
     """The segments that may be compacted, the oldest first. Raises StorageError.
 
     They lie before the one that the file `durable` names, which has a record: so they are sealed and
-    on disk, no unclean start looks into them, and behind what compaction removes a record is left. They
-    end where `min_compaction_lag` begins.
+    on disk, no unclean start looks into them, and behind what compaction removes a record is left. What
+    they tell of producers is in a snapshot on disk. They end where `min_compaction_lag` begins.
     """
     noted = log.noted
     if noted is None or noted.end_offset <= noted.segment:
         return []
+    end = min(noted.segment, log.dispensable_before)
     found: list[Segment] = []
     youngest = now - log.config.min_compaction_lag * 1000
     for segment in log.all_sealed():
-        if segment.end_offset > noted.segment:
+        if segment.end_offset > end:
             break
         if log.config.min_compaction_lag and segment.end_offset > log.compacted.clean_before:
             ended = segment.ended()

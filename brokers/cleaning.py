@@ -2,15 +2,13 @@
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from folkmoot.brokers.damage import Damage, examine
-from folkmoot.brokers.directories import SNAPSHOT_SUFFIX
-from folkmoot.brokers.durable import flush_file, write_at
+from folkmoot.brokers.durable import write_at
 from folkmoot.brokers.indexes import SegmentIndexes
 from folkmoot.brokers.keymap import KeyMap
 from folkmoot.brokers.logfile import LogFile
@@ -54,10 +52,7 @@ def cleaning(plan: Plan) -> Iterator[Outcome]:
         runs = [[source for source in run if source.base < clean_before] for run in plan.runs]
         sparse_before = max((source.end for run in runs for source in run), default=0)
         if sparse_before > plan.state.sparse_before:
-            # Before the first replacement: gaps are never found where none are allowed. And what
-            # producers have done is told by a snapshot then, no longer by the batches.
-            for snapshot in plan.directory.glob(f"*{SNAPSHOT_SUFFIX}"):
-                _flush(snapshot)
+            # Before the first replacement: gaps are never found where none are allowed.
             state = msgspec.structs.replace(plan.state, sparse_before=sparse_before)
             state.save(plan.directory)
             yield Noted(state)
@@ -77,11 +72,6 @@ def cleaning(plan: Plan) -> Iterator[Outcome]:
     finally:
         for source in plan.sources:
             source.log.release()
-
-
-def _flush(path: Path) -> None:
-    with suppress(FileNotFoundError):  # a newer one has taken its place
-        flush_file(path)
 
 
 def _remembering(plan: Plan, keymap: KeyMap) -> Generator[Outcome, None, int]:

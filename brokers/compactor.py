@@ -84,7 +84,9 @@ class Compactor:
 
     def _look(self, now: Now) -> float:
         if not self._round:
-            self._round = [log for log in self._logs if log.configured and log.config.compacts]
+            self._round = [
+                log for log in self._logs if log.configured and log.config.compacts and log.is_open
+            ]
             self._best = None
         some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
         for log in some:
@@ -178,12 +180,17 @@ class Compactor:
         return _BUSY
 
     def _committed(self, cleaned: Cleaned, outcome: StorageError | None, now: Now) -> float:
-        """Steps 4 and 5, unless a segment was deleted since, which wins."""
+        """Steps 4 and 5, unless a segment was deleted since, which wins. If they fail, the log has."""
         assert self._pass is not None
         old = self._old(cleaned.replacement)
         if old is None or outcome is not None:
             return self._undo(cleaned)
-        doomed = self._pass.log.replace(old, cleaned.replacement, cleaned.size)
+        log = self._pass.log
+        try:
+            doomed = log.replace(old, cleaned.replacement, cleaned.size)
+        except StorageError as error:
+            self._give_up(log, error, now)
+            return 0.0
         self._do(partial(settle, cleaned.replacement, doomed), self._settled)
         return _BUSY
 

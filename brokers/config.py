@@ -233,6 +233,10 @@ class BrokerConfig:
         _check_whole("broker_id", self.broker_id, 0, MAX_BROKER_ID)
         if not isinstance(self.data, Path):
             raise ConfigError(f"data={self.data!r} is not a path")
+        for option in ("rack", "zookeeper"):
+            text: object = getattr(self, option)
+            if not isinstance(text, str):
+                raise ConfigError(f"{option}={text!r} is not allowed: use a text")
         if not self.zookeeper.strip() or self.zookeeper.startswith("/"):
             raise ConfigError(
                 f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"

@@ -1,10 +1,11 @@
 """What the handlers of requests work on, and what they may answer."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from folkmoot.brokers.deletions import Deletions
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.newcomers import Newcomers, Submit, at_once
@@ -64,6 +65,33 @@ class Later:
             self.reply(answer)
 
 
+class Gathered(Later):
+    """The results of a request's entries, some of which come later and in any order."""
+
+    def __init__(self, count: int, response: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.results: dict[int, Any] = {}
+        self._count = count
+        self._response = response
+
+    @property
+    def whole(self) -> bool:
+        return len(self.results) == self._count
+
+    def so_far(self) -> "Answer | Gathered":
+        """The answer, if nothing is wanting."""
+        return self._answer() if self.whole else self
+
+    def add(self, results: Mapping[int, Any]) -> None:
+        """Results by the numbers of their entries; the last ones are answered with."""
+        self.results.update(results)
+        if self.whole:
+            self.answer(self._answer())
+
+    def _answer(self) -> Answer:
+        return Answer(self._response([self.results[each] for each in range(self._count)]))
+
+
 @dataclass(eq=False, slots=True)
 class Context:
     """What handlers work on; all of it belongs to the reactor's thread."""
@@ -75,6 +103,7 @@ class Context:
     parked: ParkedRequests = field(default_factory=ParkedRequests)
     suspects: Suspects = field(default_factory=Suspects)
     newcomers: Newcomers = field(init=False)
+    deletions: Deletions = field(default_factory=Deletions)
     waiting_bytes: int = 0
     """Bytes of batches that wait for the directories of new partitions."""
     submit: InitVar[Submit] = at_once
@@ -102,6 +131,7 @@ class Context:
                 return log
         log = self.logs.find(entry.topic, self._checked(entry), entry.partition)
         if log is not None:
+            log.require_open()
             self._known[key] = log
         return log
 

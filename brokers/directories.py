@@ -158,15 +158,19 @@ def is_interrupted(name: str) -> bool:
     return _INTERRUPTED.fullmatch(name) is not None
 
 
-def load_start(directory: Path) -> int:
+def load_start(directory: Path, topic_id: str) -> int:
     """The offset before which all records of a partition were given up. Raises OSError."""
-    noted = read_checked(directory / START_FILE)
-    return int(noted) if noted is not None and noted.isdigit() else 0
+    noted = (read_checked(directory / START_FILE) or b"").split()
+    return int(noted[1]) if len(noted) == 2 and noted[0] == topic_id.encode() else 0
 
 
-def save_start(directory: Path, offset: int) -> None:
-    """Note it; on disk when this returns. Raises OSError."""
-    write_checked(directory / START_FILE, b"%d" % offset)
+def save_start(directory: Path, topic_id: str, offset: int) -> None:
+    """Note it; on disk when this returns. Raises OSError.
+
+    A topic may be deleted, and created again under its name, while this is about to be written: the
+    new one has nothing to do with it.
+    """
+    write_checked(directory / START_FILE, b"%s %d" % (topic_id.encode(), offset))
 
 
 def put_away(data: Path, name: TopicPartition, topic_id: str) -> Path:
@@ -218,16 +222,22 @@ def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
             match = _SERVED.fullmatch(entry.name)
             if match is not None and entry.is_dir(follow_symlinks=False):
                 name = TopicPartition(match["topic"], int(match["partition"]))
-                yield name, topic_id_in(Path(entry.path))
+                yield name, topic_id_in(entry.path)
 
 
-def topic_id_in(directory: Path) -> str:
-    """The id of the topic that a partition's directory belongs to, "" if it cannot be read."""
+def topic_id_in(directory: str | Path) -> str:
+    """The id of the topic that a partition's directory belongs to, "" if it cannot be read.
+
+    Raises OSError. A start asks for each of ten thousand directories, hence the plain calls.
+    """
     try:
-        with (directory / TOPIC_ID_FILE).open("rb") as file:
-            text = file.read(_MAX_FILE_NAME).decode("ascii", "replace").strip()
+        fd = os.open(f"{directory}/{TOPIC_ID_FILE}", os.O_RDONLY)
     except FileNotFoundError:
         return ""
+    try:
+        text = os.read(fd, _MAX_FILE_NAME).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
     return text if _TOPIC_ID.fullmatch(text) else ""
 
 

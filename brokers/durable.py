@@ -5,7 +5,7 @@ unplugged, and several buffers in one call.
 import os
 from pathlib import Path
 
-from crc32c import crc32c
+from folkmoot.protocol.checksum import crc32c
 
 _NEW_SUFFIX = ".new"
 _IOV_MAX = os.sysconf("SC_IOV_MAX")

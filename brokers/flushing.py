@@ -1,5 +1,6 @@
 """Flushing a log from another thread: what is lent, and up to where the log is on disk then."""
 
+import errno
 import os
 from collections.abc import Sequence
 from operator import attrgetter
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from folkmoot.brokers.durable import sync_directory
+from folkmoot.brokers.durable import flush_file, read_checked, sync_directory
 from folkmoot.brokers.segment import Segment
 
 if TYPE_CHECKING:
@@ -30,18 +31,28 @@ class CleanEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Flushing(NamedTuple):
-    """What another thread is to flush: the descriptors, to be closed, and the directory's names.
+    """What another thread is to flush: the descriptors, to be closed, a snapshot of producers (its
+    offset and path) behind them, and the directory's names.
 
     `end` is where the log ends for all that it vouches for, once the flush has succeeded; `durable` is
-    what was vouched for when it was lent.
+    what was vouched for when it was lent. `names` is how many files had been made.
     """
 
     descriptors: list[int]
     segments: list[tuple[Segment, int]]
     directory: Path
-    new_names: int
+    names: int
+    new_names: bool
     end: CleanEnd | None
     durable: CleanEnd | None
+    snapshot: tuple[int, Path] | None
+
+
+class Flushed(NamedTuple):
+    """What went wrong, with the log or with the snapshot alone."""
+
+    error: OSError | None
+    snapshot_error: OSError | None
 
 
 def end_of(segment: Segment) -> CleanEnd:
@@ -56,17 +67,44 @@ def later(one: CleanEnd | None, other: CleanEnd | None) -> CleanEnd | None:
     return max(one, other, key=attrgetter("end_offset", "segment"))
 
 
-def lent(segments: "Segments", directory: Path, durable: CleanEnd | None) -> Flushing:
-    """What has to be flushed of a log, the oldest first, so many segments at once. Raises StorageError."""
+def lent(
+    segments: "Segments",
+    directory: Path,
+    durable: CleanEnd | None,
+    snapshot: tuple[int, Path] | None,
+) -> Flushing:
+    """What has to be flushed of a log, the oldest first, so many segments at once. Raises StorageError.
+
+    The snapshot, which tells of the log up to somewhere, comes with the last of them.
+    """
     dirty = segments.dirty()
     some = dirty[:SEGMENTS_AT_ONCE]
     last = some[-1:] if len(some) < len(dirty) else segments[-1:]
-    sizes = [(segment, segment.size) for segment in some]
     ends = [end_of(segment) for segment in last]
     return Flushing(
-        *(duplicates(some), sizes, directory, segments.new_names, ends[0] if ends else None),
-        durable,
+        descriptors=duplicates(some),
+        segments=[(segment, segment.size) for segment in some],
+        directory=directory,
+        names=segments.names,
+        new_names=segments.new_names,
+        end=ends[0] if ends else None,
+        durable=durable,
+        snapshot=snapshot if len(some) == len(dirty) else None,
     )
+
+
+def taken_back(segments: "Segments", flushing: Flushing, outcome: Flushed) -> bool:
+    """The flush of what was lent has ended so; → whether all that it vouches for is on disk."""
+    sound, error = segments.sound(), outcome.error
+    if sound or error is not None:
+        for segment, size in flushing.segments:
+            segment.flushed(size, error)
+    if error is not None:
+        # Somebody else may have flushed since, in good faith: the kernel tells of an error once.
+        segments.doubt([segment for segment, _ in flushing.segments])
+    elif sound:
+        segments.names_on_disk = max(segments.names_on_disk, flushing.names)
+    return sound and error is None
 
 
 def dirty_end(segments: Sequence[Segment]) -> list[Segment]:
@@ -96,13 +134,13 @@ def duplicates(segments: Sequence[Segment]) -> list[int]:
     return descriptors
 
 
-def flush_all(flushings: Sequence[Flushing]) -> list[OSError | None]:
-    """Flush what was lent and close the descriptors; → for each what went wrong. Any thread."""
+def flush_all(flushings: Sequence[Flushing]) -> list[Flushed]:
+    """Flush what was lent and close the descriptors. Any thread."""
     return [_flush(each) for each in flushings]
 
 
-def _flush(flushing: Flushing) -> OSError | None:
-    failure: OSError | None = None
+def _flush(flushing: Flushing) -> Flushed:
+    failure = snapshot_failure = None
     for fd in flushing.descriptors:
         try:
             os.fdatasync(fd)
@@ -110,11 +148,23 @@ def _flush(flushing: Flushing) -> OSError | None:
             failure = error
         finally:
             os.close(fd)
+    if flushing.snapshot is not None:
+        try:
+            _flush_whole(flushing.snapshot[1])
+        except OSError as error:
+            snapshot_failure = error
     try:
-        if flushing.new_names:
+        if flushing.new_names or flushing.snapshot is not None:
             sync_directory(flushing.directory)
     except FileNotFoundError:
         pass  # the partition was deleted meanwhile
     except OSError as error:
         failure = error
-    return failure
+    return Flushed(failure, snapshot_failure)
+
+
+def _flush_whole(path: Path) -> None:
+    """A snapshot that an earlier life has left may be torn, and is then not worth keeping."""
+    if read_checked(path) is None:
+        raise OSError(errno.EIO, "it is torn, or gone")
+    flush_file(path)

@@ -1,10 +1,12 @@
 """What the broker does for each api: from a request to an answer, without a socket or a clock."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from folkmoot.brokers.context import NO_OFFSET, Answer, Asked, Context, Later, code_of
+from folkmoot.brokers.context import NO_OFFSET, Answer, Asked, Context, Gathered, Later, code_of
 from folkmoot.brokers.fetching import fetch
+from folkmoot.brokers.log import Log
 from folkmoot.brokers.producing import produce
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import (
@@ -91,24 +93,52 @@ def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
 # -- delete records --------------------------------------------------------------------------------
 
 
-def _delete_records(request: DeleteRecordsRequest, _p: Any, _now: Now, context: Context) -> Answer:
-    return Answer(DeleteRecordsResponse([_delete(entry, context) for entry in request.entries]))
+def _delete_records(
+    request: DeleteRecordsRequest, _p: Any, _now: Now, context: Context
+) -> Answer | Later:
+    outcome = Gathered(len(request.entries), DeleteRecordsResponse)
+    for number, entry in enumerate(request.entries):
+        _delete(number, entry, outcome, context)
+    return outcome.so_far()
 
 
-def _delete(entry: DeleteRecordsEntry, context: Context) -> DeleteRecordsResult:
+def _delete(number: int, entry: DeleteRecordsEntry, outcome: Gathered, context: Context) -> None:
     try:
         log = context.written(entry)
+        end = 0 if log is None else log.end_offset
+        offset = end if entry.offset == LATEST else entry.offset
+        if offset > end:
+            raise OffsetOutOfRange(
+                f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
+            )
         if log is None:
-            if entry.offset not in (LATEST, 0):
-                raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
-            return DeleteRecordsResult(entry.topic, entry.partition, 0, "", 0)
-        log.delete_before(log.end_offset if entry.offset == LATEST else entry.offset)
-        return DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
+            outcome.add({number: DeleteRecordsResult(entry.topic, entry.partition, 0, "", 0)})
+        else:
+            done = partial(_deleted, number, entry, outcome, context, log)
+            context.deletions.ask(log, offset, done)
     except FolkmootError as error:
-        return DeleteRecordsResult(
-            *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
-            leader=context.hint(entry, error),
-        )
+        outcome.add({number: _not_deleted(entry, error, context)})
+
+
+def _deleted(
+    number: int,
+    entry: DeleteRecordsEntry,
+    outcome: Gathered,
+    context: Context,
+    log: Log,
+    error: FolkmootError | None,
+) -> None:
+    result = DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
+    outcome.add({number: _not_deleted(entry, error, context) if error else result})
+
+
+def _not_deleted(
+    entry: DeleteRecordsEntry, error: FolkmootError, context: Context
+) -> DeleteRecordsResult:
+    return DeleteRecordsResult(
+        *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
+        leader=context.hint(entry, error),
+    )
 
 
 # -- report damage ---------------------------------------------------------------------------------

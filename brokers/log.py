@@ -7,9 +7,15 @@ from pathlib import Path
 from folkmoot.brokers import directories
 from folkmoot.brokers.compacted import Compacted
 from folkmoot.brokers.config import MAX_SEGMENT_BYTES, LogConfig
-from folkmoot.brokers.directories import save_start
-from folkmoot.brokers.flushing import CleanEnd, Flushing, end_of, later, lent
-from folkmoot.brokers.logfile import disk_error
+from folkmoot.brokers.flushing import (
+    CleanEnd,
+    Flushed,
+    Flushing,
+    end_of,
+    later,
+    lent,
+    taken_back,
+)
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.opening import look, recover, skip_lost
 from folkmoot.brokers.produced import Admitted, Duplicate, Fresh, admit, stamp
@@ -29,7 +35,6 @@ from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_NOTHING = memoryview(b"")
 _NEVER_COMPACTED = Compacted()
 
 _Bytes = bytes | bytearray | memoryview
@@ -60,6 +65,7 @@ class Log:
 
     __slots__ = (
         "_begin",
+        "_failure",
         "_memory",
         "_open",
         "_remove",
@@ -90,6 +96,7 @@ class Log:
         self._remove = remove
         self._begin = self._unflushed = 0
         self._open = self.configured = False
+        self._failure: str | None = None
         self.flush_due = 0.0
         self._segments = Segments(
             self.directory, config, OpenFiles() if files is None else files, remove
@@ -134,7 +141,6 @@ class Log:
         known = max(self._begin, 0 if durable is None else durable.end_offset)
         skip_lost(segments, known, self.directory)
         self._memory.start(files.snapshots)
-        self._drop(segments.below(self._begin))
 
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
@@ -143,6 +149,8 @@ class Log:
             self._memory.save(self.end_offset)
         finally:
             self.abandon()
+        if self._failure is not None:
+            raise StorageError(self._failure)
         return self.end()
 
     def end(self) -> CleanEnd | None:
@@ -164,7 +172,10 @@ class Log:
         for segment in self._segments:
             segment.close()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raises ClosedError, or StorageError if it has failed."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
         if not self._open:
             raise ClosedError(f"the log of {self.name} is not open")
 
@@ -202,17 +213,11 @@ class Log:
         whole even if it is larger than `max_bytes`; the answer ends with the segment at the latest.
         Raises OffsetOutOfRange, CorruptBatch, StorageError.
         """
-        self._require_open()
+        self.require_open()
         start, end = self.start_offset, self.end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
-        while offset < end:
-            segment = self._segments.containing(offset)
-            found = segment.read(offset, max_bytes)
-            if found:
-                return found
-            offset = segment.end_offset
-        return _NOTHING
+        return self._segments.read(offset, max_bytes)
 
     def offset_for_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
@@ -221,11 +226,8 @@ class Log:
         in headers takes place but in the one segment that has the batch. Raises CorruptBatch,
         StorageError.
         """
-        self._require_open()
-        for segment in self._segments:
-            if segment.highest_timestamp() >= timestamp:
-                return max(self.start_offset, segment.find_time(timestamp))
-        return self.end_offset
+        self.require_open()
+        return max(self.start_offset, self._segments.find_time(timestamp))
 
     def containing(self, offset: int) -> Segment:
         """The segment that an offset of this log, which is open, belongs to."""
@@ -262,7 +264,7 @@ class Log:
         Refused are: CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec,
         OutOfOrderSequence, ProducerFenced, UnknownProducer, Overloaded. Raises StorageError.
         """
-        self._require_open()
+        self.require_open()
         admitted = admit(batches, self.config.max_batch_bytes, self._memory.producers())
         if any(isinstance(each, Duplicate) for each in admitted):
             self._flush_by_count()  # if that is what failed after the original was written
@@ -285,7 +287,7 @@ class Log:
         end = begin + sum(fresh.header.record_count for fresh in batches)
         segment = self._segments.for_append(total, now)
         if not segment.size:
-            self._memory.save(0 if self.durable is None else self.durable.end_offset)
+            self._memory.save(self._durable_end)
         stamped = stamp(batches, begin, leader_epoch, now)
         segment.append(stamped, end, now)
         producers = self._memory.producers()
@@ -309,40 +311,47 @@ class Log:
     def dirty(self) -> bool:
         """Whether anything is not on disk yet and a flush could change that."""
         segments = self._segments
-        return (
-            self._open and (segments.new_names > 0 or bool(segments.dirty())) and segments.sound()
-        )
+        some = segments.new_names or segments.dirty() or self._memory.wants_flush
+        return self._open and bool(some) and segments.sound()
 
-    def lend(self) -> Flushing:
-        """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError."""
-        self._memory.save_if_due(0 if self.durable is None else self.durable.end_offset)
-        return lent(self._segments, self.directory, self.durable)
+    def lend(self, told_before: int = 0) -> Flushing:
+        """What has to be flushed, for another thread; `flushed` takes it back. Raises StorageError.
 
-    def flushed(self, flushing: Flushing, error: OSError | None) -> None:
+        With a snapshot of what the headers before `told_before`, at least, tell of producers.
+        """
+        self._memory.save_if_due(self._durable_end, told_before)
+        return lent(self._segments, self.directory, self.durable, self._memory.to_flush())
+
+    def flushed(self, flushing: Flushing, outcome: Flushed) -> None:
         """The flush of what was lent has ended so."""
-        sound = self._segments.sound()
-        if sound or error is not None:
-            for segment, size in flushing.segments:
-                segment.flushed(size, error)
-        if error is not None:
-            # Somebody else may have flushed since, in good faith: the kernel tells of an error once.
-            self._segments.doubt([segment for segment, _ in flushing.segments])
+        if outcome.error is not None:
             self.durable = flushing.durable
-        elif sound and self._open:
-            self._segments.new_names -= min(self._segments.new_names, flushing.new_names)
+        if taken_back(self._segments, flushing, outcome) and self._open:
             self.durable = later(self.durable, flushing.end)
+            if flushing.snapshot is not None:
+                offset = flushing.snapshot[0]
+                self._memory.flushed(offset, outcome.snapshot_error, self._durable_end)
+
+    @property
+    def _durable_end(self) -> int:
+        return 0 if self.durable is None else self.durable.end_offset
 
     def replace(self, old: Sequence[Segment], replacement: Replacement, size: int) -> list[Path]:
         """Put a compacted segment in the place of `old` ones, which are all there.
 
-        → files to be removed when the directory is flushed. Raises StorageError; what is half done
-        then is finished by the next start.
+        → files to be removed when the directory is flushed. Raises StorageError: then some files have
+        their new names and some have not, so that the log is of no more use; the next start finishes.
         """
-        self._require_open()
+        self.require_open()
         try:
             return self._segments.replace(old, replacement, size)
         except OSError as error:
-            raise StorageError(f"{self.directory}: a swap was interrupted: {error}") from error
+            self._failure = (
+                f"{self.name} is out of use since a compaction could not put its files in their "
+                f"places: {error}: restart the broker when the disk is well"
+            )
+            self.abandon()
+            raise StorageError(self._failure) from error
 
     # -- deleting -----------------------------------------------------------------------------------
 
@@ -358,35 +367,33 @@ class Log:
         if not self._open:
             return  # deleted since somebody listed it; its files may be another topic's by now
         count = expired(self._segments, self.config, now)
-        if count:
-            if count == len(self._segments):
-                self._segments.roll()
-            self._drop(count)
+        if count and count == len(self._segments):
+            self._segments.roll()
+        self._drop(max(count, self._segments.below(self._begin)))
 
-    def delete_before(self, offset: int) -> None:
-        """Give up all records before `offset`. Raises OffsetOutOfRange, StorageError.
+    def give_up(self, offset: int) -> None:
+        """All records before `offset` are given up, and that is on disk: let go of their files.
 
-        The new start is on disk before any file goes. Segments with nothing else in them are deleted.
+        Segments with nothing else in them are deleted, as far as can be.
         """
-        self._require_open()
-        if not 0 <= offset <= self.end_offset:
-            raise OffsetOutOfRange(
-                f"{self.name} has offsets {self.start_offset} to {self.end_offset}, not {offset}"
-            )
-        if offset <= self.start_offset:
+        if not self._open or offset <= self.start_offset:
             return
-        try:
-            save_start(self.directory, offset)
-        except OSError as error:
-            raise disk_error(f"{self.directory}: nothing was deleted", error) from error
         self._begin = offset
         if offset == self.end_offset and self._segments[-1].size:
-            self._segments.roll()
+            try:
+                self._segments.roll()
+            except StorageError as error:
+                logger.warning("%s: the last segment stays for now: %s", self.directory, error)
         self._drop(self._segments.below(offset))
 
     def _drop(self, count: int) -> None:
-        """Delete the first segments, when what their headers tell of producers is noted."""
-        if count:
-            durable = 0 if self.durable is None else self.durable.end_offset
-            self._memory.save_before(self._segments[count].base_offset, durable)
+        """Delete the first segments: those of which a snapshot on disk tells what their headers tell
+        of producers. Others go the next time."""
+        while count and self._segments[count].base_offset > self._memory.on_disk:
+            count -= 1
         self._segments.drop(count)
+
+    @property
+    def dispensable_before(self) -> int:
+        """Whose headers before this offset are not needed any more to know the log's producers."""
+        return self._memory.on_disk

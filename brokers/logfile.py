@@ -222,12 +222,14 @@ class LogFile:
     def recovered(self, size: int, durable: int) -> None:
         """The file is whole up to `size`; cut what is behind. Before anybody reads it, only then.
 
-        Up to `durable` it is known to be on disk. Raises StorageError.
+        Up to `durable` it is known to be on disk; that it is cut has to get there, too. Raises
+        StorageError.
         """
         self.size, self._durable, self._failure = size, durable, None
         try:
             if os.fstat(self._file()).st_size > size:
                 os.ftruncate(self._file(), size)
+                self._durable = min(durable, size - 1)
         except OSError as error:
             raise self.error("cannot be cut", error) from error
 

@@ -34,7 +34,7 @@ def look(directory: Path, topic_id: str) -> Found:
     if any(map(is_interrupted, files.others)):
         swap.finish(directory)
         files = partition_files(directory)
-    begin = load_start(directory) if START_FILE in files.others else 0
+    begin = load_start(directory, topic_id) if START_FILE in files.others else 0
     known = Compacted(topic_id=topic_id)
     if COMPACTED_FILE in files.others:
         known = compacted.load(directory, topic_id)

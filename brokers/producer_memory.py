@@ -33,8 +33,14 @@ class ProducerMemory:
 
     A snapshot tells the state that the log gives up to its offset. It is taken before the first
     batch of a segment, at a checkpoint when BATCHES_BETWEEN were appended since the last one, by an
-    orderly stop, and before segments are deleted that lie behind the newest one. It has a checksum and
-    is not flushed: a kill leaves it, a power cut may not.
+    orderly stop, and before records are given up. It has a checksum and is written without waiting
+    for the disk; whoever flushes the log flushes its newest snapshot, too (`to_flush`, `flushed`).
+
+    `on_disk` is the offset of the newest one that is there, come what may. What only a snapshot can
+    tell is given up for that one and no other: segments that lie wholly before it are deleted and
+    compacted, those behind it are not, and older snapshots stay until it lies within what is on disk
+    of the log, too. So a power cut, which takes the log's end and the newer snapshots, leaves one, and
+    all headers behind it.
 
     Loading. The state is the newest snapshot that can be read, and the headers in the log behind it;
     no body is opened. A snapshot ahead of the log (its end was lost) is removed at the start, one
@@ -44,14 +50,12 @@ class ProducerMemory:
     Crash. Before a snapshot is whole: the older one and a longer stretch of the log give the same.
     Behind that: it is used. A batch is in the state as soon as it is in the log, and only then.
 
-    Kept are all snapshots up to the newest one within what is on disk, so that a power cut, which
-    takes the log's end and the snapshots of it, leaves one. Segments that are deleted take nothing
-    with them; those that compaction has rewritten are not asked, as long as there is a snapshot.
+    Of those found at a start it is not known whether they are on disk: the next flush sees to that.
 
     Owner: the log, on the broker's reactor thread.
     """
 
-    __slots__ = ("_directory", "_known", "_noted", "_segments", "_snapshots")
+    __slots__ = ("_directory", "_known", "_noted", "_segments", "_snapshots", "on_disk")
 
     def __init__(self, directory: Path, segments: Segments) -> None:
         self._directory = directory
@@ -59,6 +63,8 @@ class ProducerMemory:
         self._snapshots: list[int] = []
         self._known: Producers | None = None
         self._noted = 0
+        # At offset 0 all is known without one.
+        self.on_disk = 0
 
     def start(self, snapshots: list[int]) -> None:
         """The log is open and whole: remove snapshots of what it lacks, load if that takes reading.
@@ -97,33 +103,66 @@ class ProducerMemory:
         if self._known is not None:
             self._known.expire(now, self._segments.config.producer_id_expiry)
 
-    def save_if_due(self, durable: int) -> None:
-        """Take a snapshot if the last one lies far behind. The log is on disk up to `durable`."""
-        if self._noted >= BATCHES_BETWEEN:
-            self.save(durable)
+    def save_if_due(self, durable: int, told_before: int = 0) -> None:
+        """Take a snapshot if the last one lies far behind, or before `told_before`.
 
-    def save_before(self, offset: int, durable: int) -> None:
-        """Segments before `offset` will go: see that their headers are not needed any more."""
-        if self._newest < offset:
+        The log is on disk up to `durable`. Raises StorageError.
+        """
+        if self._noted >= BATCHES_BETWEEN or self._newest < max(self._active, told_before):
             self.save(durable)
 
     def save(self, durable: int) -> None:
-        """Take a snapshot, unless there is one of the log's end. What cannot be written is left out."""
+        """Take a snapshot, unless there is one of the log's end. What cannot be written is left out.
+
+        Raises StorageError.
+        """
         end = self._segments.end_offset
-        if self._known is not None and self._newest != end:
+        if self._newest != end:
+            known = self.producers()
             states = [
                 (each.producer_id, each.epoch, each.idle_since, list(each.batches))
-                for each in self._known.states
+                for each in known.states
             ]
             try:
-                note_checked(self._path(end), _encode(_Snapshot(self._known.clock, states)))
+                note_checked(self._path(end), _encode(_Snapshot(known.clock, states)))
             except OSError as error:
                 logger.warning("%s: producers are not noted: %s", self._path(end), error)
                 return
             self._snapshots.append(end)
             self._noted = 0
-        while len(self._snapshots) > 1 and self._snapshots[1] <= durable:
+        self._tidy(durable)
+
+    # -- onto the disk ------------------------------------------------------------------------------
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether one has to come onto the disk: the newest, or one of where the active segment begins."""
+        return self.on_disk < max(self._newest, self._active)
+
+    def to_flush(self) -> tuple[int, Path] | None:
+        """The offset and the path of the snapshot that has to come onto the disk, if there is one."""
+        return (self._newest, self._path(self._newest)) if self.on_disk < self._newest else None
+
+    def flushed(self, offset: int, error: OSError | None, durable: int) -> None:
+        """A snapshot is on disk, found whole, and so is the log up to `durable`; or that failed."""
+        if error is None:
+            self.on_disk = max(self.on_disk, offset)
+            self._tidy(durable)
+        elif offset in self._snapshots:
+            # A second flush would succeed and prove nothing: another snapshot may do better.
+            logger.warning("%s: producers are not noted: %s", self._path(offset), error)
+            self._snapshots.remove(offset)
+            self._remove(offset)
+
+    @property
+    def _active(self) -> int:
+        return self._segments[-1].base_offset if self._segments else 0
+
+    def _tidy(self, durable: int) -> None:
+        while self.on_disk <= durable and self._snapshots and self._snapshots[0] < self.on_disk:
             self._remove(self._snapshots.pop(0))
+
+    # -- from the disk ------------------------------------------------------------------------------
 
     def _load(self, limit: int) -> Producers:
         producers, offset = Producers(limit), 0
@@ -132,7 +171,10 @@ class ProducerMemory:
             if found is not None:
                 producers, offset = found, self._snapshots[-1]
                 break
-            self._remove(self._snapshots.pop())
+            torn = self._snapshots.pop()
+            self._remove(torn)
+            if torn == self.on_disk:
+                self.on_disk = 0
         if offset < self._segments.end_offset:
             producers.replay(self._segments.headers(offset))
         return producers

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.context import NO_OFFSET, Answer, Context, Later, code_of
+from folkmoot.brokers.context import NO_OFFSET, Answer, Context, Gathered, Later, code_of
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.produced import Duplicate, Fresh
 from folkmoot.brokers.upkeep import Now
@@ -17,22 +17,6 @@ MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """So many bytes wait for directories of new partitions at most; what is more may come again."""
 
 
-class _Outcome(Later):
-    """The results of a request, while some of its partitions are still being made."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.results: dict[int, ProduceResult] = {}
-        self._count = count
-
-    @property
-    def whole(self) -> bool:
-        return len(self.results) == self._count
-
-    def response(self) -> Answer:
-        return Answer(ProduceResponse([self.results[each] for each in range(self._count)]))
-
-
 def produce(
     request: ProduceRequest, payloads: Sequence[memoryview], now: Now, context: Context
 ) -> Answer | Later | None:
@@ -40,7 +24,7 @@ def produce(
 
     What goes to a partition that is still to be made waits for it; the rest is appended at once.
     """
-    outcome = _Outcome(len(payloads))
+    outcome = Gathered(len(payloads), ProduceResponse)
     groups: dict[TopicPartition, list[int]] = {}
     for number, entry in enumerate(request.entries):
         groups.setdefault(TopicPartition(entry.topic, entry.partition), []).append(number)
@@ -49,19 +33,19 @@ def produce(
         entries = {number: request.entries[number] for number in numbers}
         topic_id = _to_be_made(entries, context)
         if topic_id is None:
-            outcome.results.update(_append(partition, entries, batches, now, context))
+            outcome.add(_append(partition, entries, batches, now, context))
             continue
         length = sum(map(len, batches.values()))
         if context.waiting_bytes + length > MAX_WAITING_BYTES:
             full = Overloaded("too many bytes wait for directories of new partitions: come again")
-            outcome.results.update(_refuse_all(entries, full, context))
+            outcome.add(_refuse_all(entries, full, context))
             continue
         context.waiting_bytes += length
         append = partial(_append_later, outcome, partition, entries, batches, now, context)
         context.newcomers.when_made(partition, topic_id, append)
     if request.acks == 0:
         return None
-    return outcome.response() if outcome.whole else outcome
+    return outcome.so_far()
 
 
 def _to_be_made(entries: Mapping[int, ProduceEntry], context: Context) -> str | None:
@@ -76,7 +60,7 @@ def _to_be_made(entries: Mapping[int, ProduceEntry], context: Context) -> str | 
 
 
 def _append_later(
-    outcome: _Outcome,
+    outcome: Gathered,
     partition: TopicPartition,
     entries: Mapping[int, ProduceEntry],
     batches: Mapping[int, memoryview],
@@ -87,11 +71,9 @@ def _append_later(
     """The partition is made, or could not be. Its topic may have gone since."""
     context.waiting_bytes -= sum(map(len, batches.values()))
     if failure is None:
-        outcome.results.update(_append(partition, entries, batches, now, context))
+        outcome.add(_append(partition, entries, batches, now, context))
     else:
-        outcome.results.update(_refuse_all(entries, failure, context))
-    if outcome.whole:
-        outcome.answer(outcome.response())
+        outcome.add(_refuse_all(entries, failure, context))
 
 
 def _refuse_all(

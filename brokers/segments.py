@@ -21,6 +21,7 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
+_NOTHING: Final = memoryview(b"")
 
 Remove = Callable[[Sequence[Path]], None]
 
@@ -28,14 +29,18 @@ Remove = Callable[[Sequence[Path]], None]
 class Segments(Sequence[Segment]):
     """What a log is made of. Every segment ends where the next one begins; the last one is active.
 
-    `new_names` counts the files that were made since the directory was last flushed. A flush that
-    failed leaves its segments in doubt for good, whatever was flushed since. Files given up
-    are renamed at once, so that a later segment may have their names, and removed by `remove`.
+    `names` counts the files that were made, `names_on_disk` those of them that a flush of the
+    directory has covered. A flush that failed leaves its segments in doubt for good, whatever was
+    flushed since. Files given up are renamed at once, so that a later segment may have their names,
+    and removed by `remove`.
 
     Owner: the log, on the broker's reactor thread.
     """
 
-    __slots__ = ("_directory", "_doubtful", "_files", "_list", "_remove", "config", "new_names")
+    __slots__ = (
+        *("_directory", "_doubtful", "_files", "_list", "_remove"),
+        *("config", "names", "names_on_disk"),
+    )
 
     def __init__(
         self, directory: Path, config: LogConfig, files: OpenFiles, remove: Remove
@@ -46,7 +51,7 @@ class Segments(Sequence[Segment]):
         self._list: list[Segment] = []
         self._doubtful: list[Segment] = []
         self.config = config
-        self.new_names = 0
+        self.names = self.names_on_disk = 0
 
     @overload
     def __getitem__(self, number: int) -> Segment: ...
@@ -91,6 +96,29 @@ class Segments(Sequence[Segment]):
         """The segment that an offset of the log belongs to."""
         return self._list[bisect_right(self._list, offset, key=attrgetter("base_offset")) - 1]
 
+    def read(self, offset: int, max_bytes: int) -> memoryview:
+        """Whole batches from the one that contains `offset` on, or the next that is left; or nothing.
+
+        Raises CorruptBatch, StorageError.
+        """
+        while offset < self.end_offset:
+            segment = self.containing(offset)
+            found = segment.read(offset, max_bytes)
+            if found:
+                return found
+            offset = segment.end_offset
+        return _NOTHING
+
+    def find_time(self, timestamp: int) -> int:
+        """Base offset of the first batch with a record of `timestamp` or later, else the end.
+
+        Raises CorruptBatch, StorageError.
+        """
+        for segment in self._list:
+            if segment.highest_timestamp() >= timestamp:
+                return segment.find_time(timestamp)
+        return self.end_offset
+
     def sealed(self, base_offset: int) -> Segment | None:
         """The sealed segment that begins there, if there is one."""
         number = bisect_left(self._list, base_offset, key=attrgetter("base_offset"))
@@ -106,6 +134,11 @@ class Segments(Sequence[Segment]):
     def dirty(self) -> list[Segment]:
         """Those that are not flushed yet."""
         return dirty_end(self._list)
+
+    @property
+    def new_names(self) -> bool:
+        """Whether files were made since the directory was last flushed."""
+        return self.names_on_disk < self.names
 
     def sound(self) -> bool:
         """Whether no flush has failed of what is not on disk: the next would succeed, proving nothing."""
@@ -134,7 +167,7 @@ class Segments(Sequence[Segment]):
         """Begin a new segment, at the log's end unless told otherwise. Raises StorageError."""
         base = self.end_offset if base_offset is None else base_offset
         segment = Segment.create(self._directory, base, self.config, self._files)
-        self.new_names += 1
+        self.names += 1
         if self._list:
             self._list[-1].seal()
         self._list.append(segment)
@@ -149,7 +182,7 @@ class Segments(Sequence[Segment]):
                 sync_directory(self._directory)
             except OSError as error:
                 raise StorageError(f"{self._directory} cannot be flushed: {error}") from error
-            self.new_names = 0
+            self.names_on_disk = self.names
         for segment in self.dirty():
             segment.flush()
 

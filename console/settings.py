@@ -83,7 +83,8 @@ def _in_file(path: Path | None) -> dict[str, Any]:
     log = said.pop(LOG, {})
     if not isinstance(log, dict):
         raise ConfigError(f"--config {path}: {LOG} is a table: write [{LOG}]")
-    if not isinstance(said.get("listeners", []), list):
+    listeners = said.get("listeners", [])
+    if not isinstance(listeners, list) or not all(isinstance(each, str) for each in listeners):
         raise ConfigError(f"--config {path}: listeners is a list of texts")
     return said | {f"{LOG}.{name}": value for name, value in log.items()}
 

@@ -11,6 +11,7 @@ from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.coordination.store import Connect
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import check_numbers
 
 LEAST_PROCESSING_TIME = 2.0
 """While it waits for records a consumer shows itself every second."""
@@ -72,6 +73,7 @@ class ConsumerConfig:
     request_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_name("client id", self.client_id)
         if self.group is not None:
             check_name("group", self.group)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol.errors import AddressTaken
 from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
 
@@ -77,6 +78,7 @@ class ServerSocket:
     """
 
     def __init__(self, config: ServerConfig | None = None) -> None:
+        keep_freed_memory()
         self._config = config or ServerConfig()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self._config.io_threads)
         self._socket = self._context.socket(zmq.ROUTER)

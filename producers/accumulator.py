@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from math import inf
 from threading import Condition, Lock
 from typing import Any, Final
@@ -162,8 +163,9 @@ class Accumulator:
         self._take(chunk)
         self._handed_in.append(chunk)
         self._ring_once()
-        if self.by_key and len(chunk) > FEW and self.divide(chunk):
-            self.buffered += chunk.measure()
+        with suppress(MemoryError):  # the record is taken, and its fate told by its Delivery
+            if self.by_key and len(chunk) > FEW and self.divide(chunk):
+                self.buffered += chunk.measure()
 
     def divide(self, chunk: Chunk) -> bool:
         """By key, if that is all that decides where its records go. Needs no lock."""
@@ -308,7 +310,8 @@ class Accumulator:
                     taken.append(chunk)
             for chunk in taken:
                 if chunk.pieces is None:
-                    self.buffered += chunk.estimate(SAMPLE)
+                    with suppress(MemoryError):  # then the correction is all of it
+                        self.buffered += chunk.estimate(SAMPLE)
         return taken
 
     def correct(self, wrong: int) -> None:
@@ -316,6 +319,12 @@ class Accumulator:
         if wrong:
             with self.lock:
                 self.buffered += wrong
+
+    def take_rest(self) -> list[Chunk]:
+        """All that was staged and not taken; it was closed before."""
+        with self.lock:
+            rest, self._handed_in = self._handed_in, []
+        return rest
 
     def _take(self, chunk: Chunk) -> None:
         """Put another one in its place. The lock is held."""

@@ -256,6 +256,19 @@ def bytes_per_row(column: Any) -> int:
         return 0  # it is refused as soon as it is looked at
 
 
+def unboxed(what: str, column: Any) -> Any:
+    """A numpy array of objects as a list, any other column as it is. Raises TypeError."""
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.dtype != object or column.ndim != 1:
+        raise TypeError(
+            f"{what} must be a list of bytes or an Arrow array, not a numpy array of {column.dtype}: "
+            "one of objects (bytes and None) in one dimension is taken; numpy drops zeros at the end "
+            "of strings of fixed size"
+        )
+    return column.tolist()
+
+
 def cells_of(what: str, column: Any) -> Callable[[int, int], Cells]:
     """Gives any range of rows of `column`: a sequence of bytes and None, or an Arrow array or chunked
     array of binary or string.

@@ -51,8 +51,18 @@ class Chunk:
     """
 
     __slots__ = (
-        *("callbacks", "check_at", "completed", "count", "counted", "explicit", "headers"),
-        *("marks", "number", "opened_at", "partitions", "parts", "pieces", "placed", "places"),
+        *("callbacks", "check_at", "completed", "count", "counted", "explicit", "failed"),
+        *(
+            "headers",
+            "marks",
+            "number",
+            "opened_at",
+            "partitions",
+            "parts",
+            "pieces",
+            "placed",
+            "places",
+        ),
         *("ranks", "rows", "size", "topic"),
     )
 
@@ -75,6 +85,7 @@ class Chunk:
         self.partitions: Partitions | None = None
         self.ranks: Int64s | None = None
         self.parts: dict[int, list[tuple[int, Batch, int]]] = {}
+        self.failed: Batch | None = None  # stands for all its records, if none of them will be sent
         self.placed = False  # every record has its batch, which stays the same from then on
 
     def __len__(self) -> int:
@@ -201,18 +212,15 @@ class Chunk:
         self.rows = [None]
 
     def fail(self, error: FolkmootError) -> Batch:
-        """Nothing of it will be sent. Returns what stands for its records."""
+        """Nothing of it will be sent. Returns what stands for its records.
+
+        Memory may be what is wanting: this takes next to none.
+        """
         batch = Batch(TopicPartition(self.topic, -1), self.number, self.opened_at)
-        count = len(self)
-        batch.count, batch.size = count, self.size
-        if self.pieces is None:
-            self.marks = self.rows[2 : ROW * count : ROW]
-        self.rows, self.pieces = [None], None
-        self.partitions = np.zeros(count, dtype=np.uint8)
-        self.ranks = None
-        self.parts = {0: [(0, batch, 0)]}
-        self.placed = True
+        batch.count, batch.size = len(self), self.size
         batch.fail(error)
+        self.failed = batch
+        self.rows, self.pieces = [None], None
         return batch
 
     def place(self, partition: int, rank: int, batch: Batch, position: int) -> None:
@@ -221,7 +229,7 @@ class Chunk:
 
     def position_of(self, stamp: float) -> int | None:
         """Of the record staged with this very stamp; None as long as the rows are not divided."""
-        if self.partitions is None:
+        if self.partitions is None or self.failed is not None:
             return None
         if self.places is None:
             self.places = {id(mark): position for position, mark in enumerate(self.marks)}
@@ -229,6 +237,8 @@ class Chunk:
 
     def whereabouts(self, index: int | None) -> tuple[Batch, int] | None:
         """The batch of the record at `index` and its position there; None as long as it has none."""
+        if self.failed is not None:
+            return self.failed, 0
         if index is None or self.partitions is None or not self.placed:
             return None
         if self.ranks is None:

@@ -80,12 +80,13 @@ class ColumnChunk(Chunk):
         self.cell_values = self.cell_keys = self.row_headers = None
 
     def fail(self, error: FolkmootError) -> Batch:
-        self.counts = {0: self.count}
         self.cell_values = self.cell_keys = self.row_headers = None
         return super().fail(error)
 
     def batches(self) -> "list[tuple[Batch, int, int]] | None":
         """Where its records went: batch, position of the first, how many; None while undecided."""
+        if self.failed is not None:
+            return [(self.failed, 0, self.count)]
         if not self.placed:
             return None
         found = []

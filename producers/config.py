@@ -10,6 +10,7 @@ from folkmoot.protocol.batch import MAX_BODY_BYTES
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import check_numbers
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
@@ -60,6 +61,7 @@ class ProducerConfig:
     whole process, made shorter if it is longer (Python's own is 0.005). None leaves it alone."""
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         check_name("client id", self.client_id)
         if isinstance(self.zookeeper, str) and not self.zookeeper.partition("/")[0].strip():
             raise ConfigError(

@@ -80,7 +80,7 @@ class Loop:
             while not self._stopping:
                 self._round(cluster, sender)
                 self._bell.silence()  # before anything that it rings for is looked at
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the producer's thread has failed")
             reason = ClosedError(f"the producer's thread has failed: {error!r}")
             reason.__cause__ = error
@@ -174,11 +174,12 @@ class Loop:
 
     def _tell(self, sender: Sender) -> None:
         """Make known what is done: room in the buffer, deliveries, callbacks."""
-        done, sender.finished = sender.finished, []
+        done = sender.finished
         flushing = self._accumulator.flush_up_to > self._accumulator.settled
         if not done and not flushing:
             return
         self._accumulator.complete(done, sender.oldest_number())
+        sender.finished = []
         failed = [batch for batch in done if batch.error is not None]
         if failed:
             _log.error("records failed: %s: %s", describe(failed), failed[0].error)
@@ -186,10 +187,10 @@ class Loop:
             _call_back(batch)
 
     def _abandon(self, sender: Sender, reason: FolkmootError) -> None:
-        """Fail whatever is left, wherever it is."""
-        for chunk in (*self._taken, *self._accumulator.take(0.0)):
-            sender.refuse(chunk, reason)
+        """Fail whatever is left, wherever it is. Batches first: memory may be what is wanting."""
         sender.give_up(reason)
+        for chunk in (*self._taken, *self._accumulator.take_rest()):
+            sender.refuse(chunk, reason)
         self._accumulator.request_flush()
         self._tell(sender)
 

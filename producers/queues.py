@@ -176,9 +176,10 @@ class Queue:
     def delivered(self, batch: Batch, base_offset: int) -> None:
         """It is in the log."""
         if self._landed(batch):
-            self._take_out(batch)
+            # In this order nothing that fails in between, want of memory, say, leaves it in nobody's hands.
             batch.deliver(base_offset)
             self._terms.finish(batch, None)
+            self._take_out(batch)
         self._mend()
 
     def refused(
@@ -219,8 +220,8 @@ class Queue:
         return not batch.done
 
     def _end(self, batch: Batch, error: FolkmootError) -> None:
-        self._take_out(batch)
         self._terms.finish(batch, error)
+        self._take_out(batch)
 
     def _take_out(self, batch: Batch) -> None:
         if batch is self.batches[0]:

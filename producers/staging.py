@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.cells import Cells, bytes_per_row, cells_of
+from folkmoot.producers.cells import Cells, bytes_per_row, cells_of, unboxed
 from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.protocol.errors import RecordTooLarge
 from folkmoot.protocol.records import Headers
@@ -34,6 +34,7 @@ class Staging:
         partition: int | None,
         clean: Callable[[Any], Headers],
     ) -> None:
+        values, keys = unboxed("values", values), unboxed("keys", keys)
         self._count = len(values)
         self._values = cells_of("values", values)
         self._keys = None if keys is None else cells_of("keys", keys)
@@ -95,8 +96,10 @@ def _stamps(given: Any, count: int) -> npt.NDArray[np.int64]:
     """One timestamp in ms per row, whatever they are given as."""
     if given is None:
         given = round(time.time() * 1000)
-    if isinstance(given, int):
-        stamps = np.full(count, given, np.int64)
+    if isinstance(given, int | np.integer):
+        # One that is too large for a column of numbers is too large for a timestamp.
+        within = max(-MAX_TIMESTAMP - 1, min(int(given), MAX_TIMESTAMP + 1))
+        stamps = np.full(count, within, np.int64)
     else:
         if hasattr(given, "to_numpy"):
             given = given.to_numpy(

@@ -34,8 +34,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
+from folkmoot.protocol.checksum import crc32c
 from folkmoot.protocol.errors import CorruptBatch
 
 MAX_RECORDS: Final = 1_000_000

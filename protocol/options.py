@@ -2,8 +2,11 @@
 
 import dataclasses
 import difflib
+import types
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, TypeVar, get_args
 
 from folkmoot.protocol.errors import ConfigError
 
@@ -32,3 +35,19 @@ def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     hint = f": did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"option {name!r} is not known{hint}")
+
+
+def check_numbers(config: Any) -> None:
+    """Raises ConfigError for an option that is declared as a number and is none, or not a finite one."""
+    for field in dataclasses.fields(config):
+        kinds = get_args(field.type) or (field.type,)
+        if not all(kind in (int, float, types.NoneType) for kind in kinds):
+            continue
+        value = getattr(config, field.name)
+        if value is None and types.NoneType in kinds:
+            continue
+        is_number = isinstance(value, Real if float in kinds else Integral)
+        if isinstance(value, bool) or not is_number or not isfinite(value):
+            what = "a number" if float in kinds else "a whole number"
+            also = ", or None" if types.NoneType in kinds else ""
+            raise ConfigError(f"{field.name}={value!r} is not allowed: use {what}{also}")

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import bench_restart
 from benchmarks.bench_throughput import Case, _count
-from benchmarks.harness import FULL, QUICK, SMOKE, Context
-from benchmarks.results import Results
+from benchmarks.harness import FULL, QUICK, SMOKE, Context, Sample
+from benchmarks.results import Report, Results
 
 
 def context(tmp_path: Path) -> Context:
@@ -50,3 +50,35 @@ def test_all_of_a_full_run_is_to_take_less_than_half_an_hour() -> None:
     estimates = [import_module(f"benchmarks.bench_{name}").ESTIMATE for name in command.scenarios()]
     seconds = [sum(each.of(scale) for each in estimates) for scale in (FULL, QUICK, SMOKE)]
     assert 1800 > seconds[0] > seconds[1] > seconds[2]
+
+
+def test_a_contender_that_fails_is_left_out_and_named_and_the_others_are_measured(
+    tmp_path: Path,
+) -> None:
+    def broken() -> Sample:
+        raise TimeoutError("no answer\nat all")
+
+    def works() -> Sample:
+        return Sample(value=2.0, facts={})
+
+    with context(tmp_path / "work") as running:
+        (cell,) = running.alternate("a case", "s", {"broken": broken, "works": works}, 2)
+    assert (cell.contender, cell.values) == ("works", [2.0, 2.0])
+    assert running.failures == ["a case, broken: TimeoutError: no answer"] * 3  # warm-up, too
+
+
+def test_a_run_in_which_something_failed_fails_and_keeps_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(running: Context) -> Results:
+        running.attempt("a part", lambda: 1 / 0)
+        return Results(name="limits", title="T", notes=["Kept."])
+
+    monkeypatch.setattr(import_module("benchmarks.bench_limits"), "run", run)
+    monkeypatch.setattr(command, "BENCH", tmp_path / "bench")
+    output = tmp_path / "found.json"
+    assert command.main(["limits", "--peers", "none", "--output", str(output)]) == 1
+    (found,) = Report.read(output).scenarios
+    assert found.failed == ["a part: ZeroDivisionError: division by zero"]
+    assert found.notes == ["Kept."]
+    assert "FAILED: a part" in capsys.readouterr().out

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.deletions import Deletions
+from folkmoot.brokers.flushing import flush_all
 from folkmoot.brokers.log import Log
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
 NOW = 1_700_000_000_000
@@ -62,6 +65,22 @@ def reopened(data: Path, config: LogConfig = SMALL) -> Log:
     log = Log(data, NAME, "first", config)
     log.start()
     return log
+
+
+def flushed(log: Log) -> None:
+    """As a checkpoint flushes it, so that nothing of it is on its way to the disk any more."""
+    flushing = log.lend()
+    [outcome] = flush_all([flushing])
+    log.flushed(flushing, outcome)
+
+
+def delete_before(log: Log, offset: int) -> None:
+    """As DELETE_RECORDS does; raises what it would answer."""
+    outcomes: list[FolkmootError | None] = []
+    Deletions().ask(log, offset, outcomes.append)
+    [error] = outcomes
+    if error is not None:
+        raise error
 
 
 def read_all(log: Log, max_bytes: int = 700) -> list[tuple[int, bytes]]:

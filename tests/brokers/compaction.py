@@ -82,6 +82,12 @@ class Upkept:
             if not self.log.dirty:
                 break
 
+    def expire(self) -> None:
+        """As retention does it: what a snapshot has to tell of first goes after a checkpoint."""
+        self.log.expire(self.now.wall)
+        self.checkpoint()
+        self.log.expire(self.now.wall)
+
     def step(self) -> float:
         pause = self.compactor.chore(self.now)
         self.background.run_all()

@@ -238,10 +238,10 @@ def test_only_topics_that_ask_for_it_are_compacted_and_their_old_segments_stay(
     upkept.compact()
     assert upkept.log.compacted.clean_before > 0
     upkept.later(3600.0)
-    upkept.log.expire(upkept.now.wall)
+    upkept.expire()
     assert upkept.log.start_offset == 0
     upkept.logs.configure("first", {"cleanup_policy": "compact,delete"})
-    upkept.log.expire(upkept.now.wall)
+    upkept.expire()
     assert upkept.log.start_offset == upkept.log.end_offset
     upkept.logs.close()
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.compactor import COMPACTION_INTERVAL
-from tests.brokers.compaction import Row, Upkept, last_of_each, records_in, rows
+from folkmoot.protocol.errors import StorageError
+from tests.brokers.batches import a_batch, append, delete_before, read_all
+from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
 from tests.brokers.test_compaction import active, fill
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
@@ -148,11 +150,12 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
                 continue
             if what == "delete_before":
                 start = upkept.log.all_sealed()[0].end_offset + 3
-                upkept.log.delete_before(start)
+                delete_before(upkept.log, start)
             elif what == "expire":
                 start = upkept.log.end_offset
                 upkept.logs.configure("first", {"cleanup_policy": "compact,delete"})
-                upkept.log.expire(upkept.now.wall + 10**12)
+                upkept.later(10**9)
+                upkept.log.expire(upkept.now.wall)
             elif what == "delete":
                 upkept.logs.delete_topic("first")
                 break
@@ -165,6 +168,7 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
             upkept.logs.close()
             continue
         upkept.compact()
+        upkept.log.expire(upkept.now.wall)
         for clean in (None, True, False):
             if clean is not None:
                 upkept.reopen(clean=clean)
@@ -177,4 +181,49 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
             found = rows(records_in(upkept.log))
             assert set(kept) <= set(found)
             assert set(found) <= {(at, *row) for at, row in enumerate(written) if at >= start}
+        upkept.logs.close()
+
+
+def test_a_swap_that_fails_halfway_takes_its_log_out_of_use_and_the_next_start_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is read-only by now, or has no room for a name: other partitions are served."""
+    counted = Upkept(tmp_path / "counted")
+    fill(counted, [], 36, keys=6)
+    real, renames = Path.rename, 0
+    fails_at = -1
+
+    def rename(self: Path, target: Path) -> Path:
+        nonlocal renames
+        if self.parent.suffix == ".swap" or target.suffix == ".deleted":
+            renames += 1
+            if renames == fails_at:
+                raise OSError(30, "Read-only file system")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    counted.compact()
+    assert renames > 8
+    for fails_at in range(1, renames + 1, 5):
+        renames = 0
+        upkept = Upkept(tmp_path / str(fails_at))
+        other = upkept.logs.create("other", "second", 0)
+        written: list[Row] = []
+        fill(upkept, written, 36, keys=6)
+        final = last_of_each(written, active(upkept))
+        upkept.compact()
+        assert not upkept.log.is_open
+        with pytest.raises(StorageError, match="restart the broker"):
+            upkept.log.read(0, 100)
+        with pytest.raises(StorageError, match="restart the broker"):
+            upkept.append(keyed((b"a", b"b")))
+        append(other, a_batch(b"still"))
+        assert read_all(other) == [(0, b"still")]
+        with pytest.raises(StorageError, match="restart the broker"):
+            upkept.logs.close()
+        upkept.open()
+        assert set(final) <= set(rows(records_in(upkept.log)))
+        upkept.append(keyed((b"a", b"b")))
+        upkept.compact()
+        assert set(final) <= set(rows(records_in(upkept.log)))
         upkept.logs.close()

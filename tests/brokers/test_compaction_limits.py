@@ -117,7 +117,7 @@ def test_retention_by_size_goes_on_behind_segments_that_compaction_has_emptied(
     upkept.compact()
     assert upkept.log.all_sealed()[0].size == 0
     fill(upkept, b"new")
-    upkept.log.expire(upkept.now.wall)
+    upkept.expire()
     assert 1500 <= upkept.log.size < 2500
     assert upkept.log.read(upkept.log.start_offset, 1)
     upkept.logs.close()

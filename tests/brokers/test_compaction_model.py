@@ -13,7 +13,7 @@ from folkmoot.brokers.config import LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
-from tests.brokers.batches import NOW
+from tests.brokers.batches import NOW, delete_before
 from tests.brokers.compaction import Upkept, records_in
 
 CONFIG = LogConfig(
@@ -79,7 +79,7 @@ class CompactedLogAgainstList(RuleBasedStateMachine):
     @rule(where=st.floats(0, 1))
     def delete_before(self, where: float) -> None:
         offset = self.begin + int(where * (len(self.written) - self.begin) / 3)
-        self.upkept.log.delete_before(offset)
+        delete_before(self.upkept.log, offset)
         self.begin = max(self.begin, offset)
 
     @rule()

@@ -82,6 +82,8 @@ def test_a_listener_that_makes_no_sense_is_refused(text: str, words: str) -> Non
         {"data": "data"},
         {"zookeeper": ""},
         {"zookeeper": "/chroot"},
+        {"zookeeper": 5},
+        {"rack": 5},
         {"listeners": ()},
         {"listeners": (Listener.parse("a=h:1"), Listener.parse("a=h:2"))},
         {"session_timeout": 0.0},

@@ -172,7 +172,7 @@ def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flush
     monkeypatch.setattr("folkmoot.brokers.logfile.os.fdatasync", flushed.append)
     log.flush()
     assert len(flushed) == 1
-    assert not log.dirty
+    assert log.lend().segments == []
     log.close()
 
 

@@ -13,6 +13,7 @@ import zmq
 from folkmoot.brokers.config import DAY
 from folkmoot.brokers.log import Log
 from folkmoot.protocol import batch
+from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, records_in, rows
 from tests.brokers.test_compaction import fill
 
@@ -78,13 +79,13 @@ def readers_of(views: list[Held]) -> Iterator[list[str]]:
 def by_retention(upkept: Upkept) -> None:
     upkept.logs.configure("first", {"cleanup_policy": "delete"})
     upkept.later(8 * DAY)
-    upkept.log.expire(upkept.now.wall)
+    upkept.expire()
 
 
 def by_request(upkept: Upkept) -> None:
     for offset in range(0, upkept.log.end_offset + 1, 29):
-        upkept.log.delete_before(max(offset, upkept.log.start_offset))
-    upkept.log.delete_before(upkept.log.end_offset)
+        delete_before(upkept.log, max(offset, upkept.log.start_offset))
+    delete_before(upkept.log, upkept.log.end_offset)
 
 
 def by_compaction(upkept: Upkept) -> None:
@@ -154,7 +155,7 @@ def test_a_frame_on_its_way_arrives_whole_after_its_segment_was_replaced(tmp_pat
         expected.append(bytes(upkept.log.read(offset, 2000)))
         sender.send(upkept.log.read(offset, 2000), copy=False)
     upkept.compact()
-    upkept.log.delete_before(upkept.log.end_offset)
+    delete_before(upkept.log, upkept.log.end_offset)
     upkept.background.run_all()
     assert [receiver.recv() for _ in expected] == expected
     context.destroy(linger=0)
@@ -180,8 +181,8 @@ def test_reads_and_deletions_in_turns_never_disturb_each_other(tmp_path: Path) -
         for _ in range(source.randrange(30)):
             upkept.step()
         if source.random() < 0.3:
-            upkept.log.delete_before(
-                source.randrange(upkept.log.start_offset, upkept.log.end_offset)
+            delete_before(
+                upkept.log, source.randrange(upkept.log.start_offset, upkept.log.end_offset)
             )
         found = rows(records_in(upkept.log))
         assert set(found) <= {(at, *row) for at, row in enumerate(written)}

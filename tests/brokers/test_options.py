@@ -17,7 +17,7 @@ from folkmoot.brokers.upkeep import Now
 from folkmoot.brokers.view import ClusterView
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import BatchTooLarge, ConfigError
-from tests.brokers.batches import NOW, a_batch, append
+from tests.brokers.batches import NOW, a_batch, append, flushed
 from tests.brokers.parts import (
     BROKERS,
     ME,
@@ -111,6 +111,8 @@ def test_nothing_is_deleted_before_a_topics_own_retention_is_known(tmp_path: Pat
         Retention(logs).chore(much_later)
         assert logs.get("t", 0).start_offset == 0
         show(context)
+        Retention(logs).chore(much_later)
+        flushed(logs.get("t", 0))
         Retention(logs).chore(much_later)
         assert logs.get("t", 0).start_offset == 1
 

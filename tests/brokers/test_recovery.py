@@ -19,6 +19,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     expected,
+    flushed,
     make_log,
     random_batch,
     read_all,
@@ -232,6 +233,8 @@ def test_a_durable_end_that_was_lost_is_passed_over_and_its_offsets_are_not_give
         log = Log(crashed.data, NAME, "first", ONE_SEGMENT)
         log.start(end, durable)
         assert log.end_offset == 10**6 + 4
+    log.expire(2**45)
+    flushed(log)
     log.expire(2**45)
     assert log.start_offset == 10**6 + 4
     log.abandon()

@@ -12,12 +12,14 @@ from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.retention import Retention
 from folkmoot.brokers.upkeep import Now
-from folkmoot.protocol.errors import OffsetOutOfRange, StorageError
+from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import (
     NAME,
     NOW,
     SMALL,
     a_batch,
+    delete_before,
+    flushed,
     make_log,
     read_all,
     timed_batch,
@@ -50,6 +52,13 @@ def reopen(log: Log, *, clean: bool, config: LogConfig | None = None) -> Log:
     return again
 
 
+def expire(log: Log, now: int) -> None:
+    """As the chore does it: what a snapshot has to tell of first goes after the next checkpoint."""
+    log.expire(now)
+    flushed(log)
+    log.expire(now)
+
+
 @pytest.mark.parametrize("stop", [None, True, False])
 def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
     tmp_path: Path, stop: bool | None
@@ -66,7 +75,7 @@ def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
     ):
         if stop is not None:
             log = reopen(log, clean=stop)
-        log.expire(NOW + later)
+        expire(log, NOW + later)
         assert (log.start_offset, log.end_offset) == (start, 20)
         assert [offset for offset, _ in read_all(log)] == list(range(start, 20))
     assert {path.suffix for path in log.directory.iterdir()} <= {
@@ -90,9 +99,9 @@ def test_a_segment_whose_last_batch_has_rotted_goes_by_the_time_of_its_file(tmp_
     os.utime(oldest, (0, NOW // 1000 + 4 * 3600))
     log = reopen(log, clean=False)
     assert [each.next_offset for each in log.all_sealed()[0].damage] == [5]
-    log.expire(NOW + WEEK + 4 * HOUR - 1)
+    expire(log, NOW + WEEK + 4 * HOUR - 1)
     assert log.start_offset == 0
-    log.expire(NOW + WEEK + 4 * HOUR)
+    expire(log, NOW + WEEK + 4 * HOUR)
     assert log.start_offset == 5
     log.close()
 
@@ -101,16 +110,16 @@ def test_records_with_old_timestamps_are_kept_by_the_day_of_their_append(tmp_pat
     log = make_log(tmp_path)
     for number in range(40):
         log.append([timed_batch(FLIGHTS_OF_2013 + number)], now=NOW, leader_epoch=0)
-    log.expire(NOW + WEEK - 1)
+    expire(log, NOW + WEEK - 1)
     assert log.start_offset == 0
-    log.expire(NOW + WEEK)
+    expire(log, NOW + WEEK)
     assert log.start_offset == 40
     log.close()
 
 
 def test_without_a_retention_nothing_goes(tmp_path: Path) -> None:
     log = filled(tmp_path, replace(SMALL, retention=None))
-    log.expire(NOW + 1000 * WEEK)
+    expire(log, NOW + 1000 * WEEK)
     assert log.start_offset == 0
     log.close()
 
@@ -126,7 +135,7 @@ def test_by_size_the_oldest_go_as_long_as_so_much_is_left(tmp_path: Path) -> Non
         (0, 15),
     ):
         log.config = replace(log.config, retention_bytes=bytes_left)
-        log.expire(NOW)
+        expire(log, NOW)
         assert log.start_offset == start
     log.close()
 
@@ -134,7 +143,7 @@ def test_by_size_the_oldest_go_as_long_as_so_much_is_left(tmp_path: Path) -> Non
 def test_a_fetch_under_way_on_a_deleted_segment_ends_correctly(tmp_path: Path) -> None:
     log = filled(tmp_path)
     chunk = log.read(0, 1000)
-    log.expire(NOW + WEEK + 10 * HOUR)
+    expire(log, NOW + WEEK + 10 * HOUR)
     assert not (log.directory / f"{0:020}.log").exists()
     assert [value[:1] for _, value in values_of(chunk)] == [b"\0", b"\1"]
     with pytest.raises(OffsetOutOfRange):
@@ -158,7 +167,12 @@ def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background
                 log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
         logs.configure("first", {})
         chore = Retention(logs).chore
-        pauses = [chore(Now(0.0, NOW + round(7 * DAY * 1000))) for _ in range(3)]
+        later = Now(0.0, NOW + round(7 * DAY * 1000))
+        for _ in range(3):
+            chore(later)
+        for log in logs:
+            flushed(log)
+        pauses = [chore(later) for _ in range(3)]
         assert pauses[0] == pauses[1] < pauses[2]
         assert [log.start_offset for log in logs] == [int(number % 10 == 0) for number in range(25)]
         assert not (tmp_path / "data" / "flights-0" / f"{0:020}.log").exists()
@@ -176,7 +190,7 @@ def test_a_removal_that_waits_does_not_touch_a_later_topic_of_the_name(tmp_path:
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
         old = logs.create("flights", "first", 0)
         old.append([a_batch(b"old")], now=NOW, leader_epoch=0)
-        old.delete_before(1)
+        delete_before(old, 1)
         logs.delete_topic("first")
         new = logs.create("flights", "second", 0)
         new.append([a_batch(b"new")], now=NOW, leader_epoch=0)
@@ -211,7 +225,7 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(tmp_path: 
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
         log = logs.create("flights", "first", 0)
         log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
-        log.delete_before(1)
+        delete_before(log, 1)
     assert list(log.directory.glob("*.deleted"))
     with Logs(tmp_path / "data", 1, SMALL) as logs:
         assert logs.get("flights", 0).start_offset == 1
@@ -225,7 +239,7 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(tmp_path: 
 def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path: Path, clean: bool) -> None:
     log = filled(tmp_path)
     for offset, files in ((0, 4), (3, 4), (5, 3), (2, 3), (12, 2), (20, 1)):
-        log.delete_before(offset)
+        delete_before(log, offset)
         start = max(offset, 5) if offset == 2 else offset
         for _ in range(2):
             assert (log.start_offset, log.end_offset) == (start, 20)
@@ -241,20 +255,11 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path: Path, clean:
     log.close()
 
 
-def test_no_more_can_be_deleted_than_there_is(tmp_path: Path) -> None:
-    log = filled(tmp_path)
-    for offset in (-1, 21):
-        with pytest.raises(OffsetOutOfRange):
-            log.delete_before(offset)
-    assert log.start_offset == 0
-    log.close()
-
-
 def test_offsets_given_up_are_not_given_again_even_if_the_end_of_the_log_was_lost(
     tmp_path: Path,
 ) -> None:
     log = filled(tmp_path)
-    log.delete_before(20)
+    delete_before(log, 20)
     log.abandon()
     for path in log.directory.glob("*.log"):
         path.unlink()
@@ -268,13 +273,13 @@ def test_offsets_given_up_are_not_given_again_even_if_the_end_of_the_log_was_los
 def test_nothing_is_deleted_when_the_new_start_cannot_be_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(directory: Path, offset: int) -> None:
+    def refuse(directory: Path, topic_id: str, offset: int) -> None:
         raise OSError(28, "No space left on device")
 
     log = filled(tmp_path)
     with monkeypatch.context() as full:
-        full.setattr("folkmoot.brokers.log.save_start", refuse)
-        with pytest.raises(StorageError, match="nothing was deleted"):
-            log.delete_before(12)
+        full.setattr("folkmoot.brokers.deletions.save_start", refuse)
+        with pytest.raises(DiskFull, match="nothing was deleted"):
+            delete_before(log, 12)
     assert [offset for offset, _ in read_all(log)] == list(range(20))
     log.close()

@@ -8,10 +8,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from folkmoot.console.embedded import ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.protocol.errors import StartFailed
 from tests.chaos.settings import Settings
 
 ARCHIVE_PATIENCE = 60.0
+PATIENCE = 60.0
+ATTEMPTS = 4
 
 
 class Ensemble(Protocol):
@@ -46,19 +49,31 @@ class ChildEnsemble:
 
     def kill_leader(self) -> None:
         with self._one_at_a_time:
-            leader = self._ensemble.leader()
+            leader = self._ensemble.leader(PATIENCE)
             leader.kill()
-            self._ensemble.leader()
-            leader.start()
+            self._ensemble.leader(PATIENCE)
+            _start(leader)
 
     def restart_all(self) -> None:
         """The leader last."""
         with self._one_at_a_time:
-            leader = self._ensemble.leader()
+            leader = self._ensemble.leader(PATIENCE)
             others = [server for server in self._ensemble.servers if server is not leader]
             for server in (*others, leader):
-                server.restart()
-                self._ensemble.leader()
+                server.stop()
+                _start(server)
+                self._ensemble.leader(PATIENCE)
+
+
+def _start(server: EmbeddedZooKeeper) -> None:
+    """On a machine that has much else to do it may need more than one attempt."""
+    for attempt in range(ATTEMPTS):
+        try:
+            server.start()
+            return
+        except StartFailed:
+            if attempt == ATTEMPTS - 1:
+                raise
 
 
 @contextmanager
@@ -80,11 +95,12 @@ def _share_classes(ensemble: ZooKeeperEnsemble, archive: Path) -> None:
     if not archive.exists():
         own = archive.with_suffix(f".{os.getpid()}")  # others may be at it, too
         server.config = replace(config, java_options=(f"-XX:ArchiveClassesAtExit={own}",))
-        server.restart()
+        server.stop()
+        _start(server)
         server.stop(ARCHIVE_PATIENCE)
         if own.exists():
             own.replace(archive)
     for each in ensemble.servers:
         each.config = replace(config, java_options=(f"-XX:SharedArchiveFile={archive}",))
     if not server.is_running:
-        server.start()
+        _start(server)

@@ -277,7 +277,7 @@ def _aside(work: Callable[[], None]) -> Script:
 
     thread = Thread(target=body, daemon=True)
     thread.start()
-    yield from _until("ZooKeeper is whole again", lambda: not thread.is_alive(), 120.0)
+    yield from _until("ZooKeeper is whole again", lambda: not thread.is_alive(), 600.0)
     if raised:
         raise Breach(f"ZooKeeper is not whole again: {raised[0]}")
 
@@ -291,6 +291,8 @@ ON_ALL: dict[str, Callable[[Scene, Event], Script]] = {
 }
 ENSEMBLE = frozenset({"leader_killed", "rolling_restart"})
 CRASHES = frozenset({"kill_both", "stop", "zombie_expired", "zombie_fenced", "kill"}) | ENSEMBLE
+OF_A_LONG_SESSION = frozenset({"zombie_fenced"})
+"""Its victims' sessions live on; those of all other crashes have to end."""
 DEATHS = CRASHES - ENSEMBLE | {"expire"}
 """After these a member is dead for a while before others know."""
 DEPARTURES = frozenset({"leave", "kill", "kill_both"})

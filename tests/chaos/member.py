@@ -32,7 +32,7 @@ from folkmoot.protocol.errors import NotOwner, RequestTimeout
 from folkmoot.protocol.records import Record
 from tests.chaos.notes import Notes
 
-COMMIT_EVERY = 0.5
+COMMIT_EVERY = 1.0
 
 
 class Trap:
@@ -146,7 +146,7 @@ def run(
     commit_at = 0.0
     with consumer:
         while running:
-            _note(consumer, consumer.poll(0.2), trap.notes)
+            _note(consumer, consumer.poll(0.5), trap.notes)
             if not auto and time.monotonic() >= commit_at:
                 try:
                     consumer.commit()

@@ -1,5 +1,6 @@
 """What a cluster's run found, and the sum over all runs, as JSON."""
 
+import fcntl
 import json
 import os
 from collections import Counter
@@ -46,37 +47,44 @@ class Result:
 
 
 class Totals:
-    """The sum of all runs that a directory remembers."""
+    """The sum of all runs that a directory remembers; several processes may add theirs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._runs: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
 
     @property
     def next_seed(self) -> int:
-        return max((run["seed"] for run in self._runs), default=0) + 1
+        return max((run["seed"] for run in self._runs()), default=0) + 1
 
     def add(self, result: Result) -> None:
-        self._runs.append(asdict(result))
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps(self._runs, indent=1))
-        os.replace(fresh, self._path)
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text(json.dumps([*self._runs(), asdict(result)], indent=1))
+            os.replace(fresh, self._path)
+
+    def _runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (
+            json.loads(self._path.read_text()) if self._path.exists() else []
+        )
+        return found
 
     def summary(self) -> dict[str, Any]:
+        runs = self._runs()
         sums = {name: Counter[str]() for name in ("kinds", "zombies", "counts")}
         worst = {name: dict[str, float]() for name in ("slowest", "slowest_shaken", "longest")}
-        for run in self._runs:
+        for run in runs:
             for name, counter in sums.items():
                 counter.update(run[name])
             for name, found in worst.items():
                 for key, value in run[name].items():
                     found[key] = round(max(found.get(key, 0.0), value), 2)
         return {
-            "runs": len(self._runs),
-            "failed": sum(bool(run["breaches"]) for run in self._runs),
-            "seeds": sorted(run["seed"] for run in self._runs),
-            "events": sum(run["events"] for run in self._runs),
-            "seconds": round(sum(run["seconds"] for run in self._runs)),
+            "runs": len(runs),
+            "failed": sum(bool(run["breaches"]) for run in runs),
+            "seeds": sorted(run["seed"] for run in runs),
+            "events": sum(run["events"] for run in runs),
+            "seconds": round(sum(run["seconds"] for run in runs)),
             **{name: dict(counter) for name, counter in sums.items()},
             **worst,
         }

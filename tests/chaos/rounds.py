@@ -14,6 +14,7 @@ from tests.chaos.events import (
     DEATHS,
     DEPARTURES,
     ENSEMBLE,
+    OF_A_LONG_SESSION,
     ON_A_MEMBER,
     ON_ALL,
     Breach,
@@ -23,7 +24,7 @@ from tests.chaos.events import (
 from tests.chaos.scene import MemberProcess, Scene
 from tests.chaos.settings import MACHINE
 
-STEP = 0.05
+STEP = 0.1
 GUARDED = 2.0
 """Within this a guardian has ended the session of its member, if ZooKeeper is there."""
 START_PATIENCE = 60.0
@@ -187,6 +188,10 @@ class Rounds:
             for member in self.scene.living()
             if not member.busy and member.sessions and self.scene.history.owned_by(member.name)
         ]
+        if kind in OF_A_LONG_SESSION:
+            free = [member for member in free if member.has_long_session]
+        elif kind in CRASHES:
+            free = [member for member in free if not member.has_long_session]
         if kind in ("kill", "kill_guardian"):
             free = [member for member in free if member.guardian() is not None]
         if kind == "expire":
@@ -240,9 +245,17 @@ class Rounds:
     def _limit(self, events: list[Event], disturbed: float) -> float:
         """L after the last fault. Who was stopped or killed before that for longer is known to be gone."""
         settings = self.scene.settings
+        kinds = {event.kind for event in events}
+        session = 0.0
+        if not ENSEMBLE.isdisjoint(
+            kinds
+        ):  # a guardian finds no server, a client cannot say goodbye
+            session = settings.long_session_timeout
+        elif not CRASHES.isdisjoint(kinds):
+            session = settings.session_timeout
         unknown = disturbed - settings.session_timeout - 2 * settings.tick
         dead = [each for each in events if each.kind in DEATHS and each.since > unknown]
-        return settings.limit(len(dead), crashed=any(each.kind in CRASHES for each in events))
+        return settings.limit(len(dead), session)
 
     def _check_guarded(self, event: Event) -> None:
         took = event.ended - event.since
@@ -271,9 +284,10 @@ class Rounds:
                 f" disturbed {event.disturbed - now if event.disturbed else 0.0:8.2f}"
                 f" {event.refusal}"
             )
+        registered = {name.partition("-")[0] for name in self.scene.history.members}
         for member in self.scene.living():
-            if said := member.said(lines=5):
-                yield f"{member.name} said:{said}"
+            if member.name not in registered or not self.scene.history.owned_by(member.name):
+                yield f"{member.name} said:{member.said(lines=8)}"
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -35,19 +35,21 @@ def run_cluster(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{seed}-", dir=directory))
     begun = time.monotonic()
-    report(f"seed {seed}: {settings.members} members, {settings.partitions} partitions in {folder}")
+
+    def say(text: str) -> None:
+        report(f"[{seed}] {text}")
+
+    say(f"{settings.members} members, {settings.partitions} partitions in {folder}")
     with begin(folder, settings) as ensemble, Scene(folder, ensemble, settings, seed) as scene:
         rounds = Rounds(scene)
         rounds.begin()
-        rounds.run(events, report, is_enough)
+        rounds.run(events, say, is_enough)
         if not rounds.found():
             rounds.end()
         result = _result(rounds, seed, time.monotonic() - begun)
         if result.breaches:
-            for line in (f"seed {seed} FAILED, the last events:", *rounds.story()):
-                report(line)
-            for line in (f"seed {seed} FAILED, because:", *result.breaches[:MOST_TOLD]):
-                report(line)
+            say("\n    ".join((f"FAILED with seed {seed}; what was done last:", *rounds.story())))
+            say("\n    ".join(("FAILED, because:", *result.breaches[:MOST_TOLD])))
     if not result.breaches:
         shutil.rmtree(folder)
     return result
@@ -62,7 +64,8 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
         breaches += checks.committed_too_early(processed, history)
         breaches += checks.out_of_epoch(processed, history)
     gaps = checks.waits(history, [fault for event in rounds.events for fault in _faults(event)])
-    limit = scene.settings.limit(scene.settings.members // 2, crashed=True)
+    settings = scene.settings
+    limit = settings.limit(settings.members // 2, settings.long_session_timeout)
     limit += MACHINE + 3 * max((each.stall for each in rounds.rounds), default=0.0)
     breaches += [f"a partition had no owner for {gap:.2f} s" for gap in gaps if gap > limit]
     kinds = Counter(event.kind for event in rounds.events)
@@ -108,7 +111,7 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
 def _faults(event: Event) -> Iterator[Fault]:
     """What may put off that somebody finds a new owner for a partition (checks.waits)."""
     if event.kind in ENSEMBLE:
-        yield Fault(event.begun, event.disturbed)
+        yield Fault(event.begun, event.disturbed or event.ended)
     elif event.kind not in ("join", "kill_guardian"):
         for at in (event.since, event.disturbed):
             yield Fault(at, at, event.member)

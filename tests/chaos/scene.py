@@ -41,6 +41,7 @@ class MemberProcess:
     pid: int
     notes: NotesReader
     output: Path
+    has_long_session: bool = False
     sessions: list[tuple[int, bytes]] = field(default_factory=list)
     reads: list[tuple[float, TopicPartition, int, int, int]] = field(default_factory=list)
     halted: list[list[str]] = field(default_factory=list)
@@ -164,10 +165,13 @@ class Scene:
         number = next(self._numbers)
         name = f"m{number}"
         notes, output = self._folder / f"{name}.notes", self._folder / f"{name}.log"
+        living = self.living()
+        long = 2 * sum(member.has_long_session for member in living) < len(living)
+        settings = self.settings
         options: dict[str, Any] = {
-            "session_timeout": self.settings.session_timeout,
-            "hand_over": self.settings.hand_over,
-            "fetch_max_wait": 0.3,
+            "session_timeout": settings.long_session_timeout if long else settings.session_timeout,
+            "hand_over": settings.hand_over,
+            "fetch_max_wait": 1.0,
         }
         pid = self.nursery.start(
             "member",
@@ -180,7 +184,7 @@ class Scene:
             auto=self.random.random() < 0.5,
             **options,
         )
-        self.members[name] = MemberProcess(name, pid, NotesReader(notes), output)
+        self.members[name] = MemberProcess(name, pid, NotesReader(notes), output, long)
         return self.members[name]
 
     def start_sender(self) -> None:

@@ -32,9 +32,11 @@ class Settings:
     partitions: int = 100
     topics: int = 4
     session_timeout: float = 4.0
+    long_session_timeout: float = 12.0
+    """Of every other member: what is done to it takes place while its session lives."""
     tick: float = 0.5
     hand_over: float = 0.5
-    send_every: float = 0.5
+    send_every: float = 1.0
     """A record to every partition."""
     kinds: Mapping[str, int] = field(default_factory=lambda: IN_A_HAND)
     """How many of each kind are one hand; nothing less is done."""
@@ -45,17 +47,18 @@ class Settings:
     spread: float = 2.0
     """They begin within this; those of the second within as much for each event of servers."""
 
-    def limit(self, deaths: int, *, crashed: bool) -> float:
+    def limit(self, deaths: int, session: float) -> float:
         """L: after the last fault every partition is owned within this (docs/groups.md).
 
         `deaths` members are dead and not yet known to be, so that they cannot plan in the others'
-        place. What the machine takes on its own is not in it.
+        place. `session` is the timeout of the longest session that may have to end by itself. What the
+        machine takes on its own is not in it.
         """
         timing = Timing()
         rank = timing.patience * (deaths + 1)
         moved = self.hand_over + timing.steal_margin + timing.patience
-        session = self.session_timeout + 2 * self.tick if crashed else 0.0
-        return session + timing.debounce_limit + 1.5 * timing.debounce + rank + moved
+        ends = session + 2 * self.tick if session else 0.0
+        return ends + timing.debounce_limit + 1.5 * timing.debounce + rank + moved
 
 
 def once_each() -> Settings:

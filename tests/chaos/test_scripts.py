@@ -1,4 +1,4 @@
-"""What does the faults must itself do what it says: in front of a commit, and for certain."""
+"""What does the faults and adds them up must itself do what it says."""
 
 import signal
 from pathlib import Path
@@ -12,9 +12,11 @@ from folkmoot.coordination import chronicle, members, plans
 from folkmoot.coordination.memory import MemoryZooKeeper
 from folkmoot.coordination.plan_format import Plan
 from folkmoot.coordination.store import run
+from tests.chaos.__main__ import shares
 from tests.chaos.events import surely
 from tests.chaos.member import Trap, TrappedStore
 from tests.chaos.notes import Notes, NotesReader
+from tests.chaos.results import Result, Totals
 from tests.coordination.groups import GROUP, Someone, make_plan
 
 
@@ -72,3 +74,32 @@ def test_a_refusal_is_not_asked_for_again() -> None:
 
     with pytest.raises(NotEmptyError):
         list(surely(begin, NoNodeError))
+
+
+def test_events_are_shared_out_among_clusters() -> None:
+    assert shares(300, each=300, at_once=2) == [150, 150]
+    assert shares(1000, each=300, at_once=2) == [250] * 4
+    assert shares(301, each=300, at_once=1) == [151, 150]
+
+
+def test_what_several_processes_have_done_is_added_up(tmp_path: Path) -> None:
+    one, another = Totals(tmp_path / "state.json"), Totals(tmp_path / "state.json")
+    assert one.next_seed == 1
+    for seed, totals in enumerate((one, another, one), start=7):
+        totals.add(
+            Result(
+                seed=seed,
+                events=10,
+                seconds=1.5,
+                kinds={"join": seed},
+                slowest={},
+                slowest_shaken={},
+                zombies={"tried": 2, "refused": 2},
+                counts={},
+                longest={"to settle": float(seed)},
+            )
+        )
+    found = another.summary()
+    assert (found["events"], found["seeds"], found["failed"]) == (30, [7, 8, 9], 0)
+    assert (found["kinds"], found["longest"]) == ({"join": 24}, {"to settle": 9.0})
+    assert another.next_seed == 10

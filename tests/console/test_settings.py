@@ -65,6 +65,8 @@ def test_the_environment_alone_can_say_all() -> None:
         ("session_timeout = 'soon'", "a number of seconds"),
         ("log = 5", "is a table"),
         ("listeners = 'client=127.0.0.1:1'", "a list"),
+        ("listeners = [1]", "a list of texts"),
+        ("rack = 5", "rack=5"),
         ("nonsense", "is not TOML"),
     ],
 )

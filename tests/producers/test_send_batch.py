@@ -76,6 +76,7 @@ COLUMNS: dict[str, Any] = {
     "dictionary": (VALUES, pa.array(KEYS, pa.binary()).dictionary_encode()),
     "views of bytes": ([memoryview(value) for value in VALUES], [bytearray(key) for key in KEYS]),
     "mixed": (pa.array(VALUES, pa.binary()), KEYS),
+    "numpy": (np.array(VALUES, object), np.array(KEYS, object)),
     "fixed": (VALUES, pa.array(KEYS, pa.binary(5))),
     "large and sliced": (
         pa.array([b"no", *VALUES, b"no"], pa.large_binary()).slice(1, 1000),
@@ -270,6 +271,10 @@ def test_without_acknowledgement_there_are_no_offsets(cluster: FakeCluster) -> N
         (([b"v"],), {"timestamps": [1, 2]}, ValueError, "2 timestamps"),
         (([b"v"],), {"timestamps": [0.5]}, ValueError, "integers"),
         (([b"v"],), {"timestamps": 2**60}, ValueError, "milliseconds"),
+        (([b"v"],), {"timestamps": 2**70}, ValueError, "milliseconds"),
+        ((np.array([1.5]),), {}, TypeError, "values must be .* numpy array of float64"),
+        ((np.array([b"v"]),), {}, TypeError, "numpy drops zeros"),
+        (([b"v"], np.array([[b"k"]], object)), {}, TypeError, "keys .* one dimension"),
         (([b"v"],), {"partition": 3}, UnknownTopicOrPartition, "no partition 3"),
         (([bytes(2**20), b""], [b"", b"k"]), {}, None, ""),
         (([bytes(2**20)], [b"k"]), {}, RecordTooLarge, "1048577"),

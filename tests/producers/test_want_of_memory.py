@@ -1,15 +1,21 @@
 """Memory may be wanting at any step: what cannot be written fails, and nothing else."""
 
+import itertools
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, NoReturn
 
 import pytest
 
 from folkmoot.producers.batches import Piece
 from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.errors import SerializationError
+from folkmoot.protocol.errors import ClosedError, FolkmootError, SerializationError
+from tests.producers.fakes import FakeCluster
 from tests.producers.parts import Bench
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -60,3 +66,102 @@ def test_a_chunk_that_cannot_be_divided_for_want_of_memory_fails_alone(
     bench.answer(number, shipment)
     assert good.result(0).offset == 0
     assert "MemoryError" in str(lost.exception(0))
+
+
+# -- whatever it is that fails, nobody waits for ever ---------------------------------------------
+
+STEPS = [
+    "producers.accumulator.Accumulator.divide",
+    "producers.accumulator.Accumulator.take",
+    "producers.batches.Batch.deliver",
+    "producers.batches.Batch.extend",
+    "producers.batches.Batch.seal",
+    "producers.batches.Piece.parts",
+    "producers.chunks.Chunk.divide",
+    "producers.chunks.Chunk.measure",
+    "producers.chunks.Chunk.place",
+    "producers.chunks.columns_of",
+    "producers.loop.Loop._receive",
+    "producers.loop.Loop._round",
+    "producers.loop.Loop._ship",
+    "producers.queues.Queue.send",
+    "producers.sender.Sender.answered",
+    "producers.sender.Sender.expire",
+    "protocol.batch.compressed",
+    "protocol.batch.packed",
+    "protocol.batch.sign",
+    "protocol.wire.encode_request",
+]
+TELLING = ["producers.accumulator.Accumulator.complete", "producers.sender.Sender.refuse"]
+ALWAYS = 10**9
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as cluster:
+        yield cluster
+
+
+def fail_at(patch: pytest.MonkeyPatch, step: str, first: int, times: int) -> None:
+    """Have this raise MemoryError from its `first` call on, so many times."""
+    where, _, name = f"folkmoot.{step}".rpartition(".")
+    owner: Any
+    try:
+        owner = import_module(where)
+    except ModuleNotFoundError:
+        module, _, kind = where.rpartition(".")
+        owner = getattr(import_module(module), kind)
+    real, calls = getattr(owner, name), itertools.count()
+
+    def wanting(*arguments: Any, **named: Any) -> Any:
+        if first <= next(calls) < first + times:
+            raise MemoryError
+        return real(*arguments, **named)
+
+    patch.setattr(owner, name, wanting)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("step", "times"),
+    # What tells of the end has to have memory in the end.
+    [(step, 1) for step in (*STEPS, *TELLING)] + [(step, ALWAYS) for step in STEPS],
+)
+def test_want_of_memory_at_any_step_is_told_and_never_a_silence(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, step: str, first: int, times: int
+) -> None:
+    producer = Producer(zookeeper=cluster.connect, linger=0.0, compression="none")
+    producer.start()
+    heard: list[object] = []
+    deliveries = [producer.send("t", b"before", b"k")]
+    deliveries[0].result(timeout=10)
+    with monkeypatch.context() as patch:
+        fail_at(patch, step, first, times)
+        try:
+            for number in range(600):
+                deliveries.append(producer.send("t", b"%d" % number, b"k%d" % (number % 7)))
+            deliveries.append(producer.send("t", b"heard", on_delivery=heard.append))
+            batch = producer.send_batch("t", [b"a", b"b"], [b"k", b"l"])
+            batch.exception(timeout=10)
+        except (ClosedError, MemoryError):
+            pass  # told to the one who sends, before the record was taken
+        errors = [each.exception(timeout=10) for each in deliveries]
+        failed = [error for error in errors if error is not None]
+        assert all(isinstance(error, FolkmootError) for error in failed)
+        assert all("MemoryError" in str(error) for error in failed)
+        eventually(lambda: len(heard) == (len(deliveries) == 602))
+    for use in (
+        lambda: producer.send("t", b"after").result(timeout=10),
+        lambda: producer.flush(timeout=10),
+        lambda: producer.close(timeout=10),
+    ):
+        assert "MemoryError" in str(error_of(use) or "no MemoryError")
+    assert producer.unacknowledged() <= 0
+
+
+def error_of(use: Callable[[], object]) -> FolkmootError | None:
+    try:
+        use()
+    except FolkmootError as error:
+        return error
+    return None
