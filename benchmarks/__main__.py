@@ -115,8 +115,8 @@ def wanted(names: Sequence[str], scale: Scale) -> None:
         name: import_module(f"benchmarks.bench_{name}").ESTIMATE for name in names
     }
     seconds = {name: each.of(scale) for name, each in estimates.items()}
-    each = ", ".join(f"{name} {report.duration(took)}" for name, took in seconds.items())
-    print(f"about {report.duration(sum(seconds.values()))} on two quiet cores: {each}")
+    each = ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items())
+    print(f"about {sum(seconds.values()) / 60:.0f} minutes on two quiet cores: {each}")
     disk = max(estimate.disk for estimate in estimates.values())
     free = shutil.disk_usage(BENCH).free
     if scale.name == "full":
@@ -161,6 +161,8 @@ def run_all(
             traceback.print_exc()
             failed.append(name)
             continue
+        if found.scenarios[-1].failed:
+            failed.append(name)
         took = report.duration(found.scenarios[-1].seconds)
         print(f"== {name} took {took}", flush=True)
         if output is not None:
@@ -209,6 +211,7 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
     with Context(peers, scale, seed, work) as context:
         results: Results = module.run(context)
+        results.failed += context.failures
     results.seconds = time.monotonic() - begun
     results.when, results.commit = now(), machine.commit()
     if scale.name == "smoke":

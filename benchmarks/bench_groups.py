@@ -5,6 +5,7 @@ group lives through all the events; then what only a large group shows (crowds.p
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from benchmarks import crowds
@@ -18,7 +19,7 @@ from folkmoot.protocol.records import TopicPartition
 
 NAME: Final = "groups"
 TITLE: Final = "Groups: members that leave, join and die"
-ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e09)
+ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e9)
 
 MEMBERS: Final = 10
 PARTITIONS: Final = 100
@@ -58,7 +59,8 @@ def run(context: Context) -> Results:
     for name, _ in context.turns(list(contenders), rounds, warm_up=False):
         peer, told = contenders[name]
         context.say(f"-- {name}")
-        for case, sample in _life(context, peer, told, *size).items():
+        lived = context.attempt(name, partial(_life, context, peer, told, *size)) or {}
+        for case, sample in lived.items():
             taken.setdefault((case, name), []).append(sample)
             noted = ", ".join(f"{fact} {value:.3g}" for fact, value in sample.facts.items())
             context.say(f"   {case}: served again after {sample.value:.3f} s; {noted}")
@@ -76,7 +78,7 @@ def run(context: Context) -> Results:
         _chart(results, "moved", lambda found: found.median),
         _chart(results, "stayed", lambda found: found.facts[PAUSE]),
     ]
-    crowds.measure(context, results)
+    context.attempt("large groups", partial(crowds.measure, context, results))
     return results
 
 

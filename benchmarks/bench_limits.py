@@ -8,7 +8,7 @@ from benchmarks.results import Results, compared
 
 NAME: Final = "limits"
 TITLE: Final = "The machine's limits, and the distance to them"
-ESTIMATE: Final = Estimate(seconds=20, per_round=20, quick_seconds=15, disk=3e09)
+ESTIMATE: Final = Estimate(seconds=50, per_round=25, quick_seconds=15, disk=3e9)
 
 BLOCK: Final = 1_000_000
 EXPECTED_BYTES: Final = 400_000_000
@@ -30,9 +30,8 @@ def run(context: Context) -> Results:
     plain = results.find(case, PLAIN)
     for name in (COLUMNS, ARROW):
         ours = results.find(case, name)
-        assert ours is not None
-        assert plain is not None
-        results.targets.append(compared(name, ours, plain, times=0.8))
+        if ours is not None:
+            results.targets.append(compared(name, ours, plain, times=0.8))
     loopback = {
         f"frames of {size:,} B": lambda size=size: _loopback(context, size)
         for size in (1_000, 64_000, 1_000_000)

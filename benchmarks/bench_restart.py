@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,7 +32,7 @@ from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
 
 NAME: Final = "restart"
 TITLE: Final = "Restart and memory of a broker"
-ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=1.2e10)
+ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=12e9)
 
 LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_000_000}
 SMALLER_BYTES: Final = 4_000_000_000
@@ -52,9 +53,9 @@ class NoSpace(Exception):
 
 def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
-    _large_log(context, results)
-    _many_partitions(context, results)
-    _full_load(context, results)
+    context.attempt("a large log", partial(_large_log, context, results))
+    context.attempt("many partitions", partial(_many_partitions, context, results))
+    context.attempt("full load", partial(_full_load, context, results))
     return results
 
 

@@ -9,17 +9,20 @@ imports), then the counted ones, each in another order.
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from benchmarks.interruption import undisturbed
 from benchmarks.peers import Peer, Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
 from benchmarks.results import Cell
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +36,13 @@ class Scale:
 
     @property
     def side_rounds(self) -> int:
-        """Of what no target is about, or what takes long."""
+        """Of what takes long: a group's life, latency in all its cases."""
         return max(1, self.rounds - 1)
+
+    @property
+    def spare_rounds(self) -> int:
+        """Of what no target is about."""
+        return max(1, self.rounds - 2)
 
 
 FULL: Final = Scale(name="full", rounds=3, seconds=2.5)
@@ -44,7 +52,7 @@ SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a scenario wants on two cores with all peers there: measured once, not worked out."""
+    """What a scenario wants, about, on two quiet cores and with all peers there."""
 
     seconds: float
     """Whatever the number of rounds, in a full run."""
@@ -95,6 +103,7 @@ class Context:
         self.seed = seed
         self.work = work
         self.records = RecordSets(work / "records", seed)
+        self.failures: list[str] = []
         self._servers: dict[str, Server] = {}
         self._topics = 0
 
@@ -136,6 +145,16 @@ class Context:
     def say(self, text: str) -> None:
         print(text, flush=True)
 
+    def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
+        """A measurement that may fail: a long run goes on without it, and says so at its end."""
+        try:
+            return measure()
+        except Exception as error:
+            traceback.print_exc()
+            told = str(error).strip().splitlines() or [""]
+            self.failures.append(f"{what}: {type(error).__name__}: {told[0]}")
+            return None
+
     def turns(
         self, names: Sequence[str], rounds: int | None = None, *, warm_up: bool = True
     ) -> Iterator[tuple[str, bool]]:
@@ -154,11 +173,13 @@ class Context:
         taken: dict[str, list[Sample]] = {name: [] for name in contenders}
         self.say(f"-- {case}")
         for name, counts in self.turns(list(contenders), rounds):
-            sample = contenders[name]()
+            sample = self.attempt(f"{case}, {name}", contenders[name])
+            if sample is None:
+                continue
             if counts:
                 taken[name].append(sample)
             self.say(f"   {name}: {sample.value:,.4g} {unit}{'' if counts else ' (warm-up)'}")
-        return [cell(case, name, unit, samples) for name, samples in taken.items()]
+        return [cell(case, name, unit, samples) for name, samples in taken.items() if samples]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)

@@ -125,6 +125,8 @@ class Results:
     targets: list[Target] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
     seconds: float = 0.0
     when: str = ""
     """When it was measured, and of which commit: a report may have scenarios of several runs."""
@@ -160,6 +162,7 @@ class Results:
             targets=[_target(target) for target in plain["targets"]],
             charts=charts,
             notes=list(plain["notes"]),
+            failed=list(plain["failed"]),
             seconds=plain["seconds"],
             when=plain["when"],
             commit=plain["commit"],

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from benchmarks.clients.pacing import DUE, WARM_UP, Arrivals, records, send_paced
 from benchmarks.clients.program import Parameters, Stopwatch, main
 
-WAIT: Final = 60.0
+WAIT: Final = 30.0
 
 
 def produce(given: Parameters) -> None:
@@ -41,9 +41,10 @@ def produce(given: Parameters) -> None:
     begun = send_paced(lambda value, key: send(topic, value, key), keys, values, given["rate"])
     clock.stop()
     left = producer.flush(WAIT)
-    if left or failed:
+    if failed:
         raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
-    clock.tell(len(values), begun=begun)
+    # Whoever cannot keep up has records left here, which the consumer then lacks: that is a result.
+    clock.tell(len(values) - left, begun=begun)
 
 
 def consume(given: Parameters) -> None:
