@@ -20,7 +20,7 @@ def cleanable(log: Log, now: int) -> list[Segment]:
     noted = log.noted
     if noted is None or noted.end_offset <= noted.segment:
         return []
-    end = min(noted.segment, log.dispensable_before)
+    end = log.dispensable(noted.segment)
     found: list[Segment] = []
     youngest = now - log.config.min_compaction_lag * 1000
     for segment in log.all_sealed():

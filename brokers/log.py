@@ -389,11 +389,11 @@ class Log:
     def _drop(self, count: int) -> None:
         """Delete the first segments: those of which a snapshot on disk tells what their headers tell
         of producers. Others go the next time."""
-        while count and self._segments[count].base_offset > self._memory.on_disk:
+        while count and not self._memory.covers(self._segments[count].base_offset):
             count -= 1
         self._segments.drop(count)
 
-    @property
-    def dispensable_before(self) -> int:
-        """Whose headers before this offset are not needed any more to know the log's producers."""
-        return self._memory.on_disk
+    def dispensable(self, offset: int) -> int:
+        """How far, up to `offset`, headers are not needed any more to know producers; all that way
+        after the next checkpoint."""
+        return offset if self._memory.covers(offset) else self._memory.on_disk

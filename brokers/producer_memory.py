@@ -50,12 +50,17 @@ class ProducerMemory:
     Crash. Before a snapshot is whole: the older one and a longer stretch of the log give the same.
     Behind that: it is used. A batch is in the state as soon as it is in the log, and only then.
 
-    Of those found at a start it is not known whether they are on disk: the next flush sees to that.
+    Of those found at a start it is not known whether they are on disk: the next flush sees to that,
+    which comes when something is appended, or is to be given up (`covers`): ten thousand idle
+    partitions cost no flush.
 
     Owner: the log, on the broker's reactor thread.
     """
 
-    __slots__ = ("_directory", "_known", "_noted", "_segments", "_snapshots", "on_disk")
+    __slots__ = (
+        *("_directory", "_known", "_noted", "_segments", "_snapshots", "_wanted"),
+        "on_disk",
+    )
 
     def __init__(self, directory: Path, segments: Segments) -> None:
         self._directory = directory
@@ -64,7 +69,7 @@ class ProducerMemory:
         self._known: Producers | None = None
         self._noted = 0
         # At offset 0 all is known without one.
-        self.on_disk = 0
+        self.on_disk = self._wanted = 0
 
     def start(self, snapshots: list[int]) -> None:
         """The log is open and whole: remove snapshots of what it lacks, load if that takes reading.
@@ -134,10 +139,15 @@ class ProducerMemory:
 
     # -- onto the disk ------------------------------------------------------------------------------
 
+    def covers(self, offset: int) -> bool:
+        """Whether all that headers before `offset` tell is on disk; if not, the next flush sees to that."""
+        self._wanted = max(self._wanted, offset)
+        return offset <= self.on_disk
+
     @property
     def wants_flush(self) -> bool:
-        """Whether one has to come onto the disk: the newest, or one of where the active segment begins."""
-        return self.on_disk < max(self._newest, self._active)
+        """Whether somebody waits for a snapshot to come onto the disk."""
+        return self.on_disk < self._wanted
 
     def to_flush(self) -> tuple[int, Path] | None:
         """The offset and the path of the snapshot that has to come onto the disk, if there is one."""

@@ -94,7 +94,10 @@ class Upkept:
         return pause
 
     def compact(self) -> None:
-        """Until there is nothing left to compact."""
+        """Until there is nothing left to compact; after a start it is the second checkpoint that has a
+        snapshot of producers on disk, since compaction has asked for it."""
+        self.checkpoint()
+        self.step()
         self.checkpoint()
         for _ in range(10_000):
             if self.step() >= COMPACTION_INTERVAL:
