@@ -131,7 +131,9 @@ class Verbs:
             return plan
 
         group, understands = self._settings.group, self._settings.protocol
-        written = yield from plans.replace(group, self._known, decide, expired, seen, understands)
+        written = yield from plans.replace(
+            group, name, self._known, decide, expired, seen, understands
+        )
         if written is True:
             before, after, facts = made[-1]
             known, names = facts.members, set(self._known)

@@ -19,9 +19,11 @@ from folkmoot.coordination.brokers import live
 from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import (
     ANY_VERSION,
-    BadVersion,
+    Check,
     ConnectionLost,
     Get,
+    Multi,
+    MultiFailed,
     Node,
     NoNode,
     Ring,
@@ -29,6 +31,7 @@ from folkmoot.coordination.operations import (
     TooLarge,
     Verb,
 )
+from folkmoot.coordination.ownership import check_foreseen
 from folkmoot.coordination.plan_format import Plan, Standing, TopicBasis
 from folkmoot.coordination.questions import Malformed, surely
 from folkmoot.coordination.store import ensure
@@ -77,6 +80,7 @@ def get(
 
 def replace(
     group: str,
+    planner: str,
     known: dict[str, MemberInfo],
     decide: Decide,
     expired: Iterable[str] = (),
@@ -84,6 +88,9 @@ def replace(
     understands: int = plan_format.PROTOCOL,
 ) -> Verb[bool | TooLarge]:
     """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
+
+    The write checks that `planner` is still a member: the versions of a group that was deleted and made
+    anew meet again, and whoever was in the old one must not plan for the new one.
 
     The plan is read *before* its basis: whatever changes after that read makes either the basis newer
     or the write fail. Dying before the write leaves the group as it was, but for empty nodes that
@@ -115,11 +122,14 @@ def replace(
     for topic in sorted(plan.topics.keys() - current.plan.topics.keys()):
         yield from ensure(paths.offsets(group, topic))
         yield from ensure(paths.owners(group, topic))
+    is_member = Check(paths.member(group, planner), ANY_VERSION)
+    write = Set(paths.plan(group), plan_format.encode(plan), current.version)
     try:
-        yield Set(paths.plan(group), plan_format.encode(plan), current.version)
+        yield Multi((is_member, write))
     except TooLarge as refusal:
         return refusal
-    except (BadVersion, NoNode, ConnectionLost):
+    except (MultiFailed, ConnectionLost) as refusal:
+        check_foreseen(refusal)
         return False  # another plan won, or nobody knows: everyone reads what is there now
     return True
 

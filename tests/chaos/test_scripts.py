@@ -39,7 +39,7 @@ def test_a_member_stops_in_front_of_its_next_commit_and_of_nothing_else(
     make_plan(store, member.name)
     member.release(member.claim(), 3)
     held = member.claim()
-    run(store, plans.replace(GROUP, {}, lambda *_: Plan(2)))
+    run(store, plans.replace(GROUP, member.name, {}, lambda *_: Plan(2)))
     run(store, chronicle.record(GROUP, member.name, Plan(1), Plan(2), {}))
     assert trap.is_set
     assert not halts

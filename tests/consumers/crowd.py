@@ -11,7 +11,7 @@ from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, R
 from folkmoot.consumers.member import Member, MemberSettings
 from folkmoot.coordination import ownership, paths, plans, topics
 from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper, Request
-from folkmoot.coordination.operations import Create, Set
+from folkmoot.coordination.operations import Create, Multi, Set
 from folkmoot.coordination.plans import Plan
 from folkmoot.coordination.store import Store, perform, run
 from folkmoot.coordination.topics import TopicInfo
@@ -102,7 +102,10 @@ class Crowd:
         operation = request.operation
         if request.store is not self.admin:
             self.operations[type(operation).__name__] += 1
-            self.plans_written += isinstance(operation, Set) and operation.path == paths.plan("g")
+            writes = operation.writes if isinstance(operation, Multi) else ()
+            self.plans_written += any(
+                isinstance(write, Set) and write.path == paths.plan("g") for write in writes
+            )
         request.execute()
         request.reply()
 

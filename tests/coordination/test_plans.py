@@ -2,9 +2,9 @@
 
 import pytest
 
-from folkmoot.coordination import members, paths, plan_format, plans, topics
+from folkmoot.coordination import group_deletion, members, paths, plan_format, plans, topics
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Delete, Exists, Set
+from folkmoot.coordination.operations import Delete, Exists, Multi, Set, TooLarge, Verb
 from folkmoot.coordination.plans import Facts, Plan, TopicBasis, VersionedPlan
 from folkmoot.coordination.store import Store, ensure, perform, run
 from tests.contracts.backends import Backend, wait_for_rings
@@ -33,13 +33,19 @@ def decide(current: Plan, facts: Facts) -> Plan | None:
     return Plan(current.generation + 1, tuple(facts.members), basis, assignment)
 
 
+def make(store: Store, known: dict[str, MemberInfo] | None = None) -> Verb[bool | TooLarge]:
+    """The next plan, by the oldest member."""
+    planner, *_ = run(store, members.names("g"))
+    return plans.replace("g", planner, {} if known is None else known, decide)
+
+
 def test_before_the_first_plan_there_is_an_empty_one(store: Store) -> None:
     assert run(store, plans.get("g")) == VersionedPlan(Plan(), 0)
 
 
 def test_a_plan_is_made_for_the_live_members_and_the_topics_they_want(store: Store) -> None:
     run(store, topics.create("unwanted", 1, [1]))
-    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
     found = run(store, plans.get("g"))
     (name,) = run(store, members.names("g"))
     assert (found.version, found.plan.generation, found.plan.members) == (1, 1, (name,))
@@ -48,38 +54,53 @@ def test_a_plan_is_made_for_the_live_members_and_the_topics_they_want(store: Sto
 
 def test_who_plans_for_a_topic_first_makes_room_for_its_claims(store: Store) -> None:
     """A thousand claims would otherwise each try, all at once."""
-    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
     for path in (paths.offsets("g", "t"), paths.owners("g", "t")):
         assert perform(store, Exists(path)) is not None
 
 
 def test_no_plan_is_written_while_none_is_due(store: Store) -> None:
-    assert run(store, plans.replace("g", {}, decide))
-    assert not run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
+    assert not run(store, make(store))
     assert run(store, plans.get("g")).version == 1
 
 
 def test_of_two_planners_one_wins(backend: Backend, store: Store) -> None:
     other = backend.open()
-    verb = plans.replace("g", {}, decide)
+    verb = make(store)
     operation = next(verb)
-    while not isinstance(operation, Set):
+    while not isinstance(operation, Multi):
         operation = step(other, verb, operation)
-    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
     assert not run(other, going_on(verb, operation))
     assert run(store, plans.get("g")).plan.generation == 1
 
 
+def test_who_is_no_member_any_more_plans_for_nobody(store: Store) -> None:
+    """Versions of a group that was deleted and made anew meet again."""
+    verb = make(store)
+    operation = next(verb)
+    while not isinstance(operation, Multi):
+        operation = step(store, verb, operation)
+    (name,) = run(store, members.names("g"))
+    run(store, members.leave("g", name))
+    run(store, group_deletion.delete("g"))
+    run(store, members.join("g", "b", MemberInfo(("t",), "host", 2.0)))
+    assert run(store, plans.get("g")).version == 0
+    assert not run(store, going_on(verb, operation))
+    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 0)
+
+
 def test_what_changes_while_a_plan_is_made_makes_the_next_one_due(store: Store) -> None:
     """The plan is read before its basis: either the basis is newer or the write fails."""
-    verb = plans.replace("g", {}, decide)
+    verb = make(store)
     operation = next(verb)
-    while not isinstance(operation, Set):
+    while not isinstance(operation, Multi):
         operation = step(store, verb, operation)
     joined = run(store, members.join("g", "b", MemberInfo(("t",), "host", 2.0)))
     assert run(store, going_on(verb, operation))
     assert joined not in run(store, plans.get("g")).plan.members
-    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
     assert joined in run(store, plans.get("g")).plan.members
 
 
@@ -88,20 +109,21 @@ def test_what_members_have_published_is_read_once(store: Store) -> None:
         run(store, ensure(path))
     known: dict[str, MemberInfo] = {}
     first = Steps(store)
-    first.run(plans.replace("g", known, decide))
+    first.run(make(store, known))
     (name,) = known
     second = Steps(store)
-    second.run(plans.replace("g", known, decide))
+    second.run(make(store, known))
     assert second.taken == first.taken - 4  # neither that read nor room for claims nor the write
+    verb = make(store, known)
     run(store, members.leave("g", name))
-    run(store, plans.replace("g", known, decide))
+    assert not run(store, verb)
     assert not known
 
 
 def test_a_plan_rings_when_it_is_replaced(store: Store) -> None:
     rings: list[str] = []
     run(store, plans.get("g", lambda: rings.append("plan")))
-    run(store, plans.replace("g", {}, decide))
+    run(store, make(store))
     wait_for_rings(rings, "plan")
 
 
@@ -111,11 +133,11 @@ def test_whichever_reply_is_lost_a_plan_is_there_or_due(backend: Backend, execut
     for lost in range(ENOUGH):
         group, steps = f"group-{lost}", Steps(store)
         name = run(store, members.join(group, "a", MemberInfo((), "host", 2.0)))
-        written = steps.run(plans.replace(group, {}, decide), lost, executed=executed)
+        written = steps.run(plans.replace(group, name, {}, decide), lost, executed=executed)
         found = run(store, plans.get(group))
         assert found.version == found.plan.generation <= 1
         assert not written or found.version == 1
-        run(store, plans.replace(group, {}, decide))
+        run(store, plans.replace(group, name, {}, decide))
         assert run(store, plans.get(group)).plan.members == (name,)
         if steps.taken <= lost:
             return
@@ -137,7 +159,7 @@ def test_whichever_reply_is_lost_a_plan_is_there_or_due(backend: Backend, execut
 def test_what_is_no_plan_counts_as_none_and_is_replaced(store: Store, data: bytes) -> None:
     perform(store, Set(paths.plan("g"), data))
     assert run(store, plans.get("g")) == VersionedPlan(Plan(), 1)
-    assert run(store, plans.replace("g", {}, decide))
+    assert run(store, make(store))
     assert run(store, plans.get("g")).plan.generation == 1
 
 
@@ -146,5 +168,5 @@ def test_the_plan_of_a_group_that_was_deleted_has_no_version_and_is_made_room_fo
 ) -> None:
     perform(store, Delete(paths.plan("g")))
     assert run(store, plans.get("g")) == VersionedPlan(Plan(), -1)
-    assert not run(store, plans.replace("g", {}, decide))
-    assert run(store, plans.replace("g", {}, decide))
+    assert not run(store, make(store))
+    assert run(store, make(store))

@@ -66,7 +66,6 @@ class Application:
         self.works_at = 0.0
         """When the application looks again; it may be slow."""
         self._checks = checks
-        checks.seats.understands[name] = settings.protocol
         self._frozen = False
         self._gone = False
         self._busy_until = 0.0
@@ -76,6 +75,7 @@ class Application:
         self._notices: deque[Notice] = deque()
         random = Random(world.random.getrandbits(64))
         self.member = Member(settings, self._connect, self._woken, world.clock, random)
+        checks.seats.members[name] = self.member
         self.member._bell.close()  # nobody waits on it, and a closed one costs no system calls
 
     def start(self) -> None:

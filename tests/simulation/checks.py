@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from folkmoot.consumers.events import Assigned
+from folkmoot.consumers.member import Member
 from folkmoot.coordination import paths
 from folkmoot.coordination.members import seat
 from folkmoot.coordination.operations import Children, Delete, Get, Multi, Operation
@@ -224,16 +225,16 @@ class Checks:
 class Seats:
     """What plans may do to those who are away, and to those who are slow.
 
-    No plan is of a kind that a member does not understand for whom it is made. (In a seat that is kept
-    another process may sit by then.) A seat that is kept is not dropped by anybody who has not known it
-    to be empty for its grace; nor, where everybody hears everything, before it has been empty for so
-    long. What it has is given to nobody meanwhile. Nothing is stolen before its owner's hand-over time
-    has passed since it was taken away.
+    Only members plan. No plan is of a kind that a member does not understand for whom it is made. (In a
+    seat that is kept another process may sit by then.) A seat that is kept is not dropped by anybody who
+    has not known it to be empty for its grace; nor, where everybody hears everything, before it has been
+    empty for so long. What it has is given to nobody meanwhile. Nothing is stolen before its owner's
+    hand-over time has passed since it was taken away.
     """
 
     def __init__(self, world: World) -> None:
-        self.understands: dict[str, int] = {}
-        """The newest kind of plan that an application's member understands."""
+        self.members: dict[str, Member] = {}
+        """Of each application."""
         self._world = world
         self._plan = Plan()
         self._planned_at = 0.0
@@ -274,6 +275,9 @@ class Seats:
             self._sitting = sitting
         if _PLAN in touched and (plan := plan_in(after)) != self._plan:
             self._planned(writer, plan)
+            if writer in self.members:
+                there = self.members[writer].name in names_in(after)
+                _check(there, f"P: planned by {writer}, who is no member: {plan}")
             for name in names_in(after):
                 info = info_of(after[_IDS + name].data)
                 known = name not in plan.members or info.protocol >= plan.protocol
@@ -283,7 +287,7 @@ class Seats:
         old, self._plan = self._plan, new
         before, after = _owners_of(old), _owners_of(new)
         # Who does not understand the old plan cannot know for whom it waits.
-        if self.understands.get(writer, 0) >= old.protocol:
+        if writer in self.members and self.members[writer].settings.protocol >= old.protocol:
             for each, standing in old.static.items():
                 if each not in new.members:
                     self._dropped(writer, each, standing, new)

@@ -13,7 +13,7 @@ from folkmoot.consumers.group import GroupMember
 from folkmoot.consumers.holdings import Holdings
 from folkmoot.consumers.liveness import Liveness
 from folkmoot.consumers.planning import Planning
-from folkmoot.coordination import members, ownership, paths, resets
+from folkmoot.coordination import members, ownership, paths, plans, resets
 from folkmoot.coordination.operations import (
     ANY_VERSION,
     Check,
@@ -107,6 +107,12 @@ def _commit_unconditionally(patch: pytest.MonkeyPatch) -> None:
 def _commit_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
     """The fence of a group that was deleted, and made anew, comes to the same version again."""
     _change_verb(patch, "commit", _each(_no_member))
+
+
+def _plan_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
+    """So do the versions of its plan."""
+    replace = plans.replace
+    patch.setattr(plans, "replace", lambda *given: _rewritten(replace(*given), _each(_no_member)))
 
 
 def _commit_by_a_check_of_the_owner(patch: pytest.MonkeyPatch) -> None:
@@ -253,6 +259,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _commit_unconditionally,
         _commit_by_a_check_of_the_owner,
         _commit_without_the_own_node,
+        _plan_without_the_own_node,
         _claim_without_the_plan,
         _read_the_offset_before_the_claim,
         _claim_without_moving_the_fence,
