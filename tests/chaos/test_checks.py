@@ -14,7 +14,13 @@ from folkmoot.protocol.records import TopicPartition
 from tests.chaos import checks
 from tests.chaos.checks import Fault, Processed
 from tests.chaos.history import History, Unowned
-from tests.chaos.transactions import BAD_VERSION, Change, Transaction, Transactions
+from tests.chaos.transactions import (
+    BAD_VERSION,
+    CHUNK_BYTES,
+    Change,
+    Transaction,
+    Transactions,
+)
 
 PLACE = TopicPartition("t", 0)
 OFFSET = "/c" + paths.offset("g", "t", 0)
@@ -200,11 +206,34 @@ def test_a_transaction_counts_when_most_servers_have_it(tmp_path: Path) -> None:
     assert [each.zxid for each in logs.read()] == [4]
 
 
-def write(server: Path, *zxids: int) -> None:
+def test_a_transaction_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    logs = Transactions([tmp_path])
+    (tmp_path / "version-2").mkdir()
+    write(tmp_path, 1, 2)
+    whole = (tmp_path / "version-2" / "log.1").read_bytes()
+    torn = bytearray(whole)
+    torn[-90:-70] = bytes(20)  # in the middle of the last one
+    (tmp_path / "version-2" / "log.1").write_bytes(torn)
+    logs.read()
+    assert [each.zxid for each in logs.read()] == [1]
+    (tmp_path / "version-2" / "log.1").write_bytes(whole)
+    logs.read()
+    assert [each.zxid for each in logs.read()] == [2]
+
+
+def test_transactions_are_read_however_large_they_are(tmp_path: Path) -> None:
+    logs = Transactions([tmp_path])
+    (tmp_path / "version-2").mkdir()
+    write(tmp_path, 1, 2, 3, size=3 * CHUNK_BYTES)
+    logs.read()
+    assert [each.zxid for each in logs.read()] == [1, 2, 3]
+
+
+def write(server: Path, *zxids: int, size: int = 2) -> None:
     """A server's log with as many deletions, and room for more, as ZooKeeper leaves it."""
     log = b"ZKLG" + struct.pack(">iq", 2, 0)
     for zxid in zxids:
-        path = b"/x"
+        path = b"/".ljust(size, b"x")
         record = struct.pack(">qiqqi", 1, 1, zxid, zxid * 1000, 2)
         record += struct.pack(">i", len(path)) + path
         log += struct.pack(">qi", zlib.adler32(record), len(record)) + record + b"B"

@@ -12,9 +12,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
+from zlib import adler32
 
 HEADER_BYTES = 16  # "ZKLG", version, database
+CHUNK_BYTES = 1 << 16
+MOST_BYTES = 1 << 22  # more than a transaction may have
 _FRAME = struct.Struct(">qi")  # checksum, length
 _TRANSACTION = struct.Struct(">qiqqi")  # session, cxid, zxid, ms, type
 _CREATES = {1, 15, 19, 21}
@@ -84,29 +87,48 @@ class _ServerLog:
 
     def read(self) -> Iterator[tuple[int, bytes]]:
         names = {path.name for path in self._folder.glob("log.*")} - {""}
-        newest = sorted(names, key=lambda name: int(name[4:], 16))[-2:]
+        newest = sorted(names, key=lambda name: int(name[4:], 16))[-3:]
         for name in newest:
-            position = self._read.get(name, HEADER_BYTES)
             with (self._folder / name).open("rb") as file:
-                file.seek(position)
-                data = file.read()
+                yield from self._more(name, file)
+
+    def _more(self, name: str, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """What is whole. Behind it lie megabytes of nothing, which are not read."""
+        most = CHUNK_BYTES
+        while True:
+            position = self._read.get(name, HEADER_BYTES)
+            file.seek(position)
+            data = file.read(most)
             taken = 0
             while (found := _record(data, taken)) is not None:
                 record, taken = found
                 yield _TRANSACTION.unpack_from(record)[2], record
             self._read[name] = position + taken
+            if not taken:
+                if most != CHUNK_BYTES or _announced(data) <= len(data):
+                    return
+                most = MOST_BYTES  # one that is larger than all that was read
+
+
+def _announced(data: bytes) -> int:
+    """How many bytes the first record says it has."""
+    return int(_FRAME.unpack_from(data)[1]) + _FRAME.size + 1 if len(data) >= _FRAME.size else 0
 
 
 def _record(data: bytes, start: int) -> tuple[bytes, int] | None:
-    """The record there and where the next one begins; None if it is not all there yet."""
+    """The record there and where the next one begins; None if it is not all there yet.
+
+    A server may be writing while we read, and its last byte be there before one in the middle.
+    """
     if start + _FRAME.size > len(data):
         return None
-    _, length = _FRAME.unpack_from(data, start)
+    checksum, length = _FRAME.unpack_from(data, start)
     begin = start + _FRAME.size
     end = begin + length
     if length <= 0 or end >= len(data) or data[end] != 0x42:
         return None
-    return data[begin:end], end + 1
+    record = data[begin:end]
+    return (record, end + 1) if adler32(record) == checksum else None
 
 
 def decoded(record: bytes) -> Transaction:
