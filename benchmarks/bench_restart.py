@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
@@ -253,8 +252,15 @@ def _limit(
     text: str,
     figure: float,
     wanted: float,
-    facts: Mapping[str, float] = MappingProxyType({}),
+    facts: Mapping[str, float] | None = None,
 ) -> None:
     results.targets.append(
-        Target(text=text, figure=figure, wanted=wanted, unit="bytes", better="lower", facts=facts)
+        Target(
+            text=text,
+            figure=figure,
+            wanted=wanted,
+            unit="bytes",
+            better="lower",
+            facts=facts or {},
+        )
     )

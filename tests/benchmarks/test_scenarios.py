@@ -46,6 +46,14 @@ def test_without_space_for_the_smaller_log_either_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_target_without_anything_beside_it_can_be_written_and_read_again(tmp_path: Path) -> None:
+    results = Results(name="restart", title="")
+    bench_restart._limit(results, "memory of an idle broker", 54e6, 250e6)
+    report = Report(when="", command="", seed=1, machine={}, versions={}, scenarios=[results])
+    report.write(tmp_path / "report.json")
+    assert Report.read(tmp_path / "report.json") == report
+
+
 def test_all_of_a_full_run_is_to_take_less_than_half_an_hour() -> None:
     estimates = [import_module(f"benchmarks.bench_{name}").ESTIMATE for name in command.scenarios()]
     seconds = [sum(each.of(scale) for each in estimates) for scale in (FULL, QUICK, SMOKE)]
