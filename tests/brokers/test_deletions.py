@@ -2,9 +2,8 @@
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,30 +26,13 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.requests import LATEST, DeleteRecordsEntry, DeleteRecordsRequest
 from tests.brokers.batches import SMALL, a_batch, append, read_all
+from tests.brokers.hands import Hands
 from tests.brokers.parts import BROKERS, ME, carried_out, make_logs
 from tests.brokers.power import NAMES, Power
 
 NOW = Now(100.0, 1_700_000_000_000)
 MANY = 100
 VIEW = ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * MANY)})
-
-
-class Hands:
-    """The background, one job at a time and only when told."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, job: Callable[[], Any], report: Callable[[Any], None]) -> None:
-        self.jobs.append((job, report))
-
-    def work(self) -> None:
-        job, report = self.jobs.pop(0)
-        report(job())
-
-    def work_all(self) -> None:
-        while self.jobs:
-            self.work()
 
 
 @pytest.fixture

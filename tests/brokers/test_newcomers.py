@@ -16,28 +16,11 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import DiskFull, Overloaded, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import ProduceRequest, ProduceResponse
+from tests.brokers.hands import Hands
 from tests.brokers.parts import BROKERS, ME, carried_out, into, make_batch, make_logs, produce
 
 NOW = Now(100.0, 1_700_000_000_000)
 MANY = 100
-
-
-class Hands:
-    """The thread that makes directories, one job at a time and only when told."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, job: Callable[[], Any], report: Callable[[Any], None]) -> None:
-        self.jobs.append((job, report))
-
-    def work(self) -> None:
-        job, report = self.jobs.pop(0)
-        report(job())
-
-    def work_all(self) -> None:
-        while self.jobs:
-            self.work()
 
 
 def view_of(**topics: TopicInfo) -> ClusterView:
