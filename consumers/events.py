@@ -43,11 +43,11 @@ class MakePlan(msgspec.Struct, frozen=True):
     """Write the next plan if one is due. → whether it was written, or TooLarge.
 
     `expired` are the seats that were empty for longer than their grace, by what was known under the
-    plan of version `seen`: under a later one somebody may have been back.
+    plan of the identity `seen`: under a later one somebody may have been back.
     """
 
     expired: tuple[str, ...] = ()
-    seen: int = -1
+    seen: tuple[int, int] | None = None
 
 
 class ClaimPartition(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ from folkmoot.consumers.events import (
 from folkmoot.consumers.holdings import Holdings
 from folkmoot.consumers.liveness import Liveness, Presence
 from folkmoot.consumers.phase import Phase
-from folkmoot.consumers.planning import Planning
+from folkmoot.consumers.planning import NO_PLAN, Planning
 from folkmoot.consumers.reads import Reads
 from folkmoot.consumers.timing import Timing
 from folkmoot.coordination import members
@@ -222,10 +222,10 @@ class GroupMember:
                 self.planning.saw_members(names)
                 self._check_seat(names)
             case Source.PLAN, VersionedPlan() as found:
-                if found.version > self.plan.version:
-                    self._adopt(found, now)
-                elif found.version < self.plan.version:
+                if self.plan is not NO_PLAN and found.made != self.plan.made:
                     self._removed("the group's plan was removed")
+                elif found.version > self.plan.version:
+                    self._adopt(found, now)
             case Source.TOPICS, dict(topics):
                 self.planning.saw_topics(topics)
         if again:

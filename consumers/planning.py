@@ -65,6 +65,8 @@ class Planning:
         if self.seats is not None and self.seats != seats:
             self._changes += 1
         self.seats = seats
+        for seat in seats:  # our turn may come before `consider` looks
+            self._empty.pop(seat, None)
 
     def saw_topics(self, topics: Mapping[str, TopicBasis]) -> None:
         if self.topics is not None and self.topics != topics:
@@ -104,7 +106,7 @@ class Planning:
             return None
         self._at = None
         self._busy = True
-        return MakePlan(tuple(sorted(self._expired(now))), self.plan.version)
+        return MakePlan(tuple(sorted(self._expired(now))), self.plan.identity)
 
     def ended(self, result: bool | TooLarge, now: float) -> None:
         """The plan was made, or not; one that is too large for its node is not tried again soon."""

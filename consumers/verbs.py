@@ -120,7 +120,9 @@ class Verbs:
             return members.take_seat(group, instance, nonce, info, last)
         return members.join(group, f"{self._settings.client_id}-{nonce}", info)
 
-    def _planning(self, name: str, expired: tuple[str, ...], seen: int) -> Verb[bool | TooLarge]:
+    def _planning(
+        self, name: str, expired: tuple[str, ...], seen: tuple[int, int] | None
+    ) -> Verb[bool | TooLarge]:
         """Write the next plan, and take note of it."""
         made: list[tuple[Plan, Plan, Facts]] = []
 

@@ -1,22 +1,24 @@
 """Deleting a group: its members' place first, then what it knew.
 
 1. Take the place of the members away, with the plan, in one transaction; it fails if there is a member.
-2. Delete the offsets, each on condition of the version read before. (By force: with their owners' nodes.)
+2. Delete the offsets, each on condition of the version read before. (By force: of the present version, with
+   their owners' nodes; whose claim that is, is removed from the members first.)
 3. Delete what is empty by then.
 
 Dying before 1 changes nothing. Dying after it leaves a group that nobody is a member of, with some of its
 offsets; to delete it again does the rest.
 
 Who joins in between makes the place anew. What it has claimed by then is another version, and stays: the
-group lives. Without members nothing of it can be in anybody's hands: their writes check that they are
-members (ownership.py), so a zombie's fail whatever is made anew under these names.
+group lives. (By force it is deleted, too, and its claimant begins anew once more.)
+
+Without members nothing of it can be in anybody's hands: their writes check that they are members
+(ownership.py), so a zombie's fail whatever is made anew under these names.
 """
 
 from contextlib import suppress
 
 from folkmoot.coordination import groups, members, ownership, paths
 from folkmoot.coordination.operations import (
-    BadVersion,
     ConnectionLost,
     Delete,
     Exists,
@@ -27,9 +29,10 @@ from folkmoot.coordination.operations import (
     NoNode,
     NotEmpty,
     Operation,
+    Set,
     Verb,
 )
-from folkmoot.coordination.questions import children, surely
+from folkmoot.coordination.questions import Malformed, children, surely
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 
@@ -52,8 +55,7 @@ def delete(group: str, force: bool = False) -> Verb[None]:
             raise _occupied(group, owned)
         yield from _close(group)
         for partition, version in versions.items():
-            with suppress(BadVersion):
-                yield from _gone(Delete(paths.offset(group, *partition), version))
+            yield from _forget(Delete(paths.offset(group, *partition), version))
     yield from _sweep(group)
 
 
@@ -106,25 +108,49 @@ def _remove_members(group: str) -> Verb[None]:
 
 
 def _take_away(group: str, partition: TopicPartition) -> Verb[None]:
-    """Delete an offset and its owner's node in one transaction: nobody owns what has no fence."""
+    """Delete an offset and its owner's node in one transaction: nobody owns what has no fence.
+
+    Who has claimed it has joined since the members were removed, and ceases to be one first: the node
+    may be made anew, and come to the version that its claim stands on.
+    """
     path = paths.offset(group, *partition)
     while True:
         try:
             node: Node = yield from surely(Get(path))
         except NoNode:
             return
+        yield from _remove_writer(group, path, node)
+        writes = [Delete(path, node.stat.version)]
         # Read after the offset: an owner that comes later has moved the fence.
-        if (yield from ownership.owner_of(group, partition)) is None:
-            writes = [Delete(path, node.stat.version)]
-        else:
-            writes = [Delete(path), Delete(paths.owner(group, *partition))]
-        try:
-            yield Multi(tuple(writes))
+        if (yield from ownership.owner_of(group, partition)) is not None:
+            writes.append(Delete(paths.owner(group, *partition)))
+        if (yield from _forget(*writes)):
             return
+
+
+def _remove_writer(group: str, path: str, offset: Node) -> Verb[None]:
+    """Who wrote an offset last is no member from here on."""
+    try:
+        nonce = ownership.state_of(path, offset).nonce
+    except Malformed:
+        return
+    for name in (yield from members.names(group)):
+        if nonce and members.prefix(name).endswith(nonce):
+            yield from members.leave(group, name)
+
+
+def _forget(*writes: Delete) -> Verb[bool]:
+    """Carry these out together, and note on the groups' node that offsets were deleted: by its version
+    resets know (resets.py). False if one of them could not be, or was done before its reply was lost."""
+    while True:
+        try:
+            yield Multi((*writes, Set(paths.GROUPS, b"")))
         except MultiFailed as refusal:
             ownership.check_foreseen(refusal)
+            return False
         except ConnectionLost:
             continue
+        return True
 
 
 def _sweep(group: str) -> Verb[None]:

@@ -103,6 +103,11 @@ def seat(name: str) -> str:
     return instance + equals if equals else name
 
 
+def prefix(name: str) -> str:
+    """What the member called itself: it ends with the nonce of its incarnation."""
+    return name[: -_SEQUENCE_DIGITS - 1]
+
+
 def seats(names: Iterable[str]) -> dict[str, str]:
     """Who sits where: the youngest member of each seat; `names` are the oldest first, and so are these."""
     return dict(sorted(((seat(name), name) for name in names), key=lambda found: age(found[1])))

@@ -41,10 +41,20 @@ __all__ = ["Decide", "Facts", "Plan", "Standing", "TopicBasis", "VersionedPlan",
 
 
 class VersionedPlan(msgspec.Struct, frozen=True):
-    """The plan and its node's version, which every claim made under it checks."""
+    """The plan and its node's version, which every claim made under it checks.
+
+    `made` is the transaction (czxid) that made the node: a group that was deleted and made anew comes to
+    the same versions again, so that only both together say which plan it is.
+    """
 
     plan: Plan
     version: int
+    made: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """No other plan, of this group or of one before, has the same."""
+        return self.made, self.version
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -75,7 +85,8 @@ def get(
         node: Node = yield from surely(Get(paths.plan(group), watch))
     except NoNode:
         return VersionedPlan(Plan(), ANY_VERSION)
-    return VersionedPlan(plan_format.decode(node.data, understands), node.stat.version)
+    plan = plan_format.decode(node.data, understands)
+    return VersionedPlan(plan, node.stat.version, node.stat.czxid)
 
 
 def replace(
@@ -84,7 +95,7 @@ def replace(
     known: dict[str, MemberInfo],
     decide: Decide,
     expired: Iterable[str] = (),
-    seen: int = ANY_VERSION,
+    seen: tuple[int, int] | None = None,
     understands: int = plan_format.PROTOCOL,
 ) -> Verb[bool | TooLarge]:
     """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
@@ -96,7 +107,7 @@ def replace(
     or the write fail. Dying before the write leaves the group as it was, but for empty nodes that
     claims need, and the next in age plans. `known` is the caller's memory of what members published,
     which never changes: it is brought up to date, so that the next plan reads newcomers only.
-    `expired` counts under the plan `seen` only.
+    `expired` counts under the plan of the identity `seen` only.
     """
     current = yield from get(group, None, understands)
     if current.version == ANY_VERSION:
@@ -112,7 +123,7 @@ def replace(
     facts = Facts(
         {members.seat(name): info for name, info in infos.items()},
         (yield from _wanted(infos.values())),
-        frozenset(expired if current.version == seen else ()),
+        frozenset(expired if current.identity == seen else ()),
         (yield from _racks(infos.values())),
     )
     plan = decide(current.plan, facts)

@@ -10,6 +10,10 @@ under way meanwhile meets another version and reads again.
 |---|---|
 | nothing has changed | the partition is reset, its owner goes on at the new offset |
 
+An administrator is no member, whose own node would tell that the group is still the same one. So it checks
+that no group was deleted since it looked (group_deletion.py notes that): the version of an offset's node
+that was made anew may be the one just read.
+
 Each partition is reset for itself: dying in between leaves some reset and some not, and to do it again is
 harmless. A lost reply is asked for again: claims carry the mark of the last reset along, so that it is
 recognised though somebody owns the partition by then.
@@ -20,10 +24,13 @@ from typing import Final
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.operations import (
+    Check,
     ConnectionLost,
     Delete,
+    Get,
     Multi,
     MultiFailed,
+    Node,
     NoNode,
     Set,
     Verb,
@@ -38,6 +45,8 @@ from folkmoot.coordination.ownership import (
     owner_of,
     state_of,
 )
+from folkmoot.coordination.questions import surely
+from folkmoot.coordination.store import ensure
 from folkmoot.protocol.records import TopicPartition
 
 PATIENCE: Final = 3
@@ -56,16 +65,18 @@ def reset(
     attempts = 0
     while True:
         try:
+            deletions = yield from _deletions()
             node = yield from offset_node(group, partition)
             was = state_of(path, node)
             if was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
-            writes: list[Write] = [Set(path, encode(new), node.stat.version)]
+            no_deletion = Check(paths.GROUPS, deletions)
+            writes: list[Write] = [no_deletion, Set(path, encode(new), node.stat.version)]
             # Read after the offset: an owner that comes later has moved the fence.
             if (yield from owner_of(group, partition)) is not None:
                 writes.append(Delete(owner_path))
-            if attempts >= PATIENCE and len(writes) > 1:
+            if attempts >= PATIENCE and len(writes) > 2:
                 with suppress(NoNode):
                     yield Delete(owner_path)
                 attempts = 0
@@ -77,3 +88,13 @@ def reset(
             check_foreseen(refusal)
         except ConnectionLost:
             continue
+
+
+def _deletions() -> Verb[int]:
+    """What grows with every offset that is deleted, of whatever group."""
+    while True:
+        try:
+            node: Node = yield from surely(Get(paths.GROUPS))
+            return node.stat.version
+        except NoNode:
+            yield from ensure(paths.GROUPS)

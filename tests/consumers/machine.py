@@ -33,6 +33,8 @@ OLDER = "older-0000000000"
 YOUNGER = "younger-0000000002"
 NONCE = "n1"
 TOPIC_ID = "id-1"
+MADE = 40
+"""The transaction that made the plan's node."""
 SESSION_TIMEOUT = 6.0
 HAND_OVER = 2.0
 TIMING = Timing()
@@ -69,7 +71,7 @@ class Scene:
         self.effects: list[Effect] = []
         self.topics = {"t": TopicBasis(TOPIC_ID, 4)}
         self.members: tuple[str, ...] = (ME,)
-        self.plan = VersionedPlan(Plan(), 0)
+        self.plan = VersionedPlan(Plan(), 0, MADE)
 
     def tell(self, event: Event) -> None:
         """As the group thread does: the event, and then a look at the whole."""
@@ -127,7 +129,7 @@ class Scene:
         generation = self.plan.plan.generation + 1
         self.members = members
         plan = Plan(generation, members, dict(self.topics), {"t": list(owners)})
-        self.plan = VersionedPlan(plan, self.plan.version + 1)
+        self.plan = VersionedPlan(plan, self.plan.version + 1, MADE)
 
     def see_plan(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
         """Such a plan was made, rings, and is read."""

@@ -22,7 +22,7 @@ from folkmoot.consumers.events import (
     VerifyOwner,
 )
 from folkmoot.coordination.ownership import Blocked, Stale
-from folkmoot.coordination.plans import TopicBasis
+from folkmoot.coordination.plans import TopicBasis, VersionedPlan
 from tests.consumers.machine import (
     HAND_OVER,
     ME,
@@ -132,10 +132,14 @@ def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
     assert scene.take(Read) == [Read(Source.PLAN)]
 
 
-def test_an_older_plan_than_the_one_known_cannot_be_and_ends_the_session(scene: Scene) -> None:
-    """Versions only grow: the group was deleted and made anew, and what we hold is of the old one."""
+@pytest.mark.parametrize("version", [-1, 0, 1, 2], ids=["none", "an older", "the same", "a newer"])
+def test_a_plan_in_another_node_whatever_its_version_ends_the_session(
+    scene: Scene, version: int
+) -> None:
+    """The group was deleted and made anew, and what we hold is of the old one."""
     scene.hold(0)
-    scene.plan = type(scene.plan)(scene.plan.plan, 0)
+    assert scene.plan.version == 1
+    scene.plan = VersionedPlan(scene.plan.plan, version, 0 if version < 0 else scene.plan.made + 1)
     scene.tell(Rang(Source.PLAN))
     scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]

@@ -1,5 +1,7 @@
 """Groups deleted: without members, under somebody's feet, halfway, and what zombies can do then."""
 
+from contextlib import suppress
+
 import pytest
 
 from folkmoot.coordination import group_deletion, groups, members, ownership, paths
@@ -128,6 +130,42 @@ def test_after_a_deletion_a_zombie_commits_nothing_though_versions_meet_again(
     assert a.commit(zombie, 99) == Fenced()
     assert state(b.store) == held.state
     assert owner(b.store) is not None
+
+
+def test_by_force_who_joined_meanwhile_commits_nothing_that_was_deleted_under_its_claim(
+    backend: Backend, admin: Store
+) -> None:
+    """Whenever it comes, and though the version that its claim stands on comes again."""
+    claimed = 0
+    for before in range(ENOUGH):
+        a = Someone(backend.open(), f"a{before}")
+        make_plan(a.store, a.name)
+        a.release(a.claim(), 17)
+        newcomer: Someone | None = None
+        held: object = None
+        verb = group_deletion.delete(GROUP, force=True)
+        operation = next(verb)
+        with suppress(StopIteration):
+            for number in range(ENOUGH):
+                if number == before:
+                    newcomer = Someone(backend.open(), f"n{before}")
+                    make_plan(newcomer.store, newcomer.name)
+                    held = run(newcomer.store, newcomer.claiming())
+                operation = step(admin, verb, operation)
+        if newcomer is None:
+            assert claimed > 3
+            return
+        b = Someone(backend.open(), f"b{before}")
+        make_plan(b.store, b.name)
+        found = run(b.store, b.claiming())
+        if isinstance(held, Claim) and isinstance(found, Claim):
+            claimed += 1
+            while found.version < held.version:
+                found = b.committed(found, 1)
+            assert newcomer.commit(held, 99) == Fenced()
+            assert state(admin) == found.state
+        run(admin, group_deletion.delete(GROUP, force=True))
+    pytest.fail("a deletion does not end")
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])

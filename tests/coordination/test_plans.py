@@ -40,7 +40,8 @@ def make(store: Store, known: dict[str, MemberInfo] | None = None) -> Verb[bool 
 
 
 def test_before_the_first_plan_there_is_an_empty_one(store: Store) -> None:
-    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 0)
+    found = run(store, plans.get("g"))
+    assert (found.plan, found.version) == (Plan(), 0)
 
 
 def test_a_plan_is_made_for_the_live_members_and_the_topics_they_want(store: Store) -> None:
@@ -88,7 +89,8 @@ def test_who_is_no_member_any_more_plans_for_nobody(store: Store) -> None:
     run(store, members.join("g", "b", MemberInfo(("t",), "host", 2.0)))
     assert run(store, plans.get("g")).version == 0
     assert not run(store, going_on(verb, operation))
-    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 0)
+    found = run(store, plans.get("g"))
+    assert (found.plan, found.version) == (Plan(), 0)
 
 
 def test_what_changes_while_a_plan_is_made_makes_the_next_one_due(store: Store) -> None:
@@ -158,7 +160,8 @@ def test_whichever_reply_is_lost_a_plan_is_there_or_due(backend: Backend, execut
 )
 def test_what_is_no_plan_counts_as_none_and_is_replaced(store: Store, data: bytes) -> None:
     perform(store, Set(paths.plan("g"), data))
-    assert run(store, plans.get("g")) == VersionedPlan(Plan(), 1)
+    found = run(store, plans.get("g"))
+    assert (found.plan, found.version) == (Plan(), 1)
     assert run(store, make(store))
     assert run(store, plans.get("g")).plan.generation == 1
 
@@ -170,3 +173,31 @@ def test_the_plan_of_a_group_that_was_deleted_has_no_version_and_is_made_room_fo
     assert run(store, plans.get("g")) == VersionedPlan(Plan(), -1)
     assert not run(store, make(store))
     assert run(store, make(store))
+
+
+def test_the_plan_of_a_group_made_anew_is_another_though_versions_meet_again(store: Store) -> None:
+    assert run(store, make(store))
+    before = run(store, plans.get("g"))
+    perform(store, Delete(paths.plan("g")))
+    run(store, ensure(paths.plan("g")))
+    assert run(store, make(store))
+    after = run(store, plans.get("g"))
+    assert (after.plan, after.version) == (before.plan, before.version)
+    assert after.identity > before.identity
+
+
+def test_a_seat_that_was_empty_under_another_plan_is_not_expired_under_this_one(
+    store: Store,
+) -> None:
+    """Not even if a group that was deleted had a plan of the same version."""
+    asked: list[frozenset[str]] = []
+
+    def note(_: Plan, facts: Facts) -> None:
+        asked.append(facts.expired)
+
+    version = run(store, plans.get("g")).identity
+    others = (version[0] - 1, version[1]), (version[0], version[1] - 1), None
+    (planner,) = run(store, members.names("g"))
+    for seen in (version, *others):
+        assert not run(store, plans.replace("g", planner, {}, note, ("s1=",), seen))
+    assert asked == [frozenset({"s1="}), *3 * [frozenset()]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination import ownership, paths, resets
+from folkmoot.coordination import group_deletion, ownership, paths, resets
 from folkmoot.coordination.operations import ConnectionLost, Multi, Operation, Set, Verb
 from folkmoot.coordination.ownership import Claim, Fenced, OffsetState
 from folkmoot.coordination.questions import Malformed
@@ -22,6 +22,7 @@ from tests.coordination.groups import (
     owner,
     state,
     turn,
+    version_of,
 )
 from tests.coordination.steps import ENOUGH, Steps, going_on, step
 
@@ -211,3 +212,33 @@ def test_an_administrator_who_dies_at_any_step_has_reset_or_not(
             assert offsets == {3, 17}
             return
     pytest.fail("this verb does not end")
+
+
+def test_a_reset_that_looked_before_the_group_was_deleted_looks_again(
+    a: Someone, admin: Store, backend: Backend
+) -> None:
+    """The offset's node of the new group comes to the version that was read of the old one."""
+    a.claim()
+    verb = resetting(7)
+    operation = up_to_its_write(admin, verb)
+    other = backend.open()
+    run(other, group_deletion.delete(GROUP, force=True))
+    newcomer = Someone(backend.open(), "b")
+    make_plan(newcomer.store, newcomer.name)
+    before = newcomer.claim()
+    assert version_of(admin, paths.offset(GROUP, *P0)) == 1
+
+    run(admin, going_on(verb, operation))
+
+    assert (state(admin).offset, turn(admin)) == (7, 2)
+    assert state(admin).epoch > before.state.epoch
+    assert newcomer.commit(before, 3) == Fenced()
+
+
+def test_a_deletion_of_any_group_disturbs_no_reset_that_begins_after_it(
+    a: Someone, admin: Store
+) -> None:
+    a.claim()
+    run(admin, resets.reset("another", P0, TOPIC_ID, 5, "mark-another"))
+    run(admin, group_deletion.delete("another"))
+    assert run(admin, resetting(7)).offset == 7
