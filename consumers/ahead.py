@@ -11,6 +11,9 @@ from folkmoot.protocol import batch, codecs
 class Ahead:
     """Batches of several readings, being decompressed by a thread that lives for them alone.
 
+    There are several of these at once: while the application's thread is busy nothing new is begun,
+    and the processors beside it have something to do nevertheless.
+
     Some MiB at a time, so the thread is cheap beside its work, and nobody has to end it. It touches
     nothing but the compressed bytes, which never change, and it holds the interpreter's lock only for
     a moment at each end: `Thread.start` returns when it runs, so the first of these is over before
@@ -42,6 +45,11 @@ class Ahead:
             return None
         return ahead
 
+    @property
+    def planned(self) -> set[int]:
+        """The identities of these batches, as long as this is there."""
+        return {id(fetched) for _, fetched in self._found}
+
     def finish(self) -> None:
         """Wait for the thread, then give the readings what it made."""
         self._thread.join()
@@ -49,7 +57,7 @@ class Ahead:
 
     def _decompress(self) -> None:
         with suppress(MemoryError):  # told by whoever opens them one by one, if there is none then
-            self._bodies = codecs.decompress_all(self._compressed)
+            self._bodies = codecs.decompress_all(self._compressed, 1)
 
 
 def give(found: Sequence[tuple[Reading, Fetched]], bodies: Sequence[Body]) -> None:

@@ -20,17 +20,23 @@ class Requests:
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
         self._under_way: dict[int, Asked] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, bool], int] = {}  # by broker, and by whether they wait there
         self._kept: dict[int, Asked] = {}
 
     def under_way(self, address: str) -> int:
-        """How many requests there are to that broker."""
-        return self._counts.get(address, 0)
+        """How many requests there are to that broker which it has an answer to, as far as is known."""
+        return self._counts.get((address, False), 0)
+
+    def waiting(self, address: str) -> int:
+        """How many that wait there for new records."""
+        return self._counts.get((address, True), 0)
 
     def begin(self, number: int, asked: Asked) -> None:
         """It was sent under this correlation id."""
         self._under_way[number] = asked
-        self._counts[asked.address] = self.under_way(asked.address) + 1
+        # What it goes on with is at its end, too: else there had been something to tell of it.
+        asked.waits = all(reading.is_at_end for reading in asked.named)
+        self._count(asked, 1)
         for reading in asked.named:
             reading.asked = asked
             asked.members[reading.partition] = reading
@@ -39,8 +45,12 @@ class Requests:
         """It was answered, or failed; None if it is not known."""
         asked = self._under_way.pop(number, None)
         if asked is not None:
-            self._counts[asked.address] -= 1
+            self._count(asked, -1)
         return asked
+
+    def _count(self, asked: Asked, more: int) -> None:
+        kind = asked.address, asked.waits
+        self._counts[kind] = self._counts.get(kind, 0) + more
 
     def keep(self, number: int, asked: Asked) -> None:
         """The broker has kept what is left of it."""

@@ -20,8 +20,8 @@ _Made = TypeVar("_Made")
 ALL: Final = 2**31
 TABLE_RECORDS: Final = 100_000
 TURN: Final = 1.0
-FETCH_PAUSE: Final = 0.001
-"""As long as there are records to hand out, the network is looked at this often."""
+FETCH_PAUSE: Final = 0.002
+"""As long as there are records to hand out, the network is looked at this often at most."""
 
 
 class ColumnReading:
@@ -37,6 +37,7 @@ class ColumnReading:
     _positions: Positions
     _stopped: bool
     _fetched_at: float = 0.0
+    """When the network was looked at last."""
 
     def poll_batch(
         self, timeout: float = 1.0, max_records: int | None = None
@@ -128,7 +129,6 @@ class ColumnReading:
         """Ask for what follows, and take what has come, so often that neither has to wait."""
         if time.monotonic() - self._fetched_at >= FETCH_PAUSE:
             self._fetch(0.0)
-            self._fetched_at = time.monotonic()
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
         """What was taken of a partition, up to `end`, is the application's now."""

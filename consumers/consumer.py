@@ -85,6 +85,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._closing = False
         self._closed = False
         self._calling_back = False
+        self._waited = True  # the bell may have ended that: it is to be silenced
         self._thread: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
         self._cluster = Cluster(
@@ -217,8 +218,9 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     # -- inside -----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        self._attention = False
-        self._bell.silence()
+        if self._attention or self._waited:  # what rings later wakes the next wait
+            self._attention = self._waited = False
+            self._bell.silence()
         if self._subscription is not None:
             self._calling_back = True
             try:
@@ -227,7 +229,10 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
                 self._calling_back = False
 
     def _fetch(self, timeout: float) -> None:
+        self._waited = True
         self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._bell)
+        self._fetcher.ask()  # so that it is on its way while what has come is handed out
+        self._fetched_at = time.monotonic()
 
     def _close(self, timeout: float) -> None:
         self._closing = self._calling_back = True

@@ -10,7 +10,9 @@
 A partition asks for more as soon as less than its share is buffered, without waiting for its
 neighbours: all hungry partitions of a broker go into one request (up to ENTRIES), and a broker has up
 to FETCHES_IN_FLIGHT of them and one per ENTRIES partitions, so that the next data is on its way while
-the last is handed out, and every partition is waited for.
+the last is handed out, and every partition is waited for. Fetches that wait there for new records are
+not counted among them but have a bound of their own (FETCHES_WAITING): partitions that have come to
+their end must not keep those from being read on whose records are there.
 Batches stay as they came until they are handed out; partitions take turns, one batch each.
 
 Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it.
@@ -67,6 +69,8 @@ from folkmoot.protocol.requests import (
 
 log = logging.getLogger(__name__)
 FETCHES_IN_FLIGHT: Final = 4
+FETCHES_WAITING: Final = 12
+"""At one broker; when there are as many, what is at its end goes with the next that is answered."""
 ENTRIES: Final = 1_000
 """Partitions in one request at most; the others go into the next."""
 MORE_FETCHES: Final = 28
@@ -186,6 +190,10 @@ class Fetcher:
         for reply in self._cluster.poll(min(timeout, max(0.0, self._retry_at - now)), wake):
             self._reply(reply)
 
+    def ask(self) -> None:
+        """Ask for what is missing now."""
+        self._ask(self._clock())
+
     # -- requests ---------------------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
@@ -206,7 +214,11 @@ class Fetcher:
             self._fetch(asked, number)
         most = FETCHES_IN_FLIGHT + min(len(self._readings) // ENTRIES, MORE_FETCHES)
         for address, some in portions(hungry, ENTRIES):
-            if self._requests.under_way(address) < most:
+            if self._requests.under_way(address) >= most:
+                continue
+            if self._requests.waiting(address) >= FETCHES_WAITING:
+                some = [reading for reading in some if not reading.is_at_end]
+            if some:
                 self._fetch(Asked(address, some, {}, self._cluster.version))
 
     def _due(self, waiting: Iterator[Reading], now: float) -> dict[str, list[Reading]]:

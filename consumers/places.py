@@ -21,6 +21,7 @@ Place = int | Literal["beginning", "end"] | datetime
 
 _ENDS: Final = {"beginning": EARLIEST, "end": LATEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HIGHEST: Final = 2**63 - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _TURN: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024
@@ -31,11 +32,11 @@ def go_to(fetcher: Fetcher, partition: TopicPartition, place: Place) -> None:
     """Have a partition read on from a place. Raises NotAssigned, ConfigError."""
     if isinstance(place, datetime):
         fetcher.seek_time(partition, milliseconds(place))
-    elif isinstance(place, int):
-        if place < 0:
-            raise ConfigError(f"offset {place} does not exist: offsets start at 0")
+    elif type(place) is int:
+        if not 0 <= place <= _HIGHEST:
+            raise ConfigError(f"offset {place} does not exist: offsets go from 0 to {_HIGHEST}")
         fetcher.seek(partition, place)
-    elif place in _ENDS:
+    elif isinstance(place, str) and place in _ENDS:
         fetcher.seek(partition, _ENDS[place])
     else:
         raise ConfigError(
@@ -45,6 +46,8 @@ def go_to(fetcher: Fetcher, partition: TopicPartition, place: Place) -> None:
 
 def milliseconds(moment: datetime) -> int:
     """Of a time since the epoch, rounded up: no record before the time counts. Raises ConfigError."""
+    if not isinstance(moment, datetime):
+        raise ConfigError(f"{moment!r} is no time: give a datetime with its time zone")
     if moment.tzinfo is None:
         raise ConfigError(f"{moment} has no time zone: give one, as in datetime(…, tzinfo=UTC)")
     return -((_EPOCH - moment) // _MILLISECOND)

@@ -1,8 +1,7 @@
 """One partition being read: where fetching and handing out are, and what lies between. No I/O."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folkmoot.consumers.views import RecordBatchView
@@ -28,7 +27,8 @@ class Asked:
     """A request to a broker, or what that has kept of one: the partitions that wait for an answer.
 
     `named` are those that this request tells of itself; the others were named by the one that it goes
-    on with. `stale`: some of them are read from elsewhere now, or no more.
+    on with. `stale`: some of them are read from elsewhere now, or no more. `waits`: at the broker, for
+    new records, as far as is known.
     """
 
     address: str
@@ -37,6 +37,7 @@ class Asked:
     version: int
     """Of the metadata, when all of them were named."""
     stale: bool = False
+    waits: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +121,11 @@ class Reading:
         self.offset = fetched[-1][0].next_offset
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
+        return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
     def has_more(self) -> bool:
         return self.opened is not None or bool(self.batches)
 
@@ -153,8 +159,11 @@ class Reading:
         """Open the next batch; its first records may lie before the place where we started."""
         header, data = self.batches[0]
         body = self.bodies[0] if self.bodies else None
-        with self._about(header):
+        try:
             view = RecordBatchView.of(self.partition, header, data, body)
+        except FolkmootError as error:
+            where = f"{self.partition}, batch at {header.base_offset}"
+            raise type(error)(f"{where}: {error}") from None
         self._pop()
         row = view.row_of_offset(self.hand_out)
         if self.since is not None:
@@ -176,15 +185,6 @@ class Reading:
     def _hold(self, more: int) -> None:
         self.buffered_bytes += more
         self.room.used += more
-
-    @contextmanager
-    def _about(self, header: BatchHeader) -> Iterator[None]:
-        """What makes a batch illegible says which one it is."""
-        try:
-            yield
-        except FolkmootError as error:
-            where = f"{self.partition}, batch at {header.base_offset}"
-            raise type(error)(f"{where}: {error}") from None
 
 
 def whole_batches(data: memoryview) -> tuple[list[Fetched], CorruptBatch | None]:

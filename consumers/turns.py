@@ -1,15 +1,16 @@
 """Handing out what is buffered: partitions take turns, one batch each."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Mapping
 from itertools import islice
+from types import TracebackType
 from typing import Final
 
 from folkmoot.consumers.ahead import Ahead, give
 from folkmoot.consumers.reading import Fetched, Reading
 from folkmoot.consumers.views import RecordBatchView
 from folkmoot.consumers.waiting import Waiting
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch, codecs
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
@@ -28,8 +29,9 @@ class Turns:
 
     A batch is opened when its turn has come. Decompressing is most of the work of reading columns,
     and one batch keeps one processor busy only: so those whose turn comes next are decompressed
-    with it, and those that follow beside the application while it has these. That costs memory for
-    twice some MiB in all, whatever the number of partitions.
+    with it, and those that follow beside the application while it has these: some MiB for each
+    processor, so that none of them waits for the application to ask. That costs memory for one such
+    piece more than there are processors (up to four), whatever the number of partitions.
 
     What was taken since `begin` is read again after `read_again`: nobody has seen it. The readings
     belong to the fetcher, whose thread this is; `start_at` and `illegible` are its, too.
@@ -48,7 +50,8 @@ class Turns:
         self._illegible = illegible
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
-        self._ahead: Ahead | None = None
+        self._ahead: deque[Ahead] = deque()
+        self._handing_out = _HandingOut(self)
 
     def add(self, partition: TopicPartition) -> None:
         """There may be something of this partition: it takes its turn."""
@@ -83,23 +86,35 @@ class Turns:
 
     def _decompress(self, reading: Reading) -> None:
         """Have the body of this reading's next batch, and begin with those that follow."""
-        if self._ahead is not None:
-            self._ahead.finish()
-            self._ahead = None
+        while self._ahead and not reading.bodies:
+            self._ahead.popleft().finish()
         if not reading.bodies:
             found = self._following()
             give(found, batch.bodies_of([fetched for _, fetched in found]))
-        self._ahead = Ahead.begin(self._following())
+        piece = codecs.TOGETHER_BYTES
+        held = sum(len(body) for each in self._next() for body in each.bodies)
+        while held + (len(self._ahead) + 1) * piece <= (codecs.THREADS + 1) * piece:
+            ahead = Ahead.begin(self._following())
+            if ahead is None:
+                return
+            self._ahead.append(ahead)
+
+    def _next(self) -> list[Reading]:
+        """Those whose turns come next."""
+        partitions = [self._readings.get(each) for each in islice(self._ready, AHEAD)]
+        return [each for each in partitions if each is not None and not each.paused]
 
     def _following(self) -> list[tuple[Reading, Fetched]]:
-        """Batches without a body, in the order in which their turns come: round by round."""
+        """Batches that nobody decompresses yet, in the order in which their turns come: by rounds."""
         found: list[tuple[Reading, Fetched]] = []
-        partitions = [self._readings.get(each) for each in islice(self._ready, AHEAD)]
-        readings = [each for each in partitions if each is not None and not each.paused]
+        planned = set[int]().union(*(each.planned for each in self._ahead))
+        readings = self._next()
         turn = 0
         while readings and len(found) < AHEAD:
             readings = [each for each in readings if _is_zstd(each, turn)]
-            found += [(each, each.batches[turn]) for each in readings if len(each.bodies) <= turn]
+            missing = [each for each in readings if len(each.bodies) <= turn]
+            batches = [(each, each.batches[turn]) for each in missing]
+            found += [pair for pair in batches if id(pair[1]) not in planned]
             turn += 1
         return found[:AHEAD]
 
@@ -112,15 +127,13 @@ class Turns:
 
     # -- what nobody has seen -------------------------------------------------------------------------
 
-    @contextmanager
-    def handing_out(self) -> Iterator[None]:
+    def handing_out(self) -> "_HandingOut":
         """What is taken in the block is read again if the block raises: nobody has seen it."""
+        return self._handing_out
+
+    def begin(self) -> None:
+        """What was taken so far has been seen."""
         self._taken.clear()
-        try:
-            yield
-        except BaseException:
-            self.read_again()
-            raise
 
     def read_again(self) -> None:
         """Go back to before what was taken since the last block began."""
@@ -131,6 +144,27 @@ class Turns:
     def forget(self, partition: TopicPartition) -> None:
         """It is read from elsewhere now, or no more."""
         self._taken.pop(partition, None)
+
+
+class _HandingOut:
+    """A block for each batch: made by `contextmanager`, it would cost as much as taking the batch."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.begin()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._turns.read_again()
 
 
 def _is_worth_it(reading: Reading) -> bool:

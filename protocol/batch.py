@@ -118,8 +118,8 @@ def compressed(batches: Sequence[Unsigned], codec: int) -> list[Unsigned]:
         return list(batches)
     bodies = codecs.compress_together(codec, [b"".join(batch.body) for batch in batches])
     return [
-        batch._replace(body=[body], codec=codec)
-        for batch, body in zip(batches, bodies, strict=True)
+        Unsigned([body], codec, each.last_delta, each.records, each.base, each.highest)
+        for each, body in zip(batches, bodies, strict=True)
     ]
 
 

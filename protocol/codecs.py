@@ -30,7 +30,7 @@ MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 TOGETHER_BYTES: Final = 4 * 1024 * 1024
 WORTH_THREADS_BYTES: Final = 256 * 1024
-_THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
+THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _GZIP_SMALLEST: Final = 18
@@ -57,7 +57,7 @@ class Codec(IntEnum):
     def named(cls, name: str) -> "Codec":
         try:
             return cls[name.upper()]
-        except KeyError:
+        except (KeyError, AttributeError):
             known = ", ".join(codec.name.lower() for codec in cls)
             raise ConfigError(f"compression {name!r} is not known: use one of {known}") from None
 
@@ -81,7 +81,7 @@ def compress_together(codec: int, bodies: Sequence[bytes]) -> Sequence[_Bytes]:
     processors if that pays: whoever gives the GIL up waits for it afterwards. Raises UnsupportedCodec."""
     if codec != Codec.ZSTD or len(bodies) < 2:
         return [compress(codec, body) for body in bodies]
-    threads = _THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
+    threads = THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
     made: Any = _zstd.compressor.multi_compress_to_buffer(list(bodies), threads=threads)
     return [memoryview(made[number]) for number in range(len(bodies))]
 
@@ -145,7 +145,7 @@ def decompress_together(bodies: Sequence[_Bytes], limit: int) -> list[_Bytes]:
     where threads would not pay.
     """
     count = count_together(bodies, limit)
-    return decompress_all(bodies[:count]) if count > 1 else []
+    return decompress_all(bodies[:count], THREADS) if count > 1 else []
 
 
 def count_together(bodies: Sequence[_Bytes], limit: int) -> int:
@@ -162,18 +162,18 @@ def count_together(bodies: Sequence[_Bytes], limit: int) -> int:
             count += 1
     except zstandard.ZstdError:
         pass  # what is wrong is told when that body is opened by itself
-    return 0 if total < WORTH_THREADS_BYTES or _THREADS < 2 else count
+    return 0 if total < WORTH_THREADS_BYTES or THREADS < 2 else count
 
 
-def decompress_all(bodies: Sequence[_Bytes]) -> list[_Bytes]:
-    """What `count_together` has allowed, in threads; nothing if one is corrupt. Any thread may call.
+def decompress_all(bodies: Sequence[_Bytes], threads: int) -> list[_Bytes]:
+    """What `count_together` has allowed; nothing if one is corrupt. Any thread may call.
 
     Each keeps the memory of its neighbours.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     made: Any
     try:
-        made = decompressor.multi_decompress_to_buffer(list(bodies), threads=_THREADS)
+        made = decompressor.multi_decompress_to_buffer(list(bodies), threads=threads)
     except zstandard.ZstdError:
         return []
     return [memoryview(made[number]) for number in range(len(bodies))]

@@ -45,6 +45,7 @@ MAX_OFFSET_DELTA: Final = 2**32 - 1
 _ABSENT = (CONSTANT, None)
 _FIVE_COLUMNS: Final = b"\x95"
 _PACKED_COLUMN: Final = b"\x92\x02"
+_FEW: Final = (list, tuple)
 _Bytes = bytes | bytearray | memoryview
 _Length = Meta(max_length=MAX_RECORDS)
 _TimeDelta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
@@ -104,10 +105,15 @@ def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
         times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
     headers = (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
     offsets = _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets)
+    keys, values = columns.keys, columns.values
+    # Asked in this order: whether something is no `Packed`, a sequence like any other, takes long to tell.
+    if isinstance(values, _FEW) and (keys is None or isinstance(keys, _FEW)):
+        few = _ABSENT if keys is None else _column(keys), _column(values)
+        return [_encoder.encode((*few, times, headers, offsets))]
     return [
         _FIVE_COLUMNS,
-        *([_encoder.encode(_ABSENT)] if columns.keys is None else _cell_parts(columns.keys)),
-        *_cell_parts(columns.values),
+        *([_encoder.encode(_ABSENT)] if keys is None else _cell_parts(keys)),
+        *_cell_parts(values),
         *map(_encoder.encode, (times, headers, offsets)),
     ]
 
@@ -145,17 +151,22 @@ def check_columns(columns: Columns) -> None:
     if count > MAX_RECORDS:
         raise BatchTooLarge(f"{count} records exceed the {MAX_RECORDS} that a batch may have")
     per_row = (columns.keys, columns.values, columns.timestamps, columns.headers, columns.offsets)
-    lengths = {len(rows) for rows in per_row if rows is not None and not isinstance(rows, int)}
-    if count < 1 or lengths != {count}:
-        raise CorruptBatch(f"columns of {sorted(lengths)} rows do not make a batch of {count}")
+    for rows in per_row:
+        if rows is None or isinstance(rows, int) or len(rows) == count > 0:
+            continue
+        raise CorruptBatch(f"a column of {len(rows)} rows does not make a batch of {count}")
     if columns.offsets is not None and not _rising(columns.offsets):
         raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
+
+
+def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
+    return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
 
 
 def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
     """A column of keys or values, as MessagePack."""
     if not isinstance(cells, Packed | PackedRuns):
-        return [_encoder.encode((CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells))]
+        return [_encoder.encode(_column(cells))]
     if cells.is_constant():
         return [_encoder.encode((CONSTANT, cells[0]))]
     parts = encoded(cells.parts if isinstance(cells, PackedRuns) else [cells])

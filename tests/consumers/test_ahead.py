@@ -12,6 +12,7 @@ from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
 from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, large, spoiled_body
+from tests.waiting import eventually
 
 THREE = TopicPartition("t", 3)
 
@@ -27,7 +28,7 @@ def bench() -> Bench:
 @pytest.fixture
 def opened_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bodies were opened at once, each time."""
-    monkeypatch.setattr(codecs, "_THREADS", 2)
+    monkeypatch.setattr(codecs, "THREADS", 2)
     numbers: list[int] = []
     bodies_of = batch.bodies_of
 
@@ -107,19 +108,19 @@ class Threads:
         self.may_go.set()
         self._do = codecs.decompress_all
 
-    def decompress_all(self, bodies: Sequence[Any]) -> Any:
+    def decompress_all(self, bodies: Sequence[Any], threads: int) -> Any:
         is_beside = threading.get_ident() != self.here
         self.counts.append((is_beside, len(bodies)))
         if is_beside:
             assert self.may_go.wait(20.0)
-        return self._do(bodies)
+        return self._do(bodies, threads)
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     """Two batches at once, and none by itself."""
     found = Threads()
-    monkeypatch.setattr(codecs, "_THREADS", 2)
+    monkeypatch.setattr(codecs, "THREADS", 2)
     monkeypatch.setattr(codecs, "TOGETHER_BYTES", 400_000)
     monkeypatch.setattr(codecs, "decompress_all", found.decompress_all)
     return found
@@ -152,6 +153,23 @@ def test_the_application_goes_on_while_what_follows_is_decompressed(
     assert threads.counts == [(False, 2), (True, 2)]
     threads.may_go.set()
     assert [record.offset for record in bench.everything()] == list(range(400, 800))
+
+
+def test_as_many_pieces_as_there_are_processors_are_decompressed_at_once_and_no_more(
+    bench: Bench, threads: Threads
+) -> None:
+    threads.may_go.clear()
+    bench.reading()
+    bench.fetched(chunk_of(12))
+    assert len(bench.take(ALL)) == 200
+    eventually(lambda: len(threads.counts) == 3)
+    assert len(bench.take(ALL)) == 200
+    assert threads.counts == [(False, 2), (True, 2), (True, 2)]
+    threads.may_go.set()
+    assert len(bench.take(ALL)) == 200
+    eventually(lambda: len(threads.counts) == 4)
+    assert [record.offset for record in bench.everything()] == list(range(600, 2_400))
+    assert threads.counts == [(False, 2)] + [(True, 2)] * 5
 
 
 @pytest.mark.parametrize("how", ["seek", "pause", "remove"])
@@ -221,10 +239,10 @@ def test_without_another_thread_everything_is_decompressed_here(
 def test_without_memory_for_several_each_is_decompressed_by_itself(
     bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(bodies: Sequence[Any]) -> Any:
+    def refuse(bodies: Sequence[Any], number: int) -> Any:
         if threading.get_ident() != threads.here:
             raise MemoryError
-        return threads.decompress_all(bodies)
+        return threads.decompress_all(bodies, number)
 
     monkeypatch.setattr(codecs, "decompress_all", refuse)
     bench.reading()

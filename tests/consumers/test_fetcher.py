@@ -1,16 +1,18 @@
 """The fetcher's decisions: what it asks for, what it hands out, which answers no longer count."""
 
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from folkmoot.consumers import fetcher as module
+from folkmoot.consumers.consumer import Consumer
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
-from tests.consumers.fake_cluster import LEADER, a_batch
+from tests.consumers.fake_cluster import LEADER, Asked, a_batch
 from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench
 
 
@@ -180,6 +182,53 @@ def test_a_broker_has_only_so_many_fetches_under_way(bench: Bench) -> None:
     assert len(bench.cluster.asked[-1].partitions) == 10 - module.FETCHES_IN_FLIGHT + 1
 
 
+def at_their_ends(bench: Bench, *numbers: int) -> list[Asked]:
+    """One fetch for each of these partitions, which waits at the broker for new records."""
+    waiting = []
+    for number in numbers:
+        bench.fetcher.add(TopicPartition("t", number), 0)
+        bench.poll()
+        bench.fetched(a_batch(0, b"x"), end=1)
+        bench.poll()
+        assert bench.cluster.asked[-1].request.entries[0].offset == 1
+        waiting.append(bench.cluster.asked.pop())
+    return waiting
+
+
+def test_partitions_at_their_ends_do_not_keep_others_from_being_read(bench: Bench) -> None:
+    at_their_ends(bench, *range(8))
+    bench.reading(TopicPartition("t", 8))
+    for offset in range(3):
+        bench.fetched(a_batch(offset, b"y"), end=3)
+        bench.poll()
+    assert bench.cluster.asked[-1].request.entries[0].offset == 3
+
+
+def test_only_so_many_fetches_wait_at_a_broker_and_the_rest_goes_with_one_answered(
+    bench: Bench,
+) -> None:
+    waiting = at_their_ends(bench, *range(module.FETCHES_WAITING))
+    late = TopicPartition("t", 50)
+    bench.reading(late)
+    bench.fetched(a_batch(0, b"y"), end=1)
+    bench.poll()
+    assert not bench.cluster.asked
+    bench.cluster.answer_some(waiting[0], {}, kept=True)
+    bench.poll()
+    bench.poll()
+    assert bench.cluster.next().partitions == [late]
+
+
+def test_fetches_that_bring_records_have_their_own_bound_beside_those_that_wait(
+    bench: Bench,
+) -> None:
+    at_their_ends(bench, *range(8))
+    for number in range(20, 30):
+        bench.fetcher.add(TopicPartition("t", number), 0)
+        bench.poll()
+    assert len(bench.cluster.asked) == module.FETCHES_IN_FLIGHT
+
+
 def test_seeking_to_and_fro_does_not_pile_up_requests(bench: Bench) -> None:
     bench.reading()
     for offset in range(100):
@@ -274,3 +323,18 @@ def test_what_compaction_has_left_is_handed_out_and_gaps_are_passed_over(bench: 
     bench.fetched(thinned)
     assert [record.offset for record in bench.everything()] == [9]
     assert bench.fetcher.position(ZERO) == 15
+
+
+def test_what_follows_is_asked_for_before_what_has_come_is_handed_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer(zookeeper="nowhere:1")
+    monkeypatch.setattr(consumer, "_directory", SimpleNamespace(is_open=True))
+    monkeypatch.setattr(consumer, "_fetcher", bench.fetcher)
+    bench.reading(ZERO, ONE)
+    (asked,) = bench.cluster.asked
+    bench.cluster.asked.clear()
+    bench.cluster.answer(asked, a_batch(0, b"a"), a_batch(0, b"b"))
+    assert next(iter(consumer)).value == b"a"
+    (following,) = bench.cluster.asked
+    assert [entry.offset for entry in following.request.entries] == [1, 1]

@@ -1,6 +1,7 @@
 """Going on at a time: the broker names a batch, the consumer finds the record."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_times_are_milliseconds_rounded_up_and_need_a_zone() -> None:
     assert milliseconds(datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)) == -1
     with pytest.raises(ConfigError, match="time zone"):
         milliseconds(datetime(2013, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("place", [-1, 2**63, True, 5.0, None, "begining", [], b"end"])
+def test_what_is_no_place_is_refused_at_once_and_changes_nothing(bench: Bench, place: Any) -> None:
+    bench.send([7])
+    consumer = bench.reader(0)
+    with pytest.raises(ConfigError):
+        consumer.seek(bench.partition(0), place)
+    with pytest.raises(ConfigError):
+        consumer.offsets_for_time({bench.partition(0): place})
+    assert next_value(consumer) == b"7"
+    consumer.close()
 
 
 def test_a_consumer_goes_on_at_the_first_record_of_a_time_or_later(bench: Bench) -> None:

@@ -279,7 +279,7 @@ BODIES = [bytes([number]) * 200_000 + random.Random(number).randbytes(1000) for 
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_THREADS", 2)
+    monkeypatch.setattr(codecs, "THREADS", 2)
 
 
 @pytest.mark.usefixtures("two_threads")
