@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lines are JSON objects, sent as Avro; registered under TOPIC-value",
     )
     parser.add_argument("--acks", choices=("0", "1", "all"), default="1", help="default: 1")
-    parser.add_argument("--compression", default="zstd", help="zstd (default) or none")
+    parser.add_argument(
+        "--compression", default="zstd", help="zstd (default), none, lz4, gzip or snappy"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import WeakValueDictionary
 
 from folkmoot.producers.awaiting import AsyncBatchDelivery, AsyncDelivery, Waiting
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
@@ -52,6 +53,9 @@ class AsyncProducer:
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._in_a_row = 0
+        # Tasks that wait for a topic or for room, and whose turn it is in each topic.
+        self._in_line = 0
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class AsyncProducer:
         if self._in_a_row == SENDS_IN_A_ROW:
             self._in_a_row = 0
             await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
-        if topic not in self._open_chunks:
+        if self._in_line or topic not in self._open_chunks:
             await self._admission(topic)
         staged = self._core.send(topic, value, key, partition, headers, timestamp)
         delivery = AsyncDelivery(staged, self._waiting)
@@ -164,11 +168,28 @@ class AsyncProducer:
         return AsyncBatchDelivery(self._core.delivery_of(chunks), self._waiting)
 
     async def _admission(self, topic: str) -> None:
-        """Wait for the topic to be known and for room: from here to the next await there is."""
+        """Wait for the topic to be known and for room: from here to the next await there is.
+
+        The sender makes and takes room at any moment, so it would be luck who looks when there is
+        some: of those who wait for a topic only the first one looks.
+        """
         core, max_block = self._core, self.config.max_block
         check_name("topic", topic)
-        if not await self._waiting.until(core.admission(topic), max_block):
-            raise core.too_late(topic)
+        admitted, deadline = core.admission(topic), time.monotonic() + max_block
+        turn = self._turns.setdefault(topic, asyncio.Lock())
+        self._in_line += 1
+        try:
+            async with asyncio.timeout(max_block):
+                await turn.acquire()
+            try:
+                if not await self._waiting.until(admitted, deadline - time.monotonic()):
+                    raise core.too_late(topic)
+            finally:
+                turn.release()
+        except TimeoutError:
+            raise core.too_late(topic) from None
+        finally:
+            self._in_line -= 1
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed.

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from folkmoot.protocol.records import Headers, TopicPartition
 PACK_FROM: Final = 64
 """So many records are written packed: fewer are read more quickly from lists."""
 RECORD_OVERHEAD_BYTES: Final = 32
+TINY_BYTES: Final = 160
+"""A body of no more is not compressed: that takes both sides longer than packing it, for a dozen bytes."""
 
 Stamps = npt.NDArray[np.int64]
 
@@ -75,6 +78,44 @@ class Piece:
         return ends
 
 
+class Few:
+    """As a Piece, of a chunk of a few hundred records at most: lists of its own.
+
+    Arrays cost some microseconds for each step of each piece, whatever it holds; a small request has
+    a piece for every partition, of a handful of records.
+    """
+
+    __slots__ = ("headers", "keys", "size", "stamps", "values")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        stamps: Sequence[int],
+        headers: Sequence[Headers] | None,
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.stamps = stamps
+        self.headers = headers
+        self.size = RECORD_OVERHEAD_BYTES * len(values) + cells_size(values)
+        self.size += cells_size(keys or ()) + headers_size(headers or ())
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def parts(self, limit: int) -> "list[Few] | list[Piece]":
+        """As `Piece.parts`."""
+        return [self] if self.size <= limit or len(self) == 1 else self.packed().parts(limit)
+
+    def packed(self) -> Piece:
+        """The same records as a Piece."""
+        keys = None if self.keys is None else Packed.of(self.keys)
+        stamps = np.array(self.stamps, np.int64)
+        columns = Sorted(keys, Packed.of(self.values), stamps, self.headers)
+        return Piece(columns, 0, len(self), self.size)
+
+
 class Batch:
     """Records of one partition, in order, as columns until it is sealed and as bytes from then on.
 
@@ -93,7 +134,7 @@ class Batch:
         self.topic_partition = topic_partition
         self.number = number  # of the chunk that its first record was staged in
         self.opened_at = opened_at
-        self.pieces: list[Piece] = []
+        self.pieces: list[Piece | Few] = []
         self.count = 0
         self.size = 0
         self.unsigned: batch_format.Unsigned | None = None  # made ahead of `payload`
@@ -110,7 +151,7 @@ class Batch:
         self.error: FolkmootError | None = None
         self.base_offset = -1
 
-    def extend(self, piece: Piece) -> None:
+    def extend(self, piece: Piece | Few) -> None:
         self.pieces.append(piece)
         self.count += len(piece)
         self.size += piece.size
@@ -124,7 +165,7 @@ class Batch:
         signature = identity or NOBODY
         if self.payload is None:
             if self.unsigned is None:
-                (self.unsigned,) = batch_format.compressed([self._packed()], codec)
+                (self.unsigned,) = _compressed([self._packed()], codec)
             self.payload = batch_format.sign(self.unsigned, *signature)
             self.pieces, self.unsigned = [], None
         else:
@@ -160,9 +201,18 @@ def compress_ahead(batches: Sequence[Batch], codec: Codec) -> None:
         with suppress(Exception):  # of any kind, want of memory too
             packed.append((batch, batch._packed()))
     with suppress(Exception):
-        bodies = batch_format.compressed([each for _, each in packed], codec)
+        bodies = _compressed([each for _, each in packed], codec)
         for (batch, _), unsigned in zip(packed, bodies, strict=True):
             batch.unsigned = unsigned
+
+
+def _compressed(
+    batches: Sequence[batch_format.Unsigned], codec: Codec
+) -> list[batch_format.Unsigned]:
+    """All of them, those that are worth it compressed."""
+    worth = [each.body_bytes > TINY_BYTES for each in batches]
+    made = iter(batch_format.compressed(list(compress(batches, worth)), codec))
+    return [next(made) if is_worth else each for each, is_worth in zip(batches, worth, strict=True)]
 
 
 def describe(batches: Iterable[Batch]) -> str:
@@ -178,8 +228,37 @@ def headers_size(headers: Sequence[Headers]) -> int:
     return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
 
 
-def _columns(pieces: list[Piece], count: int) -> Columns:
+def cells_size(cells: Sequence[bytes | None]) -> int:
+    """The bytes of keys or values."""
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+    except TypeError:
+        return sum(len(cell) for cell in cells if cell is not None)
+
+
+def _columns(pieces: list[Piece | Few], count: int) -> Columns:
     """All records of the pieces, packed if they are many."""
+    few = [piece for piece in pieces if isinstance(piece, Few)]
+    if count < PACK_FROM and len(few) == len(pieces):
+        return _few_columns(few, count)
+    return _many_columns([p.packed() if isinstance(p, Few) else p for p in pieces], count)
+
+
+def _few_columns(pieces: list[Few], count: int) -> Columns:
+    if len(pieces) == 1:
+        only = pieces[0]
+        return Columns(count, only.keys, only.values, only.stamps, only.headers)
+    keys: list[bytes | None] | None = None
+    if any(piece.keys is not None for piece in pieces):
+        keys = [key for p in pieces for key in p.keys or [None] * len(p)]
+    headers: list[Headers] | None = None
+    if any(piece.headers is not None for piece in pieces):
+        headers = [row for p in pieces for row in p.headers or [()] * len(p)]
+    values = [value for piece in pieces for value in piece.values]
+    return Columns(count, keys, values, [at for piece in pieces for at in piece.stamps], headers)
+
+
+def _many_columns(pieces: list[Piece], count: int) -> Columns:
     keys: PackedRuns | None = None
     if any(piece.columns.keys is not None for piece in pieces):
         keys = PackedRuns([_keys(piece) for piece in pieces])

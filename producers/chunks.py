@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from threading import Condition
 from typing import Any, Final
 
 import numpy as np
 
-from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES, Batch, Piece, Sorted, headers_size
-from folkmoot.producers.cells import Int64s, has_nils, picked
+from folkmoot.producers.batches import (
+    RECORD_OVERHEAD_BYTES,
+    Batch,
+    Few,
+    Piece,
+    Sorted,
+    cells_size,
+    headers_size,
+)
+from folkmoot.producers.cells import Int64s, cells_of_any_list, has_nils, picked
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.key_memory import KeyMemory, remembered
 from folkmoot.producers.partitioners import Partitions
@@ -17,6 +26,8 @@ from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import Headers, TopicPartition
 
 TAKEN: Final = -1
+FEW_ROWS: Final = 768
+"""Fewer rows than these are divided as lists: numpy needs more to start."""
 
 
 class Chunk:
@@ -79,7 +90,7 @@ class Chunk:
         self.explicit: dict[int, int] = {}
         self.headers: dict[int, Headers] = {}
         self.callbacks: dict[int, Callable[[], None]] = {}
-        self.pieces: list[tuple[int, Piece]] | None = None
+        self.pieces: list[tuple[int, Piece | Few]] | None = None
         self.marks: list[float] = []  # the stamps of its records, once the rows are gone
         self.places: dict[int, int] | None = None
         self.partitions: Partitions | None = None
@@ -154,7 +165,7 @@ class Chunk:
 
     def _size(self, start: int, end: int) -> int:
         staged = self.rows[ROW * start : ROW * end]
-        size = _bytes(staged[0::ROW]) + _bytes(staged[1::ROW])
+        size = cells_size(staged[0::ROW]) + cells_size(staged[1::ROW])
         size += RECORD_OVERHEAD_BYTES * (end - start)
         if self.headers:
             size += headers_size([self.headers.get(number, ()) for number in range(start, end)])
@@ -165,11 +176,7 @@ class Chunk:
     @property
     def keyless(self) -> bool:
         """Whether any record has no key."""
-        try:
-            _bytes_of(self.keys)
-        except TypeError:
-            return True
-        return False
+        return None in self.keys
 
     @property
     def bare(self) -> bool:
@@ -184,6 +191,12 @@ class Chunk:
         """Divide it among `count` partitions if nothing but the keys of all records decides."""
         if self.explicit or self.rows[0] is None:
             return False
+        if self.count < FEW_ROWS:
+            few = cells_of_any_list(self.keys)
+            if has_nils(few):
+                return False
+            self._divide_few(remembered(few, count, memory))
+            return True
         columns = columns_of(self.rows, self.count)
         keys = columns.keys
         if keys is None or has_nils(keys):
@@ -193,7 +206,36 @@ class Chunk:
 
     def divide(self, partitions: Partitions) -> None:
         """Make the pieces, by partition. If it is interrupted it may be done again."""
-        self._divide(partitions, columns_of(self.rows, self.count))
+        if self.count < FEW_ROWS:
+            self._divide_few(partitions)
+        else:
+            self._divide(partitions, columns_of(self.rows, self.count))
+
+    def _divide_few(self, partitions: Partitions) -> None:
+        keys, end = self.keys, ROW * self.count
+        values, self.marks = self.rows[1:end:ROW], self.rows[2:end:ROW]
+        stamps = [round(mark * 1000) for mark in self.marks]
+        bare = keys[0] is None and keys.count(None) == len(keys)
+        headers: Sequence[Headers] | None = None
+        if self.headers:
+            headers = [self.headers.get(position, ()) for position in range(self.count)]
+        positions: dict[int, list[int]] = {}
+        for position, number in enumerate(partitions.tolist()):
+            some = positions.get(number)
+            if some is None:
+                positions[number] = [position]
+            else:
+                some.append(position)
+        pieces: list[tuple[int, Piece | Few]] = []
+        for number in sorted(positions):
+            some = positions[number]
+            pick = itemgetter(*some) if len(some) > 1 else partial(_one, some[0])
+            some_keys = None if bare else pick(keys)
+            some_headers = None if headers is None else pick(headers)
+            pieces.append((number, Few(some_keys, pick(values), pick(stamps), some_headers)))
+        self.pieces = pieces
+        self.partitions = partitions
+        self.rows = [None]
 
     def _divide(self, partitions: Partitions, columns: Columns) -> None:
         keys, values, stamps = columns
@@ -254,13 +296,17 @@ class Chunk:
         return None
 
 
-def cut(numbers: list[int], starts: list[int], columns: Sorted) -> list[tuple[int, Piece]]:
+def _one(position: int, cells: Sequence[Any]) -> tuple[Any]:
+    return (cells[position],)
+
+
+def cut(numbers: list[int], starts: list[int], columns: Sorted) -> list[tuple[int, Piece | Few]]:
     """Pieces of columns that are sorted by partition: `numbers[i]` has the rows from `starts[i]` on."""
     before = columns.values.offsets[starts]
     if columns.keys is not None:
         before = before + columns.keys.offsets[starts]
     sizes = (before[1:] - before[:-1]).tolist()
-    pieces = []
+    pieces: list[tuple[int, Piece | Few]] = []
     for number, size, start, end in zip(numbers, sizes, starts, starts[1:], strict=False):
         size += RECORD_OVERHEAD_BYTES * (end - start)
         if columns.headers is not None:
@@ -285,14 +331,3 @@ def stable_order(partitions: Partitions) -> Int64s:
     highest = int(partitions.max())
     narrow = np.uint8 if highest < 2**8 else np.uint16 if highest < 2**16 else np.int64
     return np.argsort(partitions.astype(narrow, copy=False), kind="stable")
-
-
-def _bytes_of(cells: Sequence[Any]) -> int:
-    return sum(map(len, cells))
-
-
-def _bytes(cells: Sequence[bytes | None]) -> int:
-    try:
-        return _bytes_of(cells)
-    except TypeError:
-        return sum(len(cell) for cell in cells if cell is not None)

@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from folkmoot.producers.batches import Batch, Piece, compress_ahead
+from folkmoot.producers.batches import Batch, Few, Piece, compress_ahead
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.dividing import Division, View, indivisible
@@ -232,7 +232,7 @@ class Sender:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _append(self, chunk: Chunk, number: int, parts: list[Piece]) -> None:
+    def _append(self, chunk: Chunk, number: int, parts: list[Few] | list[Piece]) -> None:
         partition = TopicPartition(chunk.topic, number)
         queue = self._queues.get(partition)
         if queue is None:
@@ -267,8 +267,10 @@ class Sender:
         queue = self._queues.get(partition)
         if queue is None:
             return inf
-        busy = self._in_flight and self._view.leader_address(partition) in self._in_flight
-        return queue.ready_at(hurry=hurry, busy=bool(busy))
+        busy = False
+        if self._in_flight and queue.batches and self._config.linger < GATHERING:
+            busy = self._view.leader_address(partition) in self._in_flight
+        return queue.ready_at(hurry=hurry, busy=busy)
 
     def _load(self, address: str, partitions: list[TopicPartition], now: float) -> Shipment:
         """One shipment, from the front of `partitions`; who is served goes to the end of the line."""

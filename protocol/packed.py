@@ -16,6 +16,7 @@ numpy adds and subtracts the base of all of them at once.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from io import BytesIO
 from itertools import chain
 from typing import Any, Final, Self, overload
@@ -26,6 +27,10 @@ import numpy.typing as npt
 from folkmoot.protocol.errors import CorruptBatch
 
 MAX_DELTA: Final = 2**62
+
+_MOST_EVEN: Final = 16_384
+_EVEN_RUNS: Final = 32
+"""Each of them four times the former in bytes at most."""
 
 _SAME: Final = 0
 _NILS: Final = 0x80
@@ -86,8 +91,7 @@ class Packed(Sequence[bytes | None]):
         if form == _SAME and len(packed) >= _SAME_START:
             size = int.from_bytes(packed[1:_SAME_START], "little")
             _check_run(len(packed) - _SAME_START, count * size)
-            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
-            return cls(offsets, packed[_SAME_START:], None, size)
+            return cls(_even_ends(count, size), packed[_SAME_START:], None, size)
         width = form & ~_NILS
         start = 1 + count * width
         if form < 0 or width not in _TYPES or len(packed) < start:
@@ -254,6 +258,20 @@ def ends(lengths: Int64s) -> Int64s:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _even_ends(count: int, size: int) -> npt.NDArray[np.int32]:
+    """`ends` of that many cells of one size, which many batches have: made once, to be read only."""
+    if count > _MOST_EVEN:
+        return np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return _run_of_ends(1 << (count - 1).bit_length(), size)[: count + 1]
+
+
+@lru_cache(_EVEN_RUNS)
+def _run_of_ends(count: int, size: int) -> npt.NDArray[np.int32]:
+    run = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    run.flags.writeable = False
+    return run
 
 
 def encode_deltas(stamps: "array[int]", base: int) -> bytes:

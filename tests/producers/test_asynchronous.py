@@ -1,16 +1,17 @@
 """What only a producer on an event loop can do wrong: block it, lose what a cancelled task had in hand."""
 
 import asyncio
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from folkmoot.coordination.store import Store
-from folkmoot.producers.asynchronous import SENDS_IN_A_ROW, AsyncProducer
+from folkmoot.producers.asynchronous import SENDS_IN_A_ROW, AsyncProducer, _Core
 from folkmoot.producers.awaiting import Waiting
-from folkmoot.protocol.errors import ClosedError, ConcurrentUse, CorruptBatch
+from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch
 from tests.producers.fakes import FakeCluster
 from tests.surfaces import eventually, run
 from tests.waiting import eventually as eventually_in_thread
@@ -33,7 +34,7 @@ async def fill(producer: AsyncProducer, cluster: FakeCluster) -> None:
         await producer.send("t", bytes(10_000))
 
 
-FULL = {"buffer_bytes": 50_000, "delivery_timeout": 1.0, "request_timeout": 0.2}
+FULL = {"buffer_bytes": 50_000, "delivery_timeout": 20.0, "request_timeout": 0.2}
 
 
 def test_a_full_buffer_stops_the_task_that_sends_and_no_other(cluster: FakeCluster) -> None:
@@ -117,6 +118,48 @@ def test_room_goes_to_those_who_have_waited_longest(cluster: FakeCluster) -> Non
 
     run(scenario)
     assert order == list(range(50))
+
+
+def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, order = random.Random(5), list[int]()
+    admission = _Core.admission
+
+    def now_and_then(core: _Core, topic: str) -> Callable[[], bool]:
+        is_admitted = admission(core, topic)
+        return lambda: source.random() < 0.3 and is_admitted()
+
+    monkeypatch.setattr(_Core, "admission", now_and_then)
+
+    async def scenario() -> None:
+        async with make(cluster) as producer:
+
+            async def send(number: int) -> None:
+                await producer.send_batch("t", [b"%d" % number], partition=0)
+                order.append(number)
+
+            tasks = [asyncio.create_task(send(number)) for number in range(20)]
+            while not all(task.done() for task in tasks):
+                producer._waiting.ring()
+                await asyncio.sleep(0)
+
+    run(scenario)
+    assert order == list(range(20))
+
+
+def test_who_waits_in_vain_for_a_turn_is_told_so_and_keeps_nobody(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with make(cluster, **FULL, max_block=0.2) as producer:
+            await fill(producer, cluster)
+            sends = [producer.send("t", b"never") for _ in range(5)]
+            found = await asyncio.gather(*sends, return_exceptions=True)
+            assert [type(each) for each in found] == [BufferFull] * 5
+            cluster.silent = False
+            await (await producer.send("t", b"after"))
+
+    run(scenario)
+    assert b"never" not in cluster.values()
 
 
 def test_a_loop_of_sends_lets_other_tasks_in(cluster: FakeCluster) -> None:

@@ -28,6 +28,7 @@ def test_without_zookeeper_there_is_no_producer() -> None:
     [
         {"acks": 2},
         {"compression": "rar"},
+        {"compression": None},
         {"linger": -0.1},
         {"batch_bytes": 0},
         {"batch_bytes": 15 * 2**20 + 1},

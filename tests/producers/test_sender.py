@@ -180,7 +180,8 @@ def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPa
     unwritable._chunk.headers[1] = (("\ud800", None),)
     beside = bench.stage(b"beside", partition=2)
     # As text is counted before it is written, this one would not come so far.
-    monkeypatch.setattr("folkmoot.producers.chunks.headers_size", lambda headers: 0)
+    for module in ("batches", "chunks"):
+        monkeypatch.setattr(f"folkmoot.producers.{module}.headers_size", lambda headers: 0)
     bench.take()
     ((number, shipment),) = bench.ship()
     assert values(shipment) == [b"behind", b"beside"]

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from folkmoot.producers.batches import Piece
+from folkmoot.producers.batches import Few
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch as batch_format
@@ -55,7 +55,7 @@ def test_a_chunk_that_cannot_be_divided_for_want_of_memory_fails_alone(
         raise MemoryError
 
     bench = Bench(linger=0.0)
-    owner, name = {"divide": (Chunk, "divide"), "cut": (Piece, "parts")}[step]
+    owner, name = {"divide": (Chunk, "divide"), "cut": (Few, "parts")}[step]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, fail)
         lost = bench.stage(b"lost")
@@ -76,7 +76,7 @@ STEPS = [
     "producers.batches.Batch.deliver",
     "producers.batches.Batch.extend",
     "producers.batches.Batch.seal",
-    "producers.batches.Piece.parts",
+    "producers.batches.Few.parts",
     "producers.chunks.Chunk.divide",
     "producers.chunks.Chunk.measure",
     "producers.chunks.Chunk.place",

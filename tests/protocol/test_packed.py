@@ -115,3 +115,16 @@ def test_lengths_whose_sum_would_overflow_are_corrupt() -> None:
         Packed.decode(memoryview(wire), 2)
     with pytest.raises(CorruptBatch):
         Packed.decode(memoryview(b"\0\xff\xff\xff\xffabc"), 2)
+
+
+def test_columns_of_one_length_do_not_disturb_each_other_whatever_their_rows() -> None:
+    for count in (1, 2, 3, 64, 65, 4_098, 16_384, 16_385):
+        for size in (1, 9):
+            cells = [b"%d" % (row % 10) * size for row in range(count)]
+            decoded = Packed.decode(memoryview(Packed.of(cells).encode()), count)
+            assert decoded.size == size
+            assert list(decoded.offsets) == list(range(0, count * size + 1, size))
+            assert list(decoded) == cells
+            if count <= 16_384:
+                with pytest.raises(ValueError, match="read-only"):
+                    decoded.offsets[0] = 1
