@@ -28,8 +28,8 @@ class Background:
     report before submitting again, so that the queue is as long as there are kinds of jobs; removing
     files is the exception, for which nobody waits.
 
-    A broker has two: one makes directories of new partitions, for which producers wait (Newcomers),
-    the other does all else.
+    A broker has two: one does what clients wait for and takes little, directories of new partitions
+    (Newcomers) and the first look-ups of times (TimeLookups); the other does all else.
     """
 
     def __init__(self, failed: Callable[[Exception], None], name: str = "background") -> None:

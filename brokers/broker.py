@@ -22,6 +22,7 @@ from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
 from folkmoot.brokers.reactor import Reactor
 from folkmoot.brokers.retention import Retention
 from folkmoot.brokers.scrub import Scrub
+from folkmoot.brokers.timelookups import TimeLookups
 from folkmoot.brokers.upkeep import Upkeep
 from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
 from folkmoot.coordination.store import Connect
@@ -87,6 +88,7 @@ class Broker:
             *(config.broker_id, logs, config.log.max_batch_bytes),
             submit=directories.submit,
             deletions=Deletions(background.submit),
+            times=TimeLookups(directories.submit),
         )
         self._stack.callback(background.close)
         self._stack.callback(directories.close)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from folkmoot.brokers.log import Log
+from folkmoot.brokers.retention import last_append
 from folkmoot.brokers.segment import Segment
 
 OVERDUE: Final = 2.0
@@ -23,12 +24,13 @@ def cleanable(log: Log, now: int) -> list[Segment]:
     end = log.dispensable(noted.segment)
     found: list[Segment] = []
     youngest = now - log.config.min_compaction_lag * 1000
-    for segment in log.all_sealed():
+    sealed = log.all_sealed()
+    for number, segment in enumerate(sealed):
         if segment.end_offset > end:
             break
         if log.config.min_compaction_lag and segment.end_offset > log.compacted.clean_before:
-            ended = segment.ended()
-            if ended is not None and ended > youngest:
+            ended = last_append(sealed[number:], now)
+            if ended is None or ended > youngest:
                 break
         found.append(segment)
     return found
@@ -48,7 +50,7 @@ def urgency(log: Log, now: int) -> float | None:
         ratio = dirty_bytes / sum(segment.size for segment in segments)
         if config.max_compaction_lag is not None:
             began = dirty[0].began()
-            if began is not None and now - began >= config.max_compaction_lag * 1000:
+            if began is not None and abs(now - began) >= config.max_compaction_lag * 1000:
                 return OVERDUE + ratio
         if ratio >= config.min_cleanable_dirty_ratio:
             return ratio

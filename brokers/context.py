@@ -11,6 +11,7 @@ from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.newcomers import Newcomers, Submit, at_once
 from folkmoot.brokers.parked import ParkedRequests
 from folkmoot.brokers.suspects import Suspects
+from folkmoot.brokers.timelookups import TimeLookups
 from folkmoot.brokers.view import LEADER_EPOCH, NOBODY, ClusterView
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
@@ -104,6 +105,7 @@ class Context:
     suspects: Suspects = field(default_factory=Suspects)
     newcomers: Newcomers = field(init=False)
     deletions: Deletions = field(default_factory=Deletions)
+    times: TimeLookups = field(default_factory=TimeLookups)
     waiting_bytes: int = 0
     """Bytes of batches that wait for the directories of new partitions."""
     submit: InitVar[Submit] = at_once

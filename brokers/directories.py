@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.damage import DAMAGE_SUFFIX
 from folkmoot.brokers.durable import flush_file, read_checked, sync_directory, write_checked
+from folkmoot.protocol.batch_header import MAX_OFFSET
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
@@ -139,7 +140,7 @@ def partition_files(directory: Path) -> Files:
     with os.scandir(directory) as files:
         for file in files:
             match = _SEGMENT_FILE.fullmatch(file.name)
-            if match is None:
+            if match is None or int(match["base"]) > MAX_OFFSET:
                 if file.name.endswith(_DELETED):
                     doomed.append(Path(file.path))
                 elif not file.name[:1].isdigit() or is_interrupted(file.name):

@@ -67,27 +67,47 @@ def _metadata(request: MetadataRequest, _p: Any, _now: Now, context: Context) ->
 # -- list offsets ----------------------------------------------------------------------------------
 
 
-def _list_offsets(request: ListOffsetsRequest, _p: Any, _now: Now, context: Context) -> Answer:
-    return Answer(ListOffsetsResponse([_offset(entry, context) for entry in request.entries]))
+def _list_offsets(
+    request: ListOffsetsRequest, _p: Any, _now: Now, context: Context
+) -> Answer | Later:
+    outcome = Gathered(len(request.entries), ListOffsetsResponse)
+    for number, entry in enumerate(request.entries):
+        _list(entry, partial(_listed, number, entry, outcome, context), context)
+    return outcome.so_far()
 
 
-def _offset(entry: ListOffsetsEntry, context: Context) -> ListOffsetsResult:
+def _list(
+    entry: ListOffsetsEntry, then: Callable[[int | FolkmootError], None], context: Context
+) -> None:
     try:
         log = context.written(entry)
         if log is None:
-            offset = 0
+            then(0)
         elif entry.timestamp == EARLIEST:
-            offset = log.start_offset
+            then(log.start_offset)
         elif entry.timestamp == LATEST:
-            offset = log.end_offset
+            then(log.end_offset)
         else:
-            offset = log.offset_for_time(entry.timestamp)
-        return ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
+            context.times.ask(log, entry.timestamp, then)
     except FolkmootError as error:
-        return ListOffsetsResult(
-            *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
-            leader=context.hint(entry, error),
+        then(error)
+
+
+def _listed(
+    number: int,
+    entry: ListOffsetsEntry,
+    outcome: Gathered,
+    context: Context,
+    found: int | FolkmootError,
+) -> None:
+    if isinstance(found, FolkmootError):
+        result = ListOffsetsResult(
+            *(entry.topic, entry.partition, code_of(found), str(found), NO_OFFSET),
+            leader=context.hint(entry, found),
         )
+    else:
+        result = ListOffsetsResult(entry.topic, entry.partition, 0, "", found)
+    outcome.add({number: result})
 
 
 # -- delete records --------------------------------------------------------------------------------

@@ -33,12 +33,9 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
     if config.retention_bytes is not None:
         excess = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
-    for segment in segments:
-        ended = segment.ended() if config.retention is not None else None
-        old = (
-            ended is not None
-            and config.retention is not None
-            and now - ended >= config.retention * 1000
+    for number, segment in enumerate(segments):
+        old = config.retention is not None and _is_older(
+            segments[number:], now - config.retention * 1000, now
         )
         # One that compaction has emptied goes with what lies behind it.
         surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
@@ -47,6 +44,28 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
         excess -= segment.size
         count += 1
     return count
+
+
+def last_append(segments: Sequence[Segment], now: int) -> int | None:
+    """When the first of some segments, followed by the others, was appended to last; None: not known.
+
+    A time that has not come is that of a clock that was ahead: then it is when the next one began
+    that says otherwise, which was later. Raises StorageError.
+    """
+    ended = segments[0].ended()
+    if ended is None or ended <= now:
+        return ended
+    began = (segment.began() for segment in segments[1:])
+    return next((each for each in began if each is not None and each <= now), None)
+
+
+def _is_older(segments: Sequence[Segment], limit: float, now: int) -> bool:
+    ended = last_append(segments, now)
+    if ended is None or ended > limit:
+        return False
+    # A clock that went back and forth again has not made the segment end before it began.
+    began = segments[0].began()
+    return began is None or not limit < began <= now
 
 
 class Retention:

@@ -12,7 +12,7 @@ from folkmoot.brokers.indexes import INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentInd
 from folkmoot.brokers.logfile import LogFile
 from folkmoot.brokers.openfiles import OpenFiles
 from folkmoot.brokers.reading import BatchReader
-from folkmoot.brokers.times import highest_timestamp
+from folkmoot.brokers.times import highest_timestamp, last_word
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.errors import CorruptBatch
@@ -138,7 +138,7 @@ class Segment:
             indexes.offer(base_offset, position, highest)
             position += len(leader) + len(rest)
         indexes.save()
-        self.end_offset, self._ended = end_offset, now
+        self.end_offset, self._ended = end_offset, max(now, self._ended or now)
 
     def flush(self) -> None:
         """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
@@ -249,8 +249,20 @@ class Segment:
             indexes.close(self.end_offset)
             indexes.reserve = reserve
 
+    def times_to_read(self) -> tuple[Path, int] | None:
+        """The time index whose `last_word` for that end is still to be read; None: it is known."""
+        known = self._highest is not None or not self._log.sealed
+        return None if known else (self._log.path.with_suffix(TIME_INDEX_SUFFIX), self.end_offset)
+
+    def reaches(self, highest: int | None) -> None:
+        """Take over the `last_word` that another thread has read."""
+        self._highest = highest
+
     def highest_timestamp(self) -> int:
         """The highest timestamp of all records. Raises StorageError."""
+        unread = self.times_to_read()
+        if unread is not None:
+            self._highest = last_word(*unread)
         if self._highest is not None:
             return self._highest
         self._files.use(self)
@@ -289,10 +301,10 @@ class Segment:
         suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, DAMAGE_SUFFIX, LOG_SUFFIX)
         return [self._log.path.with_suffix(suffix) for suffix in suffixes]
 
-    def find_time(self, timestamp: int) -> int:
+    def find_time(self, timestamp: int) -> int | None:
         """Base offset of the first batch with a record of `timestamp` or later.
 
-        There is one. Raises CorruptBatch, StorageError.
+        None if there is none, against what the time index said. Raises CorruptBatch, StorageError.
         """
         self._files.use(self)
         try:
@@ -301,6 +313,11 @@ class Segment:
             logger.warning("%s: rebuilding the indexes: %s", self._log.path, error)
         self._indexes.rebuild()
         self._indexes.rebuild_times(self.end_offset)
+        highest = self._indexes.times(self.end_offset).highest
+        if self._highest is not None:
+            self._highest = highest
+        if highest < timestamp:
+            return None
         return self._indexes.find_time(timestamp, self.end_offset)
 
     # -- damage and recovery ------------------------------------------------------------------------

@@ -116,7 +116,9 @@ class Segments(Sequence[Segment]):
         """
         for segment in self._list:
             if segment.highest_timestamp() >= timestamp:
-                return segment.find_time(timestamp)
+                found = segment.find_time(timestamp)
+                if found is not None:
+                    return found
         return self.end_offset
 
     def sealed(self, base_offset: int) -> Segment | None:
@@ -160,7 +162,8 @@ class Segments(Sequence[Segment]):
         too_long = active.size > 0 and active.size + total > self.config.segment_bytes
         too_far = self.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
         began = active.began()
-        too_old = began is not None and now - began >= self.config.longest_active * 1000
+        # Or begun while the clock was far ahead: it would not grow old for as long.
+        too_old = began is not None and abs(now - began) >= self.config.longest_active * 1000
         return self.roll() if too_long or too_far or too_old else active
 
     def roll(self, base_offset: int | None = None) -> Segment:

@@ -1,5 +1,6 @@
 """The sparse time index of a segment."""
 
+import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -19,6 +20,24 @@ NEVER: Final = -(2**63)
 def highest_timestamp(header: BatchHeader) -> int:
     """The highest timestamp of a batch's records."""
     return header.append_time if header.uses_append_time else header.max_timestamp
+
+
+def last_word(path: Path, end_offset: int) -> int | None:
+    """The highest timestamp of a segment that is not written to, by the end of its time index alone.
+
+    None if the file does not say: it is missing, short, or contradicts itself there. On any thread.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            entries = os.fstat(fd).st_size // TIME_ENTRY_BYTES
+            data = os.pread(fd, 2 * TIME_ENTRY_BYTES, max(0, entries - 2) * TIME_ENTRY_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    last = list(_ENTRY.iter_unpack(data[: len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES]))
+    return last[-1][0] if last and last == sorted(last) and last[-1][1] == end_offset else None
 
 
 class TimeIndex(EntryFile):

@@ -2,12 +2,15 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 
 from folkmoot.console import topic_changes
 from folkmoot.console.options import add_output, add_zookeeper, store_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, NotConfirmed, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import unknown_option
 
 DEFAULT_PARTITIONS = 1
 
@@ -101,11 +104,30 @@ def _config(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
     from folkmoot.coordination.store import run
 
-    changes: dict[str, str | None] = {**_options(args.changes), **dict.fromkeys(args.unset)}
+    given = _options(args.changes)
+    changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
     with store_of(args) as store:
+        before = run(store, topics.read(args.topic))
+        if before is not None and changes:
+            _check_change(before.config, given, args.unset)
         topic = run(store, topics.configure(args.topic, changes))
     show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
+
+
+def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: list[str]) -> None:
+    """That a topic's options will go with each other, or no broker would follow. Raises ConfigError."""
+    from folkmoot.brokers.config import LogConfig
+    from folkmoot.brokers.options import topic_config
+
+    known = {field.name for field in fields(LogConfig)} | set(before)
+    for name in unset:
+        if name in given:
+            raise ConfigError(f"{name} cannot be given and taken back at once")
+        if name not in known:
+            raise unknown_option(name, known)
+    after = {**before, **given}
+    topic_config(LogConfig(), {name: after[name] for name in after if name not in unset})
 
 
 def _list(args: argparse.Namespace) -> int:

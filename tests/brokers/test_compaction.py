@@ -10,6 +10,7 @@ import pytest
 from folkmoot.brokers.compacted import COMPACTED_FILE, load
 from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
 from folkmoot.brokers.config import DAY, LogConfig
+from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -211,6 +212,26 @@ def test_what_is_young_is_left_alone(tmp_path: Path) -> None:
     upkept.later(300.0)
     upkept.compact()
     assert 0 < upkept.log.compacted.clean_before <= boundary + 40
+    assert rows(records_in(upkept.log)) == last_of_each(written, upkept.log.compacted.clean_before)
+    upkept.logs.close()
+
+
+def test_what_was_written_while_the_clock_was_ahead_is_compacted_with_what_is_behind_it(
+    tmp_path: Path,
+) -> None:
+    years = 10 * 365 * DAY
+    upkept = Upkept(tmp_path, replace(COMPACT, min_compaction_lag=600.0))
+    written: list[Row] = []
+    upkept.now = Now(upkept.now.monotonic, upkept.now.wall + round(years * 1000))
+    fill(upkept, written, 100, keys=5)
+    upkept.now = Now(upkept.now.monotonic, upkept.now.wall - round(years * 1000))
+    fill(upkept, written, 100, keys=5)
+    upkept.compact()
+    assert upkept.log.compacted.clean_before == 0
+    upkept.later(600.0)
+    fill(upkept, written, 1, keys=5)
+    upkept.compact()
+    assert upkept.log.compacted.clean_before > 100
     assert rows(records_in(upkept.log)) == last_of_each(written, upkept.log.compacted.clean_before)
     upkept.logs.close()
 

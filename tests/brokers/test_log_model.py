@@ -17,10 +17,15 @@ from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import OffsetOutOfRange
-from tests.brokers.batches import NAME, NOW, values_of
+from tests.brokers.batches import NAME, NOW, flushed, values_of
 
+RETENTION = 30.0
 CONFIG = LogConfig(
-    segment_bytes=1024, segment_age=60.0, index_interval_bytes=150, max_batch_bytes=4096
+    segment_bytes=1024,
+    segment_age=60.0,
+    retention=RETENTION,
+    index_interval_bytes=150,
+    max_batch_bytes=4096,
 )
 
 
@@ -38,9 +43,11 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log = Log(self.data, NAME, "first", CONFIG, self.files)
         self.log.start()
         self.values: list[bytes] = []
+        self.begin = 0
         self.starts: list[int] = []
         self.lengths: list[int] = []
         self.times: list[int] = []
+        self.appended: list[int] = []
 
     def teardown(self) -> None:
         self.log.abandon()
@@ -61,16 +68,17 @@ class LogAgainstList(RuleBasedStateMachine):
             times = [NOW + source.randrange(-50, 50) for _ in values]
             batches.append(batch.encode(Columns(len(values), None, values, times), Codec.NONE))
             self.times.append(max(times))
+            self.appended.append(self.now)
             bases.append(len(self.values))
             self.values += values
         self.starts += bases
         self.lengths += [len(each) for each in batches]
         assert self.log.append(batches, now=self.now, leader_epoch=3) == bases
 
-    @precondition(lambda self: self.values)
+    @precondition(lambda self: self.begin < len(self.values))
     @rule(where=st.floats(0, 1, exclude_max=True), max_bytes=st.integers(0, 3000))
     def read(self, where: float, max_bytes: int) -> None:
-        offset = int(where * len(self.values))
+        offset = self.begin + int(where * (len(self.values) - self.begin))
         number = max(n for n, start in enumerate(self.starts) if start <= offset)
         while True:
             chunk = self.log.read(offset, max_bytes)
@@ -90,7 +98,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule()
     def read_outside(self) -> None:
         assert len(self.log.read(len(self.values), 1000)) == 0
-        for offset in (-1, len(self.values) + 1):
+        for offset in (-1, self.begin - 1, len(self.values) + 1):
             with pytest.raises(OffsetOutOfRange):
                 self.log.read(offset, 1000)
 
@@ -104,9 +112,30 @@ class LogAgainstList(RuleBasedStateMachine):
     def time_passes(self, later: int) -> None:
         self.now += later * 1000
 
+    @rule()
+    def expire(self) -> None:
+        """Whole segments go: all that ended so long ago, and none behind one that did not."""
+        bases = [at for number, at in enumerate(self.starts) if self.begins_segment(number)]
+        young = [
+            at
+            for at, appended in zip(self.starts, self.appended, strict=True)
+            if self.now - appended < RETENTION * 1000
+        ]
+        self.log.expire(self.now)
+        flushed(self.log)  # with what the headers that go tell of producers
+        self.log.expire(self.now)
+        kept = young[0] if young else len(self.values)
+        self.begin = max(
+            [self.begin, *(base for base in [*bases, len(self.values)] if base <= kept)]
+        )
+
     @rule(timestamp=st.integers(NOW - 50, NOW + 50))
     def look_up_time(self, timestamp: int) -> None:
-        found = [at for at, time in zip(self.starts, self.times, strict=True) if time >= timestamp]
+        found = [
+            at
+            for at, time in zip(self.starts, self.times, strict=True)
+            if at >= self.begin and time >= timestamp
+        ]
         assert self.log.offset_for_time(timestamp) == (found or [len(self.values)])[0]
 
     @rule()
@@ -130,8 +159,9 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @invariant()
     def ends_agree(self) -> None:
-        assert (self.log.start_offset, self.log.end_offset) == (0, len(self.values))
-        assert self.log.size == sum(self.lengths)
+        assert (self.log.start_offset, self.log.end_offset) == (self.begin, len(self.values))
+        left = zip(self.starts, self.lengths, strict=True)
+        assert self.log.size == sum(length for at, length in left if at >= self.begin)
 
     def begins_segment(self, number: int) -> bool:
         return (self.data / str(NAME) / f"{self.starts[number]:020}.log").exists()

@@ -236,6 +236,16 @@ def test_what_is_no_partition_is_left_alone(data: Path) -> None:
     assert names(data) == set(strange)
 
 
+def test_a_file_named_by_an_offset_that_there_cannot_be_is_no_segment(data: Path) -> None:
+    with logs_in(data) as logs:
+        append(logs.create("flights", "first", 0), a_batch(b"a"))
+    for name in (f"{2**63 - 1:020}.log", f"{10**20 - 1}.log", f"{10**20 - 1}.snapshot"):
+        (data / "flights-0" / name).touch()
+    for offset in (1, 2):
+        with logs_in(data) as logs:
+            assert append(logs.get("flights", 0), a_batch(b"b")) == [offset]
+
+
 @pytest.mark.parametrize("topic", ["a", "a-0", "a.deleted", "-", "..a", LONG])
 def test_any_legal_topic_name_makes_a_directory_and_goes_again(data: Path, topic: str) -> None:
     topic_id = "0123456789abcdef0123456789abcdef-_XY"

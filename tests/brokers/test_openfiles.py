@@ -135,3 +135,26 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
         assert log.segments == segments
     assert [offset for offset, _ in read_all(log)] == list(range(7))
     log.close()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_segment_begun_by_a_clock_far_ahead_is_followed_once_that_is_put_right(
+    tmp_path: Path, stop: bool
+) -> None:
+    config = LogConfig(segment_age=60.0)
+    log = make_log(tmp_path, config)
+    for later, segments in (
+        (10**12, 1),
+        (0, 2),
+        (-59_999, 2),
+        (-60_000, 3),
+        (-50_000, 3),
+        (10**12, 4),
+    ):
+        if stop:
+            log.close()
+            log = reopened(tmp_path, config)
+        log.append([a_batch(b"b")], now=NOW + later, leader_epoch=0)
+        assert log.segments == segments
+    assert [offset for offset, _ in read_all(log)] == list(range(6))
+    log.close()

@@ -12,6 +12,7 @@ from folkmoot.brokers.log import Log
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.retention import Retention
 from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import (
     NAME,
@@ -103,6 +104,58 @@ def test_a_segment_whose_last_batch_has_rotted_goes_by_the_time_of_its_file(tmp_
     assert log.start_offset == 0
     expire(log, NOW + WEEK + 4 * HOUR)
     assert log.start_offset == 5
+    log.close()
+
+
+def append_at(log: Log, *times: int) -> None:
+    """Five such batches fill a segment."""
+    for each in times:
+        log.append([a_batch(bytes(300))], now=each, leader_epoch=0)
+
+
+@pytest.mark.parametrize("stop", [None, True, False])
+def test_what_was_appended_while_the_clock_was_ahead_goes_with_what_is_behind_it(
+    tmp_path: Path, stop: bool | None
+) -> None:
+    """Else it would stay for years, and everything behind it too."""
+    log = make_log(tmp_path)
+    append_at(log, *([NOW] * 4), *([NOW + 500 * WEEK] * 11), *([NOW + HOUR] * 11))
+    assert [segment.base_offset for segment in log.all_sealed()] == [0, 4, 9, 14, 15, 20]
+    if stop is not None:
+        log = reopen(log, clean=stop)
+    expire(log, NOW + WEEK + HOUR - 1)
+    assert log.start_offset == 4
+    expire(log, NOW + WEEK + HOUR)
+    assert log.start_offset == log.end_offset == 26
+    log.close()
+
+
+@pytest.mark.parametrize("segment_age", [7 * DAY, 10_000 * DAY])
+@pytest.mark.parametrize("stop", [None, True, False])
+def test_a_clock_that_goes_back_for_a_while_makes_no_record_old(
+    tmp_path: Path, stop: bool | None, segment_age: float
+) -> None:
+    log = make_log(tmp_path, replace(SMALL, segment_age=segment_age))
+    append_at(log, NOW, NOW, NOW - 500 * WEEK)
+    if stop is not None:
+        log = reopen(log, clean=stop)
+    append_at(log, NOW - 500 * WEEK)
+    expire(log, NOW + WEEK - 1)
+    assert (log.start_offset, log.end_offset) == (0, 4)
+    expire(log, NOW + WEEK)
+    assert (log.start_offset, log.end_offset) == (4, 4)
+    log.close()
+
+
+def test_records_of_the_far_future_are_kept_by_the_day_of_their_append(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(40):
+        log.append([timed_batch(MAX_TIMESTAMP - 39 + number)], now=NOW, leader_epoch=0)
+    log.append([timed_batch(NOW)], now=NOW, leader_epoch=0)
+    wanted = (NOW, MAX_TIMESTAMP - 39, MAX_TIMESTAMP - 32, MAX_TIMESTAMP, 2**63 - 1)
+    assert [log.offset_for_time(each) for each in wanted] == [0, 0, 7, 39, 41]
+    expire(log, NOW + WEEK)
+    assert log.start_offset == 41
     log.close()
 
 

@@ -121,6 +121,45 @@ def test_every_time_is_found_whatever_the_index_holds(tmp_path: Path) -> None:
         assert path.read_bytes() == good, what
 
 
+def test_every_time_is_found_whatever_the_index_of_a_sealed_segment_holds(tmp_path: Path) -> None:
+    source = random.Random(61)
+    batches = random_batches(source, 120)
+    log = make_log(tmp_path)
+    for each in batches:
+        append(log, each)
+    assert log.segments > 4
+    log.close()
+    path = sorted(log.directory.glob("*.timeindex"))[2]
+    good = path.read_bytes()
+    for what, content in spoiled(good):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        log = reopened(tmp_path)
+        for timestamp in source.sample(times_of(batches), 60):
+            assert log.offset_for_time(timestamp) == first_at(batches, timestamp), what
+        log.close()
+
+
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT])
+def test_a_time_index_that_promises_too_late_a_time_hides_nothing_behind_it(
+    tmp_path: Path, config: LogConfig
+) -> None:
+    log = make_log(tmp_path, config)
+    for number in range(120):
+        append(log, timed_batch(T + number))
+    end = log.close()
+    path = sorted(log.directory.glob("*.timeindex"))[-2 if config is SMALL else -1]
+    rotten = bytearray(path.read_bytes())
+    rotten[-TIME_ENTRY_BYTES] ^= 0x40
+    path.write_bytes(rotten)
+    log = Log(tmp_path, NAME, "first", config)
+    log.start(end)
+    for number in (119, 500, 60, 119, 500):
+        assert log.offset_for_time(T + number) == min(number, 120)
+    log.close()
+
+
 def test_the_time_index_of_a_sealed_segment_says_its_highest_timestamp(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     batches = random_batches(random.Random(53), 100)

@@ -69,6 +69,26 @@ def test_a_topics_own_options_are_given_changed_and_taken_back(
         assert main(["topic", "config", "flights", wrong]) == 2
         assert sentence in capsys.readouterr().err
     assert main(["topic", "config", "nothing", "retention=1"]) == 1
+    assert main(["topic", "config", "flights", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+def test_options_that_do_not_go_with_those_a_topic_has_are_refused(
+    cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers would not follow, and nobody would be told."""
+    assert main(["topic", "create", "flights", "--config", "min_compaction_lag=10"]) == 0
+    for wrong, sentence in (
+        (["max_compaction_lag=5"], "is below min_compaction_lag"),
+        (["retention=9", "--unset", "retention"], "given and taken back"),
+        (["--unset", "retentoin"], "did you mean 'retention'"),
+    ):
+        capsys.readouterr()
+        assert main(["topic", "config", "flights", *wrong]) == 2
+        assert sentence in capsys.readouterr().err
+    change = ["max_compaction_lag=5", "--unset", "min_compaction_lag"]
+    assert main(["topic", "config", "flights", *change]) == 0
+    assert main(["topic", "config", "flights", "--unset", "retention"]) == 0
 
 
 def test_deleting_asks_for_the_name(
