@@ -70,6 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         print(f"no scenario {unknown[0]}; there are: {', '.join(scenarios())}", file=sys.stderr)
         return 2
+    if args.output is not None and args.output.is_dir():
+        print(f"--output {args.output} is a directory: name a file in it", file=sys.stderr)
+        return 2
     try:
         with heeded(), alone():
             return run(args, arguments)

@@ -46,6 +46,13 @@ def test_an_unknown_scenario_is_a_usage_error(capsys: pytest.CaptureFixture[str]
     assert "throughput" in capsys.readouterr().err
 
 
+def test_a_directory_as_output_is_a_usage_error_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--smoke", "--output", str(tmp_path)]) == 2
+    assert "name a file in it" in capsys.readouterr().err
+
+
 def test_a_peer_that_is_not_here_is_skipped_and_said_or_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
