@@ -196,8 +196,9 @@ class LogFile:
         self._durable = max(self._durable, size)
 
     def flushed_only(self, size: int) -> None:
-        """No more than this is known to be on disk."""
-        self._durable = min(self._durable, size)
+        """No more than this is known to be on disk, and not that the file ends where it seems to: an
+        earlier life may have cut it and died before that was on disk."""
+        self._durable = min(self._durable, size, self.size - 1)
 
     def flush_failed(self, error: OSError) -> StorageError:
         """A flush has failed. It is not tried again: the kernel may have dropped the pages, so that a
@@ -225,11 +226,11 @@ class LogFile:
         Up to `durable` it is known to be on disk; that it is cut has to get there, too. Raises
         StorageError.
         """
-        self.size, self._durable, self._failure = size, durable, None
+        self.size, self._durable, self._failure = size, size, None
+        self.flushed_only(durable)
         try:
             if os.fstat(self._file()).st_size > size:
                 os.ftruncate(self._file(), size)
-                self._durable = min(durable, size - 1)
         except OSError as error:
             raise self.error("cannot be cut", error) from error
 

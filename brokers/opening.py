@@ -50,6 +50,10 @@ def recover(segments: Segments, durable: CleanEnd | None, directory: Path) -> Cl
         logger.error("%s: segment %d is missing", directory, durable.segment)
         durable = None
     first = 0 if durable is None else durable.segment
+    if durable is None or segments[-1].base_offset > first:
+        segments.names += (
+            1  # a life before has made files, and may have died with their names not on disk
+        )
     for segment in segments:
         if segment.base_offset >= first:
             position, offset = 0, segment.base_offset

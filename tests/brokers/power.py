@@ -76,7 +76,7 @@ class Power:
             found = self._names.get(inode, {})
         else:
             found = {entry.name: entry.inode() for entry in os.scandir(now)}
-        for name, child in found.items():
+        for name, child in sorted(found.items()):
             path = None if now is None else now / name
             if path is not None and not (path.exists() and path.stat().st_ino == child):
                 path = None

@@ -376,9 +376,10 @@ def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_t
         background.run_all()
         ends.append(found.durable.end_offset)
         # Never more than was flushed.
-        assert len(set(flushed)) >= ends[-1] - 1
-    assert set(ends) == {1, 4, 7, 10, 11}
-    assert flushed == [f"{base:020}.log" for base in range(1, 11)]
+        assert ends[-1] == 1 or len(set(flushed)) >= ends[-1]
+    assert set(ends) == {1, 3, 6, 9, 11}
+    # The first one, too: that it ends there may be a cut that is not on disk.
+    assert flushed == [f"{base:020}.log" for base in range(11)]
     again.close()
 
 

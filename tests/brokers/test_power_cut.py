@@ -16,6 +16,7 @@ from folkmoot.protocol.batch import BatchHeader
 from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, records_in
 from tests.brokers.power import NAMES, Power
+from tests.seeds import new_seed
 
 CONFIG = replace(
     COMPACT,
@@ -124,14 +125,20 @@ def one_thing(life: Life, writer: Writer) -> None:
             life.retention = Retention(upkept.logs)
 
 
-def in_order(log: Log, left: Path) -> None:
-    """Appends have reached the disk in order: behind a segment that is short there is none."""
-    short = False
-    for path in sorted(log.directory.glob("*.log")):
+def in_order(log: Log, durable: int, left: Path) -> None:
+    """Appends have reached the disk in order: behind a segment that lacks some there is none.
+
+    It lacks some, too, if a torn end is back that the last start had cut to write others there.
+    """
+    paths = sorted(log.directory.glob("*.log"))
+    ends = [*(int(path.stem) for path in paths[1:]), log.end_offset]
+    lacking = False
+    for path, end in zip(paths, ends, strict=False):
         copy = left / log.directory.name / path.name
-        if short:
+        if lacking:
             copy.unlink(missing_ok=True)
-        short = short or not copy.exists() or copy.stat().st_size < path.stat().st_size
+        elif end > durable:
+            lacking = not copy.exists() or not copy.read_bytes().startswith(path.read_bytes())
 
 
 def check(life: Life, writer: Writer, durable: int, given_up: int) -> None:
@@ -153,8 +160,7 @@ def check(life: Life, writer: Writer, durable: int, given_up: int) -> None:
 def test_after_power_cuts_the_log_has_what_was_flushed_and_knows_its_producers(
     tmp_path: Path, names: str
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     chance = random.Random(seed)
     writer = Writer(chance)
     life = Life(tmp_path / "0", chance)
@@ -162,16 +168,55 @@ def test_after_power_cuts_the_log_has_what_was_flushed_and_knows_its_producers(
         with life.power.watched():
             for _ in range(chance.randrange(25)):
                 one_thing(life, writer)
-        durable = life.log.durable
+        durable = 0 if life.log.durable is None else life.log.durable.end_offset
         given_up = life.given_up
         after = tmp_path / str(number)
         life.power.cut(after, names, chance)
-        in_order(life.log, after)
+        in_order(life.log, durable, after)
         life.upkept.logs.abandon()
         life.power.close()
         now = life.upkept.now
         life = Life(after, chance)
         life.upkept.now = now
-        check(life, writer, 0 if durable is None else durable.end_offset, given_up)
+        check(life, writer, durable, given_up)
     life.upkept.logs.close()
     life.power.close()
+
+
+def test_the_names_of_files_that_a_killed_broker_has_made_are_on_disk_once_its_log_is(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(1)
+    life, writer = Life(tmp_path / "0", chance), Writer(chance)
+    with life.power.watched():
+        for _ in range(30):
+            writer.write(life.upkept)
+        life.upkept.reopen(clean=False)
+        assert life.log.segments > 2
+        life.log.flush()
+        flushed = life.log.end_offset
+    life.power.cut(tmp_path / "1", "those flushed", chance)
+    check(Life(tmp_path / "1", chance), writer, flushed, 0)
+
+
+def test_a_torn_end_does_not_come_back_into_what_was_flushed_whoever_was_killed_after_cutting_it(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(2)
+    before, writer = Life(tmp_path / "0", chance), Writer(chance)
+    writer.write(before.upkept)
+    before.upkept.checkpoint()
+    before.upkept.logs.abandon()
+    (active,) = before.log.directory.glob("*.log")
+    with active.open("ab") as file:
+        file.write(b"torn")
+    life = Life(tmp_path / "0", chance)
+    with life.power.watched():
+        life.upkept.reopen(clean=False)
+        life.upkept.later(CONFIG.longest_active)
+        writer.write(life.upkept)
+        assert life.log.segments == 2
+        life.log.flush()
+        flushed = life.log.end_offset
+    life.power.cut(tmp_path / "1", "those flushed", chance)
+    check(Life(tmp_path / "1", chance), writer, flushed, 0)
