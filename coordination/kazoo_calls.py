@@ -56,7 +56,12 @@ _REFUSALS: dict[type[Exception], tuple[type[StoreError], str]] = {
     BadVersionError: (BadVersion, "the node was written since the version named"),
     NotEmptyError: (NotEmpty, "the node has children"),
 }
-_CONNECTION = (ConnectionLoss, ConnectionDropped, OperationTimeoutError, SessionMovedError)
+# A RuntimeError is that of kazoo's connection thread when ZooKeeper has left an answer out and gives the
+# next one, as it may when somebody else ends the session; the thread ends with it, and so the session.
+_CONNECTION = (
+    *(ConnectionLoss, ConnectionDropped, OperationTimeoutError, SessionMovedError),
+    RuntimeError,
+)
 
 
 class _Watch:

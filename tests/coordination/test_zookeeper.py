@@ -116,6 +116,22 @@ def test_a_lost_answer_is_told_and_not_tried_again(
     assert perform(store, Get("/a")).stat.version == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_answer_that_is_left_out_is_told_as_lost_and_ends_the_session(
+    proxy: Proxy, store: ZooKeeperStore, other: ZooKeeperStore
+) -> None:
+    proxy.lose_answers()
+    outcomes: list[Outcome] = []
+    store.submit(Create("/a"), outcomes.append)
+    eventually(lambda: perform(other, Exists("/a")))
+    eventually(lambda: proxy.lost_answers)
+    proxy.heal()
+    store.submit(Exists("/a"), outcomes.append)
+    eventually(lambda: len(outcomes) == 2)
+    assert [type(each.error) for each in outcomes] == [ConnectionLost, SessionLost]
+    assert store.state is SessionState.LOST
+
+
 def test_watches_ring_when_the_connection_breaks_and_are_armed_by_the_next_read(
     proxy: Proxy, store: ZooKeeperStore, other: ZooKeeperStore
 ) -> None:
