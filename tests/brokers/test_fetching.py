@@ -33,6 +33,7 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
+from tests.seeds import new_seed
 
 PARTITIONS = 6
 VIEW = ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * PARTITIONS)})
@@ -309,8 +310,7 @@ def test_an_entry_that_failed_is_not_kept(bench: Bench, monkeypatch: pytest.Monk
 
 def test_a_client_that_goes_on_reads_what_one_does_that_names_all(bench: Bench) -> None:
     """Against a list of what was appended, whatever is lost on the way."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     reader = _Reader(bench, rng)
     appended = [0] * PARTITIONS

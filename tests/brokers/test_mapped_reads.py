@@ -16,6 +16,7 @@ from folkmoot.protocol import batch
 from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, records_in, rows
 from tests.brokers.test_compaction import fill
+from tests.seeds import new_seed
 
 READERS = 4
 Held = tuple[int, memoryview, bytes]
@@ -121,8 +122,7 @@ WAYS: list[Callable[[Upkept], None]] = [
 def test_views_show_what_they_showed_whatever_becomes_of_their_files(
     tmp_path: Path, way: Callable[[Upkept], None]
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     source = random.Random(seed)
     upkept = Upkept(tmp_path / "data")
     written: list[Row] = []
@@ -166,8 +166,7 @@ def test_a_frame_on_its_way_arrives_whole_after_its_segment_was_replaced(tmp_pat
 
 def test_reads_and_deletions_in_turns_never_disturb_each_other(tmp_path: Path) -> None:
     """Appends, compaction, deletion and reads of everything, with views of all ages held."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     source = random.Random(seed)
     upkept = Upkept(tmp_path / "data", COMPACT)
     written: list[Row] = []

@@ -8,6 +8,7 @@ from folkmoot.brokers.parked import Parked, ParkedRequests
 from folkmoot.protocol.errors import Overloaded
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import FetchEntry
+from tests.seeds import new_seed
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
@@ -93,8 +94,7 @@ def test_woken_requests_leave_nothing_behind_even_with_far_deadlines() -> None:
 
 
 def test_random_histories_agree_with_a_list_that_is_searched() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     waiting, now = ParkedRequests(), 0.0
     deadlines, missing, watched = dict[int, float](), dict[int, int](), dict[int, set[object]]()

@@ -42,6 +42,7 @@ from tests.brokers.batches import (
     read_all,
     reopened,
 )
+from tests.seeds import new_seed
 
 
 def sent(first: int, *, producer: int = 1, epoch: int = 0, records: int = 1) -> bytes:
@@ -341,8 +342,7 @@ def test_producers_that_are_idle_for_long_are_forgotten_and_so_after_a_restart(
 
 
 def test_the_state_after_any_kills_and_stops_is_the_one_before(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     chance = random.Random(seed)
     config = replace(SMALL, segment_bytes=1024, max_producers=6, producer_id_expiry=FOREVER)
     log = make_log(tmp_path / "0", config)

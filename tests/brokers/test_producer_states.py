@@ -17,6 +17,7 @@ from folkmoot.protocol.errors import (
     ProducerFenced,
     UnknownProducer,
 )
+from tests.seeds import new_seed
 
 TEN = 10
 OFFSET = 1000
@@ -237,8 +238,7 @@ class Model:
 
 
 def test_any_batches_are_answered_as_by_the_model_and_a_replay_gives_the_same_state() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     chance = random.Random(seed)
     for _ in range(30):
         bench, models = Bench(), [Model() for _ in range(4)]

@@ -41,6 +41,7 @@ from tests.brokers.parts import (
     produce,
 )
 from tests.protocol.messages import REQUESTS, random_value, with_one_part_replaced
+from tests.seeds import new_seed
 from tests.waiting import eventually
 
 
@@ -156,8 +157,7 @@ def test_every_kind_of_wrong_request_has_its_own_error_and_correlation(
 def test_random_garbage_costs_its_sender_an_error_and_nobody_else_anything(
     served: Served, peer: Peer
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     asked = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
     with Peer(served.address) as vandal:
@@ -189,8 +189,7 @@ def _damaged_request(rng: random.Random) -> bytes:
 
 def test_every_damage_to_a_batch_on_its_way_is_found(peer: Peer) -> None:
     whole = make_batch(b"key and value")
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     damaged = [whole[:cut] for cut in rng.sample(range(len(whole)), 20)]
     for position in rng.sample(range(len(whole)), 40):

@@ -12,6 +12,7 @@ from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
 from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, large, spoiled_body
+from tests.seeds import new_seed
 from tests.waiting import eventually
 
 THREE = TopicPartition("t", 3)
@@ -253,8 +254,7 @@ def test_without_memory_for_several_each_is_decompressed_by_itself(
 def test_takes_seeks_and_pauses_at_random_hand_out_what_is_at_each_position(
     threads: Threads,
 ) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+    seed = new_seed()
     chance = random.Random(seed)
     every = (ZERO, ONE, TWO, THREE)
     batches = {

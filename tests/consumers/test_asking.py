@@ -9,6 +9,7 @@ from folkmoot.protocol.errors import BrokerUnreachable, InvalidRequest, UnknownF
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import Asked, a_batch
 from tests.consumers.fetching import ONE, TWO, ZERO, Bench
+from tests.seeds import new_seed
 
 ALL = (ZERO, ONE, TWO)
 
@@ -203,8 +204,7 @@ class _Broker:
 
 
 def test_whatever_a_broker_keeps_each_partition_is_asked_for_and_no_record_is_lost() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     bench = Bench()
     broker = _Broker(bench, rng)

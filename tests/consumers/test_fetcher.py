@@ -14,6 +14,7 @@ from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import LEADER, Asked, a_batch
 from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench
+from tests.seeds import new_seed
 
 
 @pytest.fixture
@@ -97,8 +98,7 @@ def test_a_large_batch_does_not_keep_the_others_waiting(bench: Bench) -> None:
 
 
 def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+    seed = new_seed()
     chance = random.Random(seed)
     bench = Bench()
     bench.reading(ZERO, ONE)

@@ -14,6 +14,7 @@ from folkmoot.coordination.store import ensure, perform, run
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
 from tests.schemas.stores import CountingStore, Loss
+from tests.seeds import new_seed
 
 MOST_STEPS = 12
 
@@ -57,8 +58,7 @@ def test_a_taker_that_dies_at_any_step_wastes_ids_at_most(laid_out: bool) -> Non
 
 
 def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
 
     def take(number: int) -> list[range]:
         chance = random.Random(seed + number)

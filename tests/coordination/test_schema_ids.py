@@ -26,6 +26,7 @@ from folkmoot.coordination.store import Store, perform, run
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 from tests.coordination.sessions import Opener
 from tests.schemas.stores import CountingStore, Loss
+from tests.seeds import new_seed
 
 
 @pytest.fixture
@@ -106,8 +107,7 @@ def test_every_operation_may_lose_its_reply_and_the_id_is_still_the_one(
 def test_twenty_concurrent_registrars_give_no_id_twice_and_no_text_two_ids(
     open_session: Opener,
 ) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     texts = [f"text {number}" for number in range(15)]
 
     def register(registrar: int) -> list[tuple[str, int]]:

@@ -18,6 +18,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tests.coordination.losses import every_loss, write
+from tests.seeds import new_seed
 
 
 def test_a_topic_is_read_as_it_was_created() -> None:
@@ -134,8 +135,7 @@ def test_watches_ring_for_new_topics_changed_ones_and_those_that_go() -> None:
 
 
 def test_what_somebody_else_wrote_is_malformed_and_not_a_topic() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     store = MemoryZooKeeper().connect()
     run(store, topics.create("t", 1, [1]))
     for data in (b"", b"{}", b'{"id": 7}', b"\xff\xfe", random.Random(seed).randbytes(40)):

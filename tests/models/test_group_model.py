@@ -11,6 +11,7 @@ import pytest
 from tests.models.explore import Broken, explore, longest_way_to_rest, walk
 from tests.models.group_model import RULES, GroupModel
 from tests.models.group_state import Budget
+from tests.seeds import new_seed
 
 WHOLE = "FOLKMOOT_WHOLE_MODEL" in os.environ
 WALKS = 4000 if WHOLE else 150
@@ -58,8 +59,7 @@ def test_without_this_rule_a_promise_is_broken(rule: str) -> None:
 
 
 def test_walks_in_larger_groups_take_every_kind_of_step_and_end_at_rest() -> None:
-    seed = int(os.environ.get("FOLKMOOT_SEED") or random.randrange(2**40))
-    print(f"FOLKMOOT_SEED={seed}")
+    seed = new_seed(2**40)
     generator = random.Random(seed)
     taken = sum(
         (

@@ -21,6 +21,7 @@ from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
 from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
 from tests.proxy import Proxy
+from tests.seeds import new_seed
 from tests.waiting import eventually
 
 StartCluster = Callable[..., EmbeddedCluster]
@@ -112,8 +113,7 @@ def test_every_record_is_read_back_where_its_delivery_says(
 def test_a_killed_broker_costs_no_record_and_no_order_and_writes_none_twice(
     start_cluster: StartCluster,
 ) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+    seed = new_seed()
     chance = random.Random(seed)
     cluster = start_cluster(brokers=2, session_timeout=1.0)
     create_topic(cluster.zookeeper, "t")
@@ -143,8 +143,7 @@ def test_lost_answers_cut_connections_and_kills_write_nothing_twice(
     chroot: str, tmp_path: Path
 ) -> None:
     """A network that carries requests to the broker and not its answers back, then breaks; and kills."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
+    seed = new_seed()
     chance = random.Random(seed)
     faults = {1 + chance.randrange(20_000): chance.choice(["cut", "kill"]) for _ in range(6)}
     port = free_port()

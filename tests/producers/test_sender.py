@@ -21,6 +21,7 @@ from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import RecordMetadata
 from folkmoot.protocol.requests import ProduceEntry
 from tests.producers.parts import Bench, records, values
+from tests.seeds import new_seed
 
 
 def test_a_record_waits_for_linger_and_not_longer() -> None:
@@ -326,8 +327,7 @@ def test_a_large_chunk_is_cut_into_batches_that_tell_each_record_its_offset() ->
 def test_order_and_completeness_hold_under_any_errors() -> None:
     """Whatever the answers, each partition's log holds all records, first copies in order; what is
     written twice then, an idempotent producer writes once (test_exactly_once.py)."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
+    seed = new_seed()
     chance = random.Random(seed)
     bench = Bench(partitions=3, linger=0.1, batch_bytes=400, delivery_timeout=1e9, idempotent=False)
     logs: dict[int, list[bytes]] = {number: [] for number in range(3)}

@@ -26,6 +26,7 @@ from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from tests.protocol.forged import castagnoli, opened
 from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, SPARSE, Golden, T
+from tests.seeds import new_seed
 
 golden_files = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 
@@ -184,8 +185,7 @@ def test_columns_that_differ_in_one_row_stay_whole(odd_one: int) -> None:
 
 
 def test_offsets_rise_within_random_sparse_batches() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     for _ in range(50):
         offsets = sorted(rng.sample(range(1000), rng.randrange(1, 20)))

@@ -1,6 +1,6 @@
 """Random and mutated input: whatever arrives, the outcome is a message or a typed error.
 
-FOLKMOOT_FUZZ_CASES sets how many cases each test tries, FOLKMOOT_FUZZ_SEED repeats a run. With the
+FOLKMOOT_FUZZ_CASES sets how many cases each test tries, FOLKMOOT_SEED repeats a run. With the
 default the decoder of requests sees 315,000 inputs, and that of batches 210,000.
 """
 
@@ -28,6 +28,7 @@ from folkmoot.protocol.requests import APIS, Api
 from tests.protocol.forged import forged
 from tests.protocol.golden import GOLDEN
 from tests.protocol.messages import REQUESTS, RESPONSES, random_value, with_one_part_replaced
+from tests.seeds import new_seed
 
 INVALID = (InvalidRequest,)
 CORRUPT = (CorruptBatch,)
@@ -36,8 +37,7 @@ CASES = int(os.environ.get("FOLKMOOT_FUZZ_CASES", "70000"))
 
 @pytest.fixture
 def rng() -> random.Random:
-    seed = int(os.environ.get("FOLKMOOT_FUZZ_SEED", random.randrange(2**32)))
-    print(f"FOLKMOOT_FUZZ_SEED={seed}")
+    seed = new_seed()
     return random.Random(seed)
 
 

@@ -12,6 +12,7 @@ from folkmoot.console.demo import store as store_module
 from folkmoot.console.demo.store import Result, ResultStore, Work, result
 from folkmoot.protocol.errors import ClosedError, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
+from tests.seeds import new_seed
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 
@@ -103,8 +104,7 @@ with ResultStore(path, mine) as store:
 
 
 def test_processes_that_fight_for_a_partition_and_die_count_every_record_once(path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = new_seed()
     chance = random.Random(seed)
     with ResultStore(path):
         pass
