@@ -70,7 +70,9 @@ def _verify(args: argparse.Namespace) -> int:
                 records += found[0].record_count
                 last = found[0].next_offset
         size = part.log.size
-        rows.append((str(part.log.path), "ok", part.base_offset, last, 0, records, batches, size))
+        if batches or not worst:
+            place = (part.base_offset, last, 0)
+            rows.append((str(part.log.path), "ok", *place, records, batches, size))
         rows += [(path, what, *rest[:3], None, None, rest[4]) for path, what, *rest in worst]
         code = DAMAGED if worst else code
     columns = ("file", "state", "offset", "next", "position", "records", "batches", "end")

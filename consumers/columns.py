@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import isnan
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
@@ -101,8 +102,10 @@ class ColumnReading:
 
         Nothing counts as handed out before all that could raise is behind us.
         """
-        self._ask_for_more()
         deadline = time.monotonic() + timeout
+        if isnan(deadline):
+            raise ValueError(f"timeout={timeout} is no number of seconds")
+        self._ask_for_more()
         while True:
             self._serve()
             self._fetcher.check()

@@ -5,8 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain
+from operator import index
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.directory import Directory
@@ -185,7 +186,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._check_usable()
         if self._subscription is not None:
             raise ConfigError("a member gets its partitions by its group, not by assign()")
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        wanted = {_pair(each) for each in partitions}
         for topic in {partition.topic for partition in wanted}:
             known = self.partitions_of(topic)
             unknown = sorted(each for each in wanted - {*known} if each.topic == topic)
@@ -262,3 +263,12 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     def _check_not_called_back(self) -> None:
         if self._calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
+
+
+def _pair(given: object) -> TopicPartition:
+    match given:
+        case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
+            return TopicPartition(topic, index(number))
+    raise TypeError(
+        f"assign() takes a topic and a partition's number for each, like [('flights', 0)], not {given!r}"
+    )

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import operator
 import os
 import sys
 import threading
@@ -176,7 +177,7 @@ class Producer:
             type(value) is bytes
             and len(value) <= self._small
             and (key is None or (type(key) is bytes and len(key) <= self._small))
-            and (timestamp is None or 0 <= timestamp <= MAX_TIMESTAMP)
+            and (timestamp is None or (type(timestamp) is int and 0 <= timestamp <= MAX_TIMESTAMP))
             and partition is None
             and headers is None
             and on_delivery is None
@@ -218,11 +219,15 @@ class Producer:
             )
         if timestamp is None:
             stamp = _now()
-        elif -MAX_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        elif -MAX_TIMESTAMP <= _whole("timestamp", timestamp) <= MAX_TIMESTAMP:
             stamp = timestamp / 1000
         else:
             raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
+        if partition is not None:
+            partition = _whole("partition", partition)
         if topic not in self._accumulator.counts:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic is named by a str, not by {topic!r}")
             check_name("topic", topic)
         return self._accumulator.stage(
             *(topic, value_bytes, key_bytes, stamp, self.config.max_block),
@@ -346,6 +351,13 @@ def _bytes(what: str, given: object) -> bytes | None:
     raise TypeError(
         f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
     )
+
+
+def _whole(what: str, given: Any) -> int:
+    """As an int, also where numpy made it. Raises TypeError, for a bool, too."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"a record's {what} must be an int, not {type(given).__name__}: {given!r}")
+    return operator.index(given)
 
 
 def _headers(given: _HeadersArgument) -> Headers:

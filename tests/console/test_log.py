@@ -59,6 +59,16 @@ def test_damage_is_named_by_its_offsets_and_is_exit_code_1(
     assert [row["codec"] for row in rows][:3] == ["none", "DAMAGED", "none"]
 
 
+def test_a_segment_without_a_whole_batch_is_not_called_ok(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data / "flights-0" / f"{0:020}.log"
+    path.write_bytes(bytes(path.stat().st_size))
+    code, rows = table(["verify", str(data)], capsys)
+    assert code == 1
+    assert [row["state"] for row in rows if row["file"] == str(path)] == ["DAMAGED"]
+
+
 def test_records_are_dumped(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, rows = table(["dump", "--records", str(data)], capsys)
     assert code == 0

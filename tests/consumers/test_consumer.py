@@ -226,6 +226,20 @@ def test_assign_replaces_what_was_assigned_and_keeps_what_stays(bench: Bench) ->
         assert consumer.assignment() == frozenset()
 
 
+@pytest.mark.parametrize("given", ["a", [("a",)], [("a", "0")], [("a", True)], [(0, "a")], [7]])
+def test_what_is_no_list_of_partitions_is_not_assigned(bench: Bench, given: Any) -> None:
+    with (
+        Consumer(zookeeper=bench.zookeeper) as consumer,
+        pytest.raises(TypeError, match=r"\[\('flights', 0\)\]"),
+    ):
+        consumer.assign(given)
+
+
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(bench: Bench) -> None:
+    with bench.reader(0) as consumer, pytest.raises(ValueError, match="timeout=nan"):
+        consumer.poll(float("nan"))
+
+
 def test_an_unknown_topic_and_an_unknown_partition_are_refused_at_once(bench: Bench) -> None:
     with Consumer(zookeeper=bench.zookeeper) as consumer:
         with pytest.raises(UnknownTopicOrPartition, match="no-such-topic does not exist"):

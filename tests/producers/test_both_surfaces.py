@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -113,6 +114,20 @@ def test_columns_are_delivered_and_say_where(client: Client, cluster: FakeCluste
 
 
 @each
+def test_a_partition_and_a_timestamp_may_be_whole_numbers_of_numpys(
+    client: Client, cluster: FakeCluster
+) -> None:
+    numbers: Any = {"partition": np.int32(1), "timestamp": np.int64(5)}
+
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect) as producer:
+            await (await producer.send("t", b"v", **numbers)).result(timeout=10.0)
+
+    run(scenario)
+    assert [record.timestamp for record in cluster.logs[TopicPartition("t", 1)]] == [5]
+
+
+@each
 def test_what_is_no_record_is_refused_at_once(client: Client, cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client(zookeeper=cluster.connect, max_record_bytes=10_000) as producer:
@@ -123,6 +138,10 @@ def test_what_is_no_record_is_refused_at_once(client: Client, cluster: FakeClust
                 (RecordTooLarge, ("t", b"v" * 10_001), {}),
                 (ValueError, ("t", b"v"), {"timestamp": 2**60}),
                 (TypeError, ("t", b"v"), {"headers": {"a": "text"}}),
+                (TypeError, ("t", b"v"), {"timestamp": 1.5}),
+                (TypeError, ("t", b"v"), {"partition": True}),
+                (TypeError, ("t", b"v"), {"partition": "0"}),
+                (TypeError, (3, b"v"), {}),
                 (UnknownTopicOrPartition, ("t", b"v"), {"partition": 3}),
             ):
                 with pytest.raises(expected):
