@@ -3,6 +3,7 @@ unplugged, and several buffers in one call.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from folkmoot.protocol.checksum import crc32c
@@ -64,6 +65,18 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Make it, and those above it, unless they are there. On return their names are on disk.
+
+    A directory above that may not be read is left to its owner. Raises OSError.
+    """
+    made = [each for each in path.parents if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in (path, *made):
+        with suppress(PermissionError):
+            sync_directory(each.parent)
 
 
 def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:

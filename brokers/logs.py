@@ -12,7 +12,13 @@ import msgspec
 
 from folkmoot.brokers import directories
 from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.durable import read_checked, sync_directory, write_checked, write_whole
+from folkmoot.brokers.durable import (
+    make_directory,
+    read_checked,
+    sync_directory,
+    write_checked,
+    write_whole,
+)
 from folkmoot.brokers.flushing import CleanEnd
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.logfile import disk_error
@@ -235,7 +241,7 @@ class Logs:
 
     def _take_lock(self) -> None:
         try:
-            self._data.mkdir(parents=True, exist_ok=True)
+            make_directory(self._data)
             lock = os.open(self._data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise ConfigError(
@@ -280,12 +286,14 @@ class Logs:
             self._logs[name] = log
 
     def _take_clean_ends(self) -> dict[str, CleanEnd]:
-        """What the last orderly stop vouched for; its word holds for one start."""
+        """What the last orderly stop vouched for; its word holds for one start.
+
+        Names of partitions that a life before has made, and was killed over, are on disk then, too.
+        """
         path = self._data / CLEAN_SHUTDOWN_FILE
         ends = _ends_in(path)
-        if path.exists():
-            path.unlink()
-            sync_directory(self._data)
+        path.unlink(missing_ok=True)
+        sync_directory(self._data)
         return ends
 
     def abandon(self) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.config import DAY, FOREVER
+from folkmoot.brokers.durable import sync_directory
 from folkmoot.brokers.log import Log
+from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.producer_states import Producers, ProducerState
 from folkmoot.brokers.retention import Retention
 from folkmoot.protocol import batch
@@ -220,3 +222,44 @@ def test_a_torn_end_does_not_come_back_into_what_was_flushed_whoever_was_killed_
         flushed = life.log.end_offset
     life.power.cut(tmp_path / "1", "those flushed", chance)
     check(Life(tmp_path / "1", chance), writer, flushed, 0)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_the_directory_of_a_partition_is_on_disk_once_its_log_is_whoever_was_killed_making_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(3)
+    data = tmp_path / "0"
+    data.mkdir()
+    power = Power(data)
+
+    def killed(path: Path) -> None:
+        if path == data:
+            raise Killed
+        sync_directory(path)
+
+    logs = Logs(data, 1, CONFIG)
+    with power.watched():
+        logs.start()
+        with monkeypatch.context() as patch:
+            patch.setattr("folkmoot.brokers.directories.sync_directory", killed)
+            with pytest.raises(Killed):
+                logs.create("flights", "first", 0)
+        logs.abandon()
+        upkept, writer = Upkept(data, CONFIG), Writer(chance)
+        writer.write(upkept)
+        upkept.log.flush()
+    power.cut(tmp_path / "1", "those flushed", chance)
+    check(Life(tmp_path / "1", chance), writer, upkept.log.end_offset, 0)
+
+
+def test_a_data_directory_is_on_disk_with_those_above_it(tmp_path: Path) -> None:
+    power = Power(tmp_path)
+    data = tmp_path / "above" / "data"
+    with power.watched(), Logs(data, 1, CONFIG):
+        pass
+    power.cut(tmp_path / "after", "those flushed", random.Random(4))
+    assert (tmp_path / "after" / "above" / "data" / "broker.json").read_bytes()
