@@ -26,11 +26,15 @@ NEVER = float("inf")
 
 @dataclass(slots=True)
 class _Waiting:
-    """Asked and refused: ask again at `ask_at`. `stale`: it was for the plan, not for the owner."""
+    """Asked and refused: ask again at `ask_at`. `stale`: it was for the plan, not for the owner.
+
+    `patience` is what the owner is left, from when it has to let go.
+    """
 
     ask_at: float
     owner: Owner | None = None
     steal_at: float = NEVER
+    patience: float = NEVER
     stale: bool = False
 
 
@@ -91,8 +95,9 @@ class Claims:
         rang = self._under_way.pop(partition, False)
         waiting = self._waiting.get(partition)
         if waiting is None or waiting.owner != owner:
-            steal_at = now if ours else now + owner.hand_over + self._steal_margin
-            waiting = self._waiting[partition] = _Waiting(steal_at, owner, steal_at)
+            patience = 0.0 if ours else owner.hand_over + self._steal_margin
+            steal_at = now + patience
+            waiting = self._waiting[partition] = _Waiting(steal_at, owner, steal_at, patience)
         else:
             waiting.ask_at = max(waiting.steal_at, now + self._patience)
         if rang:
@@ -110,16 +115,20 @@ class Claims:
         self._under_way.pop(partition, None)
         self._waiting.pop(partition, None)
 
-    def keep(self, mine: dict[TopicPartition, str], now: float) -> None:
+    def keep(self, mine: dict[TopicPartition, str], is_next: bool, now: float) -> None:
         """A newer plan is known: what it does not give us is not pursued, what was stale may be.
 
         What it leaves to us is waited for as before: plans that follow each other quickly do not
-        keep a partition from being stolen.
+        keep a partition from being stolen. But one that we have missed may have given it back: then
+        (not `is_next`) the owner has its time from now on.
         """
         for partition, waiting in list(self._waiting.items()):
             if partition not in mine:
                 del self._waiting[partition]
-            elif waiting.stale:
+                continue
+            if not is_next:
+                waiting.steal_at = now + waiting.patience
+            if waiting.stale:
                 waiting.stale = False
                 waiting.ask_at = now
 

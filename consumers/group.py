@@ -242,10 +242,10 @@ class GroupMember:
 
     def _adopt(self, found: VersionedPlan, now: float) -> None:
         assert self.name is not None
-        plan = found.plan
+        plan, is_next = found.plan, found.version == self.plan.version + 1
         self.planning.saw_plan(found)
         self._mine = plan.share(members.seat(self.name))
-        self.claims.keep(self._mine, now)
+        self.claims.keep(self._mine, is_next, now)
         self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))
 
     def _claimed(

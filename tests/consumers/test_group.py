@@ -187,6 +187,24 @@ def test_looks_in_between_do_not_put_the_stealing_off(scene: Scene) -> None:
     assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
 
 
+def test_behind_a_plan_that_was_missed_the_owner_has_its_whole_time_again(scene: Scene) -> None:
+    """It may have been given the partition back in between, and let go of it for a second time."""
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER - 0.5)
+    scene.plan_for(OLDER)
+    scene.see_plan(ME)
+    scene.wait(0.6)
+    task = scene.take_one(ClaimPartition)
+    assert task.steal_from is None
+    scene.answer(task, Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER - 0.61)
+    assert not scene.take(ClaimPartition)
+    scene.wait(0.02)
+    assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
+
+
 def test_another_owner_gets_its_own_hand_over_time(scene: Scene) -> None:
     scene.join()
     scene.see_plan(ME)
