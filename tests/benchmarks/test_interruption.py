@@ -1,6 +1,5 @@
 """A run that somebody ends before its time."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.interruption import heeded, undisturbed
+from tests.processes import children, state
 from tests.tree import ROOT
 from tests.waiting import eventually
 
@@ -66,8 +66,8 @@ def test_an_interrupted_run_stops_its_servers_and_removes_their_data(tmp_path: P
         )
     try:
         eventually(lambda: "Folkmoot send()" in (tmp_path / "said").read_text(), 120)
-        children = descendants(run.pid)
-        assert len(children) >= 2  # ZooKeeper and a broker
+        below = descendants(run.pid)
+        assert len(below) >= 2  # ZooKeeper and a broker
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
     finally:
@@ -75,31 +75,10 @@ def test_an_interrupted_run_stops_its_servers_and_removes_their_data(tmp_path: P
         run.wait()
     assert "interrupted" in (tmp_path / "said").read_text()
     assert not list(BENCH.glob("work-*"))
-    eventually(lambda: not any(map(runs, children)), 10)
+    eventually(lambda: not any(state(each) != "X" for each in below), 10)
 
 
 def descendants(pid: int) -> list[int]:
     """The processes below one, and those below them."""
-    parents: dict[int, int] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            # Behind the name, which may hold anything: the state, then the parent.
-            told = (process / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents[int(process.name)] = int(told[1])
-    found, look = [], [pid]
-    while look:
-        parent = look.pop()
-        below = [each for each, other in parents.items() if other == parent]
-        found += below
-        look += below
-    return found
-
-
-def runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+    below = children(pid)
+    return [*below, *(each for child in below for each in descendants(child))]

@@ -17,6 +17,7 @@ from folkmoot.coordination.zookeeper import connect
 from folkmoot.protocol.errors import NotLeader
 from folkmoot.protocol.requests import Api, MetadataRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
+from tests.processes import children
 from tests.waiting import eventually
 
 
@@ -25,12 +26,6 @@ def broker_command(data: Path, zookeeper: str, broker_id: int = 1, *more: str) -
         *("broker", "--id", str(broker_id), "--data", str(data), "--zookeeper", zookeeper),
         *more,
     ]
-
-
-def children_of(pid: int) -> list[str]:
-    """The ids of the processes that a process has started."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [child for each in lists for child in each.read_text().split()]
 
 
 def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
@@ -101,7 +96,7 @@ def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
     """Its guardian has seen it die."""
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
     broker.start()
-    assert len(children_of(broker.pid)) == 1
+    assert len(children(broker.pid)) == 1
     store = connect(chroot, 5.0)
     assert list(run(store, brokers.live())) == [1]
     broker.kill()
@@ -113,7 +108,7 @@ def test_a_broker_has_no_guardian_if_it_shall_not(tmp_path: Path, chroot: str) -
     broker = BrokerProcess(1, tmp_path / "b", chroot)
     broker.child.command += ("--no-guardian",)
     broker.start()
-    assert children_of(broker.pid) == []
+    assert children(broker.pid) == []
     broker.stop()
 
 

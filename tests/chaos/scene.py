@@ -19,6 +19,7 @@ from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.store import run
 from folkmoot.coordination.zookeeper import connect
 from folkmoot.protocol.records import TopicPartition
+from tests import processes
 from tests.chaos.ensembles import Ensemble
 from tests.chaos.history import History
 from tests.chaos.notes import NotesReader
@@ -76,19 +77,18 @@ class MemberProcess:
 
     @property
     def is_stopped(self) -> bool:
-        with suppress(OSError):
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
-            return stat.rpartition(")")[2].split()[0] == "T"
-        return False
+        return processes.state(self.pid) == "T"
 
     def guardian(self) -> int | None:
         """The process id of its guardian, if it has one."""
-        for task in _listed(Path(f"/proc/{self.pid}/task")):
-            with suppress(OSError):
-                for child in (task / "children").read_text().split():
-                    if b"guardian_process.py" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        return int(child)
-        return None
+        return next(
+            (
+                child
+                for child in processes.children(self.pid)
+                if "guardian_process.py" in processes.told(child, "cmdline")
+            ),
+            None,
+        )
 
     def kill_guardian(self) -> bool:
         """SIGKILL to it, and to nobody who has its process id by now."""
@@ -104,12 +104,6 @@ class MemberProcess:
             finally:
                 os.close(found)
         return False
-
-
-def _listed(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return list(folder.iterdir())
-    return []
 
 
 class Scene:

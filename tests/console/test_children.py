@@ -11,21 +11,12 @@ import pytest
 
 from folkmoot.console.children import ChildProcess, free_port, port_is_free
 from folkmoot.protocol.errors import StartFailed
+from tests.processes import state
 from tests.waiting import eventually
 
 
 def python(tmp_path: Path, code: str) -> ChildProcess:
     return ChildProcess("the child", [sys.executable, "-S", "-u", "-c", code], tmp_path / "log")
-
-
-def state(pid: int) -> str:
-    """The kernel's letter for what a process does; X when there is none (or only its exit code)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
-    letter = text.rpartition(")")[2].split()[0]
-    return "X" if letter == "Z" else letter
 
 
 FOREVER = "import time; print('up'); time.sleep(600)"

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
 from folkmoot.protocol.errors import AddressTaken, ConfigError, StartFailed
-from tests.console.test_children import state
+from tests.processes import state
 from tests.servers import FOR_TESTS
 from tests.waiting import eventually
 

@@ -11,7 +11,7 @@ import pytest
 from folkmoot.console import processes
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.protocol.errors import DirectoryLocked, StartFailed
-from tests.console.test_children import state
+from tests.processes import children, state, told
 from tests.servers import FOR_TESTS
 
 # Says what a broker says, and writes down what it was told.
@@ -172,9 +172,8 @@ def test_dev_reports_a_broker_that_dies_and_ends_when_zookeeper_does(tmp_path: P
         assert process.stderr is not None
         said = [process.stdout.readline() for _ in range(6)]
         assert said[0].startswith("zookeeper  127.0.0.1:")
-        children = Path(f"/proc/{process.pid}/task").glob("*/children")
-        pids = [int(pid) for path in children for pid in path.read_text().split()]
-        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids}
+        pids = children(process.pid)
+        names = {pid: told(pid, "comm").strip() for pid in pids}
         (server,) = (pid for pid in pids if names[pid] == "java")
         (broker,) = (pid for pid in pids if names[pid] != "java")
         os.kill(broker, signal.SIGKILL)

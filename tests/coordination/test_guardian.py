@@ -18,6 +18,7 @@ from folkmoot.coordination.guardian import Guardian
 from folkmoot.coordination.operations import Exists, Get
 from folkmoot.coordination.store import SessionState, perform
 from folkmoot.coordination.zookeeper import connect
+from tests.processes import state, told
 from tests.tree import ROOT
 from tests.waiting import eventually
 
@@ -58,22 +59,13 @@ def holder(chroot: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
         process.kill()
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process of another parent still runs (a zombie does not)."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_killed_process_loses_its_ephemeral_nodes_at_once(chroot: str) -> None:
     store = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
         assert perform(store, Exists("/here")) is not None
         process.kill()
         eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
-        eventually(lambda: not is_running(guardian), timeout=AT_ONCE)
+        eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
     store.close()
 
 
@@ -94,7 +86,7 @@ def test_a_stopped_process_keeps_its_session(chroot: str) -> None:
     store = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
         process.send_signal(signal.SIGSTOP)
-        assert is_running(guardian)
+        assert state(guardian) != "X"
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             assert perform(store, Exists("/here")) is not None
@@ -106,7 +98,7 @@ def test_a_guardian_killed_alone_leaves_the_session_to_its_timeout(chroot: str) 
     store = connect(chroot, SESSION)
     with holder(chroot) as (_, guardian):
         os.kill(guardian, signal.SIGKILL)
-        eventually(lambda: not is_running(guardian), timeout=AT_ONCE)
+        eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
         assert perform(store, Exists("/here")) is not None
     store.close()
 
@@ -122,13 +114,13 @@ def test_a_closed_session_is_no_longer_guarded_and_the_guardian_ends_with_its_pr
         assert process.stdout.readline() == "closed\n"
         process.stdin.close()
         process.wait(AT_ONCE)
-        eventually(lambda: not is_running(guardian), timeout=AT_ONCE)
+        eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
 
 
 def test_the_guardian_s_secrets_are_not_in_its_arguments(chroot: str) -> None:
     with holder(chroot) as (_, guardian):
-        with open(f"/proc/{guardian}/cmdline") as arguments:
-            said = arguments.read()
+        # There are none while the program is being loaded.
+        said = eventually(lambda: told(guardian, "cmdline"))
         assert "guardian_process.py" in said
         assert chroot.partition("/")[0] not in said
 

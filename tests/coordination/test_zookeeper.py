@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from folkmoot.coordination.operations import (
 from folkmoot.coordination.store import Outcome, SessionState, perform
 from folkmoot.coordination.zookeeper import CLOSE_TIMEOUT, ZooKeeperStore, connect
 from tests.contracts.backends import end_session
+from tests.processes import thread_states
 from tests.proxy import Proxy
 from tests.waiting import eventually
 
@@ -62,11 +62,7 @@ def pause(server: EmbeddedZooKeeper) -> None:
     """Returns when none of its threads runs any more, which is a little after the signal."""
     server.pause()
 
-    def all_stopped() -> bool:
-        stats = [task.read_text() for task in Path(f"/proc/{server.pid}/task").glob("*/stat")]
-        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
-
-    eventually(all_stopped)
+    eventually(lambda: thread_states(server.pid) - {"X"} == {"T"})
 
 
 def threads_but_the_proxys() -> set[threading.Thread]:
