@@ -4,7 +4,7 @@ from typing import Any
 
 from folkmoot.coordination import group_deletion, resets
 from folkmoot.coordination.operations import Operation, SessionLost, Verb
-from folkmoot.coordination.store import Outcome
+from folkmoot.coordination.store import Outcome, SessionState
 from folkmoot.protocol.errors import UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.line import Line
@@ -20,6 +20,11 @@ class Administrator:
     def __init__(self, world: World) -> None:
         self._world = world
         self._line = Line(world, NAME, SESSION_TIMEOUT)
+
+    @property
+    def is_at_work(self) -> bool:
+        """It has neither come to an end nor died."""
+        return self._line.state is not SessionState.LOST
 
     def reset(self, group: str, partition: TopicPartition, topic_id: str, offset: int) -> None:
         """Move an offset while the group runs."""

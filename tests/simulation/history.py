@@ -28,6 +28,7 @@ CALM = 0.5
 """So long it has to be settled: somebody may be about to hear of something."""
 LOOK = 0.05
 GRACE = 2.0
+ADMINISTRATION_BOUND = 30.0
 CALM_BOUND = 9.0 + GRACE
 """Session timeout, grace, debounce and ranks, the slowest drain or hand-over with its margin, the longest
 that an application does not look, a few slow round trips."""
@@ -40,6 +41,7 @@ class History:
         self.world = World(seed)
         self.checks = Checks(self.world)
         self.applications: list[Application] = []
+        self.administrators: list[Administrator] = []
         self.settled_after = 0.0
         self._admin: MemoryStore = self.world.zookeeper.connect()
         self._topic_ids = 0
@@ -73,9 +75,18 @@ class History:
         world.lag = 0.0
         slow = [each.works_at for each in self.applications if each.running]
         world.run(max(self._over_at, *slow, 0.0))
+        self._await_administrators()
         self._make_peace()
 
     # -- peace ------------------------------------------------------------------------------------
+
+    def _await_administrators(self) -> None:
+        """There is no peace before: a deletion takes its time to look at all that it will delete."""
+        late = self.world.now + ADMINISTRATION_BOUND
+        while any(each.is_at_work for each in self.administrators):
+            if self.world.now > late:
+                raise Violation("L: an administrator has not come to an end")
+            self.world.run(self.world.now + LOOK)
 
     def _make_peace(self) -> None:
         world = self.world
@@ -286,14 +297,18 @@ class History:
             number = self.world.random.randrange(len(topic.partitions))
             partition = TopicPartition(name, number)
             offset = self.world.random.randint(0, 30)
-            Administrator(self.world).reset("g", partition, topic.topic_id, offset)
+            self._administrator().reset("g", partition, topic.topic_id, offset)
 
     def _group_deleted(self) -> None:
         """By force: who lives joins anew, in a group that knows nothing. Often somebody is not to know."""
         running = [each for each in self.applications if each.running]
         if self.world.random.random() < 0.5:
             self._befall_one("blind zombie", self.world.random.choice(running))
-        Administrator(self.world).delete("g")
+        self._administrator().delete("g")
+
+    def _administrator(self) -> Administrator:
+        self.administrators.append(Administrator(self.world))
+        return self.administrators[-1]
 
     def _make_topic(self, name: str, partitions: int) -> None:
         self._topic_ids += 1
