@@ -51,9 +51,8 @@ def recover(segments: Segments, durable: CleanEnd | None, directory: Path) -> Cl
         durable = None
     first = 0 if durable is None else durable.segment
     if durable is None or segments[-1].base_offset > first:
-        segments.names += (
-            1  # a life before has made files, and may have died with their names not on disk
-        )
+        # A life before has made files, and may have died with their names not on disk.
+        segments.names += 1
     for segment in segments:
         if segment.base_offset >= first:
             position, offset = 0, segment.base_offset
