@@ -39,11 +39,11 @@ class _Waiting:
 
 
 class Claims:
-    """The partitions pursued by one incarnation of a member; `patience` (s) between two attempts."""
+    """The partitions pursued by one incarnation of a member; `pause` (s) lies between two attempts."""
 
-    def __init__(self, effects: list[Effect], patience: float, steal_margin: float) -> None:
+    def __init__(self, effects: list[Effect], pause: float, steal_margin: float) -> None:
         self._effects = effects
-        self._patience = patience
+        self._pause = pause
         self._steal_margin = steal_margin
         self._under_way: dict[TopicPartition, bool] = {}  # value: rang since it was asked
         self._waiting: dict[TopicPartition, _Waiting] = {}
@@ -99,7 +99,7 @@ class Claims:
             steal_at = now + patience
             waiting = self._waiting[partition] = _Waiting(steal_at, owner, steal_at, patience)
         else:
-            waiting.ask_at = max(waiting.steal_at, now + self._patience)
+            waiting.ask_at = max(waiting.steal_at, now + self._pause)
         if rang:
             waiting.ask_at = now
 
@@ -107,7 +107,7 @@ class Claims:
         """The claim was made under a plan, or a membership, that does not stand."""
         self._under_way.pop(partition, None)
         waiting = self._waiting.setdefault(partition, _Waiting(NEVER))
-        waiting.ask_at = now + self._patience
+        waiting.ask_at = now + self._pause
         waiting.stale = True
 
     def refused(self, partition: TopicPartition) -> None:

@@ -84,7 +84,7 @@ class GroupAdmin:
         rows = []
         for each in state.partitions:
             end, at = ends.get(each.partition), committed.get(each.partition)
-            lag = None if end is None or at is None else max(0, end - at)
+            lag = _lag(at, end)
             stamp = stamps.get(each.partition)
             behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
             rows.append(
@@ -209,7 +209,7 @@ class GroupAdmin:
         With `force` also while members live: they join anew, and start as those of a new group do.
         """
         check_name("group", group)
-        self._run(group_deletion.delete(group, force))
+        self._run(group_deletion.delete(group, force, secrets.token_hex(8)))
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -305,6 +305,13 @@ def _before_now(length: timedelta) -> datetime:
         return max(_EPOCH, datetime.now(UTC) - length)
     except OverflowError:
         return _EPOCH
+
+
+def _lag(committed: int | None, end: int | None) -> int | None:
+    """A partition that never had a record leaves nothing to do, wherever the group begins."""
+    if end is None or (committed is None and end > 0):
+        return None
+    return max(0, end - (committed or 0))
 
 
 def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:

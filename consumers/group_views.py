@@ -26,7 +26,7 @@ class Progress:
     committed: int | None
     end: int | None
     lag: int | None
-    """Records that are not processed, or not committed yet."""
+    """Records that are not processed, or not committed yet; None where nothing is committed."""
     behind: float | None
     """The age of the first of them, in seconds; 0 if there is none."""
     state: str

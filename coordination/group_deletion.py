@@ -1,104 +1,77 @@
-"""Deleting a group: its members' place first, then what it knew.
+"""Deleting a group: its members' place, its plan and what it knew, in a transaction that needs nobody there.
 
-1. Take the place of the members away, with the plan, in one transaction; it fails if there is a member.
-2. Delete the offsets, each on condition of the version read before. (By force: of the present version, with
-   their owners' nodes; whose claim that is, is removed from the members first.)
-3. Delete what is empty by then.
+A member that joined in the middle of a deletion could read an offset's node right before it goes, and
+write to the one that is made anew, once that has come to the same version. So no offset's node is ever
+deleted while there is a member: each transaction takes the members' place away, too, which fails if
+anybody is in it. A group of more partitions than a transaction holds takes several; each makes sure anew.
 
-Dying before 1 changes nothing. Dying after it leaves a group that nobody is a member of, with some of its
-offsets; to delete it again does the rest.
-
-Who joins in between makes the place anew. What it has claimed by then is another version, and stays: the
-group lives. (By force it is deleted, too, and its claimant begins anew once more.)
-
-Without members nothing of it can be in anybody's hands: their writes check that they are members
+Without members nothing of the group can be in anybody's hands: their writes check that they are members
 (ownership.py), so a zombie's fail whatever is made anew under these names.
+
+By force the members are removed first. Those that live join anew within moments, perhaps before everybody
+is gone; then nothing can be deleted, and each offset is written over instead, as by a reset to nothing:
+who holds the partition is fenced, and begins as in a new group.
+
+| if the administrator dies right before a transaction | right after it |
+|---|---|
+| nothing has changed (by force: members join anew) | its partitions are forgotten; a deletion does the rest |
 """
 
 from contextlib import suppress
+from typing import Final
 
-from folkmoot.coordination import groups, members, ownership, paths
+from folkmoot.coordination import groups, members, ownership, paths, resets
 from folkmoot.coordination.operations import (
     ConnectionLost,
+    Create,
     Delete,
     Exists,
-    Get,
     Multi,
     MultiFailed,
-    Node,
     NoNode,
     NotEmpty,
-    Operation,
     Set,
+    Sync,
     Verb,
+    Write,
 )
-from folkmoot.coordination.questions import Malformed, children, surely
+from folkmoot.coordination.questions import children, surely
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
-from folkmoot.protocol.records import TopicPartition
+
+PARTITIONS_PER_TRANSACTION: Final = 500
+"""Half of what a transaction may hold if all names are as long as they may be, and all are owned."""
 
 
-def delete(group: str, force: bool = False) -> Verb[None]:
+def delete(group: str, force: bool = False, mark: str = "") -> Verb[None]:
     """Delete a group that has no members. Raises UnknownGroup, GroupNotEmpty.
 
-    With `force` its members are removed; those that live join anew and begin as a new group does.
+    Who joins meanwhile keeps the group, or what the transactions before have left of it. With `force` its
+    members are removed; those that live join anew and begin as a new group does. `mark` is unique to this
+    call: without it, what was done before a reply was lost may be done once more.
     """
+    yield from surely(Sync())
     if (yield from surely(Exists(paths.group(group)))) is None:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
-    versions = yield from _versions(group)
     if force:
         yield from _remove_members(group)
-        for partition in versions:
-            yield from _take_away(group, partition)
+        if (yield from _delete(group)):
+            yield from _forget_offsets(group, mark)
     else:
-        owned = yield from _owned(group, versions)
-        if owned is not None:
-            raise _occupied(group, owned)
-        yield from _close(group)
-        for partition, version in versions.items():
-            yield from _forget(Delete(paths.offset(group, *partition), version))
+        who = (yield from _somebody(group)) or ", ".join((yield from _delete(group)))
+        if who:
+            raise GroupNotEmpty(
+                f"group {group} has live members: stop them first, or use --force ({who})"
+            )
     yield from _sweep(group)
 
 
-def _close(group: str) -> Verb[None]:
-    """From here on there are no members, and none of before can do anything."""
-    while True:
-        there = yield from children(paths.group(group))
-        place = [paths.members(group)] if "ids" in there else []
-        place += [paths.plan(group)] if "plan" in there else []
-        if not place:
-            return
-        try:
-            yield Multi(tuple(Delete(path) for path in place))
-        except MultiFailed as refusal:
-            if isinstance(refusal.cause, NotEmpty):
-                names = yield from members.names(group)
-                raise _occupied(group, ", ".join(names)) from None
-        except ConnectionLost:
-            continue
-        else:
-            return
-
-
-def _occupied(group: str, who: str) -> GroupNotEmpty:
-    return GroupNotEmpty(f"group {group} has live members: stop them first, or use --force ({who})")
-
-
-def _versions(group: str) -> Verb[dict[TopicPartition, int]]:
-    found: dict[TopicPartition, int] = {}
-    for each in sorted((yield from groups.with_offsets(group))):
-        with suppress(NoNode):
-            node: Node = yield from surely(Get(paths.offset(group, *each)))
-            found[each] = node.stat.version
-    return found
-
-
-def _owned(group: str, partitions: dict[TopicPartition, int]) -> Verb[str | None]:
+def _somebody(group: str) -> Verb[str]:
     """Who owns something, if anybody: also one whose member's node was removed by hand."""
-    for each in partitions:
+    for each in sorted((yield from groups.with_owners(group))):
         owner = yield from ownership.owner_of(group, each)
         if owner is not None:
             return owner.member or "somebody"
-    return None
+    return ""
 
 
 def _remove_members(group: str) -> Verb[None]:
@@ -107,50 +80,52 @@ def _remove_members(group: str) -> Verb[None]:
     yield from _gone(Delete(paths.plan(group)))
 
 
-def _take_away(group: str, partition: TopicPartition) -> Verb[None]:
-    """Delete an offset and its owner's node in one transaction: nobody owns what has no fence.
-
-    Who has claimed it has joined since the members were removed, and ceases to be one first: the node
-    may be made anew, and come to the version that its claim stands on.
-    """
-    path = paths.offset(group, *partition)
+def _delete(group: str) -> Verb[tuple[str, ...]]:
+    """Delete all there is while nobody is a member; the members, if there are any."""
+    place = paths.members(group)
     while True:
+        if (yield from surely(Exists(paths.group(group)))) is None:
+            return ()
+        empty = yield from _emptying(group)
+        offsets = yield from groups.with_offsets(group)
+        owners = yield from groups.with_owners(group)
+        partitions = sorted(offsets | owners)
+        some = partitions[:PARTITIONS_PER_TRANSACTION]
+        nodes = [paths.offset(group, *each) for each in some if each in offsets]
+        nodes += [paths.owner(group, *each) for each in some if each in owners]
+        # By the version of the groups' node resets know that offsets were deleted (resets.py).
+        writes = (*empty, *map(Delete, nodes), Set(paths.GROUPS, b""))
         try:
-            node: Node = yield from surely(Get(path))
-        except NoNode:
-            return
-        yield from _remove_writer(group, path, node)
-        writes = [Delete(path, node.stat.version)]
-        # Read after the offset: an owner that comes later has moved the fence.
-        if (yield from ownership.owner_of(group, partition)) is not None:
-            writes.append(Delete(paths.owner(group, *partition)))
-        if (yield from _forget(*writes)):
-            return
-
-
-def _remove_writer(group: str, path: str, offset: Node) -> Verb[None]:
-    """Who wrote an offset last is no member from here on."""
-    try:
-        nonce = ownership.state_of(path, offset).nonce
-    except Malformed:
-        return
-    for name in (yield from members.names(group)):
-        if nonce and members.prefix(name).endswith(nonce):
-            yield from members.leave(group, name)
-
-
-def _forget(*writes: Delete) -> Verb[bool]:
-    """Carry these out together, and note on the groups' node that offsets were deleted: by its version
-    resets know (resets.py). False if one of them could not be, or was done before its reply was lost."""
-    while True:
-        try:
-            yield Multi((*writes, Set(paths.GROUPS, b"")))
+            yield Multi(writes)
         except MultiFailed as refusal:
-            ownership.check_foreseen(refusal)
-            return False
+            if writes[refusal.failed].path != place:
+                ownership.check_foreseen(refusal)
+            there = yield from children(place)
+            if there:
+                return tuple(there)
         except ConnectionLost:
             continue
-        return True
+        else:
+            if some == partitions:
+                return ()
+
+
+def _emptying(group: str) -> Verb[list[Write]]:
+    """Take the members' place away, which fails if there are any, and the plan; to begin a transaction."""
+    there = yield from children(paths.group(group))
+    place = paths.members(group)
+    writes: list[Write] = [] if "ids" in there else [Create(place)]
+    writes.append(Delete(place))
+    if "plan" in there:
+        writes.append(Delete(paths.plan(group)))
+    return writes
+
+
+def _forget_offsets(group: str, mark: str) -> Verb[None]:
+    """Have its members begin anew everywhere."""
+    partitions = (yield from groups.with_offsets(group)) | (yield from groups.with_owners(group))
+    for each in sorted(partitions):
+        yield from resets.reset(group, each, "", None, mark)
 
 
 def _sweep(group: str) -> Verb[None]:
@@ -163,14 +138,10 @@ def _sweep(group: str) -> Verb[None]:
         yield from _gone(Delete(paths.left(group, name)))
     for noted in (paths.left(group), paths.events(group)):
         yield from _gone(Delete(noted))
-    if not (yield from members.names(group)):
-        for rest in ("ids", "plan"):
-            yield from _gone(Delete(f"{paths.group(group)}/{rest}"))
     yield from _gone(Delete(paths.group(group)))
 
 
 def _gone(deletion: Delete) -> Verb[None]:
-    """Delete a node unless it is gone, or has children. Raises BadVersion."""
-    operation: Operation = deletion
+    """Delete a node unless it is gone, or has children."""
     with suppress(NoNode, NotEmpty):
-        yield from surely(operation)
+        yield from surely(deletion)

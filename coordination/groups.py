@@ -28,6 +28,12 @@ class PartitionState(msgspec.Struct, frozen=True):
     owner: str | None
     offset: OffsetState | None
 
+    @property
+    def is_known(self) -> bool:
+        """There is anything to tell of it."""
+        committed = self.offset is not None and self.offset.offset is not None
+        return committed or self.planned is not None or self.owner is not None
+
 
 class Seated(msgspec.Struct, frozen=True):
     """The node of whoever has a seat: its name, and when it was made (ms, the server's clock)."""
@@ -98,10 +104,11 @@ def describe(store: Store, group: str) -> GroupState | None:
         for topic, owners in plan.assignment.items()
         for number, owner in enumerate(owners)
     }
-    owned = run(store, _below(paths.all_owners(group)))
+    owned = run(store, with_owners(group))
     every = sorted(planned.keys() | run(store, with_offsets(group)))
     states = (_partition(group, each, planned.get(each), each in owned) for each in every)
-    partitions = run_all(store, states)
+    # A deletion by force leaves offsets with nothing in them (group_deletion.py).
+    partitions = [each for each in run_all(store, states) if each.is_known]
     return GroupState(group, plan.generation, infos, partitions, seated, plan)
 
 
@@ -121,6 +128,11 @@ def _partition(
 def with_offsets(group: str) -> Verb[set[TopicPartition]]:
     """The partitions of which the group has an offset's node, of deleted topics, too."""
     return (yield from _below(paths.all_offsets(group)))
+
+
+def with_owners(group: str) -> Verb[set[TopicPartition]]:
+    """The partitions that have an owner's node."""
+    return (yield from _below(paths.all_owners(group)))
 
 
 def _below(path: str) -> Verb[set[TopicPartition]]:

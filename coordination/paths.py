@@ -4,7 +4,7 @@
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…"} | the broker      | brokers (children)      |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}}  | topic commands  | brokers, members        |
-| /groups                                 | persistent | nothing; its version counts deleted offsets                 | group deletions | –                       |
+| /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "hand_over": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan_format.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |

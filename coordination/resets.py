@@ -11,7 +11,7 @@ under way meanwhile meets another version and reads again.
 | nothing has changed | the partition is reset, its owner goes on at the new offset |
 
 An administrator is no member, whose own node would tell that the group is still the same one. So it checks
-that no group was deleted since it looked (group_deletion.py notes that): the version of an offset's node
+that no offset was deleted since it looked (group_deletion.py notes that): the version of an offset's node
 that was made anew may be the one just read.
 
 Each partition is reset for itself: dying in between leaves some reset and some not, and to do it again is
@@ -55,11 +55,12 @@ node is taken away first, so that it has to claim, which takes longer than an at
 
 
 def reset(
-    group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
+    group: str, partition: TopicPartition, topic_id: str, offset: int | None, mark: str
 ) -> Verb[OffsetState]:
-    """Have the group go on at `offset`; returns what was written. Raises Malformed.
+    """Have the group go on at `offset`, or begin anew (None); returns what was written. Raises Malformed.
 
-    `mark` must be unique to this call, or to several on different partitions.
+    `mark` is unique to this call, or to several on different partitions. Without one ("") an attempt that
+    was not answered is made again even if it had been done.
     """
     path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
     attempts = 0
@@ -68,7 +69,7 @@ def reset(
             deletions = yield from _deletions()
             node = yield from offset_node(group, partition)
             was = state_of(path, node)
-            if was.reset == mark:
+            if mark and was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
             no_deletion = Check(paths.GROUPS, deletions)
@@ -91,7 +92,7 @@ def reset(
 
 
 def _deletions() -> Verb[int]:
-    """What grows with every offset that is deleted, of whatever group."""
+    """What grows whenever offsets are deleted, of whatever group."""
     while True:
         try:
             node: Node = yield from surely(Get(paths.GROUPS))

@@ -127,7 +127,7 @@ def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) 
         assert first.behind is not None
         assert 0 < first.behind < 60
         assert (second.lag, second.behind) == (0, 0.0)
-        assert (third.committed, third.lag, third.behind) == (None, None, None)
+        assert (third.committed, third.end, third.lag, third.behind) == (None, 0, 0, 0.0)
         (member,) = view.members
         assert (member.instance_id, member.topics) == ("w1", (bench.topic,))
         assert member.partitions == tuple(bench.partition(number) for number in range(PARTITIONS))
@@ -196,7 +196,7 @@ def test_offsets_of_a_topic_made_anew_are_not_those_of_the_old_one(bench: Bench)
     with admin_of(bench) as admin:
         assert admin.group_offsets(bench.group) == {}
         row = admin.describe_group(bench.group).partitions[0]
-        assert (row.committed, row.lag) == (None, None)
+        assert (row.committed, row.lag) == (None, 0)
         (plan,) = admin.plan_reset(bench.group, "latest", partitions=[bench.partition(0)])
         assert (plan.committed, plan.new) == (None, 0)
 

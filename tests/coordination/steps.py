@@ -1,8 +1,8 @@
 """Verbs carried out step by step: with a lost reply, or until their process dies."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from folkmoot.coordination.operations import ConnectionLost, Operation, StoreError, Verb
+from folkmoot.coordination.operations import ConnectionLost, Multi, Operation, StoreError, Verb
 from folkmoot.coordination.store import Store, perform
 
 T = TypeVar("T")
@@ -32,6 +32,14 @@ def step(store: Store, verb: Verb[T], operation: Operation) -> Operation:
     except StoreError as error:
         return verb.throw(error)
     return verb.send(result)
+
+
+def up_to_its_write(store: Store, verb: Verb[Any]) -> Operation:
+    """The transaction that a verb is about to send."""
+    operation = next(verb)
+    while not isinstance(operation, Multi):
+        operation = step(store, verb, operation)
+    return operation
 
 
 class Steps:

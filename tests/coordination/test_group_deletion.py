@@ -4,15 +4,26 @@ from contextlib import suppress
 
 import pytest
 
-from folkmoot.coordination import group_deletion, groups, members, ownership, paths
+from folkmoot.coordination import group_deletion, groups, members, ownership, paths, resets
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Delete, Exists
+from folkmoot.coordination.operations import Create, Delete, Exists, Multi, MultiFailed, Set
 from folkmoot.coordination.ownership import Claim, Fenced
 from folkmoot.coordination.store import Store, perform, run
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
-from tests.coordination.groups import GROUP, HAND_OVER, P0, P1, Someone, make_plan, owner, state
-from tests.coordination.steps import ENOUGH, Steps, step
+from tests.coordination.groups import (
+    GROUP,
+    HAND_OVER,
+    P0,
+    P1,
+    TOPIC_ID,
+    Someone,
+    make_plan,
+    owner,
+    state,
+    version_of,
+)
+from tests.coordination.steps import ENOUGH, Steps, going_on, step, up_to_its_write
 
 
 @pytest.fixture
@@ -168,6 +179,50 @@ def test_by_force_who_joined_meanwhile_commits_nothing_that_was_deleted_under_it
     pytest.fail("a deletion does not end")
 
 
+@pytest.mark.parametrize("force", [False, True], ids=["empty", "by force"])
+def test_a_claim_that_looked_before_a_deletion_meets_the_reset_that_came_after_it(
+    backend: Backend, admin: Store, force: bool
+) -> None:
+    """Whenever its member joins, and though the offset's node comes to the version that it read."""
+    claimed = 0
+    for before in range(ENOUGH):
+        a = Someone(backend.open(), f"a{before}")
+        make_plan(a.store, a.name)
+        a.release(a.claim(), 17)
+        run(a.store, members.leave(GROUP, a.name))
+        verb = group_deletion.delete(GROUP, force=force)
+        operation = next(verb)
+        try:
+            for _ in range(before):
+                operation = step(admin, verb, operation)
+        except StopIteration:
+            assert claimed > 3
+            return
+        newcomer = Someone(backend.open(), f"n{before}")
+        make_plan(newcomer.store, newcomer.name)
+        claiming = newcomer.claiming()
+        claim = up_to_its_write(newcomer.store, claiming)
+        with suppress(GroupNotEmpty):
+            run(admin, going_on(verb, operation))
+        latest = run(admin, resets.reset(GROUP, P0, TOPIC_ID, 5, "mark"))
+        assert isinstance(claim, Multi)
+        (read,) = (each.version for each in claim.writes if isinstance(each, Set))
+        while version_of(admin, paths.offset(GROUP, *P0)) < read:
+            latest = run(admin, resets.reset(GROUP, P0, TOPIC_ID, 6, f"m{latest.epoch}"))
+
+        held = run(newcomer.store, going_on(claiming, claim))
+
+        now = state(admin)
+        assert (now.offset, now.reset) == (latest.offset, latest.reset)
+        if isinstance(held, Claim):
+            claimed += 1
+            assert now == held.state
+            assert now.epoch > latest.epoch
+        run(newcomer.store, members.leave(GROUP, newcomer.name))
+        run(admin, group_deletion.delete(GROUP, force=True))
+    pytest.fail("a deletion does not end")
+
+
 @pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
 def test_a_deletion_ends_well_whichever_reply_is_lost(
     backend: Backend, admin: Store, executed: bool
@@ -202,6 +257,83 @@ def test_who_dies_at_any_step_of_a_deletion_leaves_what_can_be_deleted_again(
         if not alive:
             return
     pytest.fail("this verb does not end")
+
+
+def test_a_group_of_more_than_a_transaction_holds_is_deleted_in_several(
+    backend: Backend, a: Someone, admin: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who joins between two of them keeps what is left, and what it has claimed."""
+    monkeypatch.setattr(group_deletion, "PARTITIONS_PER_TRANSACTION", 1)
+    left_behind(a)
+    before = groups.offsets(admin, GROUP)
+    verb = group_deletion.delete(GROUP)
+    operation = next(verb)
+    while len(groups.offsets(admin, GROUP)) == len(before):
+        operation = step(admin, verb, operation)
+    newcomer = Someone(backend.open(), "n")
+    make_plan(newcomer.store, newcomer.name, newcomer.name)
+    kept = newcomer.claim(P1)
+    assert (newcomer.claim().state.offset, kept.state.offset) == (None, 18)
+    with pytest.raises(GroupNotEmpty, match=newcomer.name):
+        run(admin, going_on(verb, operation))
+    assert isinstance(newcomer.commit(kept, 19, P1), Claim)
+    run(newcomer.store, members.leave(GROUP, newcomer.name))
+    newcomer.store.close()
+    run(admin, group_deletion.delete(GROUP))
+    assert is_gone(admin)
+
+
+def test_by_force_a_group_whose_members_come_back_begins_anew_under_them(
+    backend: Backend, a: Someone, admin: Store
+) -> None:
+    left_behind(a)
+    verb = group_deletion.delete(GROUP, force=True, mark="mark")
+    operation = next(verb)
+    while run(admin, members.names(GROUP)) or not isinstance(operation, Multi):
+        operation = step(admin, verb, operation)
+    back = Someone(backend.open(), "b")
+    make_plan(back.store, back.name)
+    held = back.claim()
+    assert held.state.offset == 17
+    run(admin, going_on(verb, operation))
+    assert back.commit(held, 20) == Fenced()
+    assert owner(admin) is None
+    again = back.claim()
+    assert (again.state.offset, again.state.reset) == (None, "mark")
+    assert again.state.epoch > held.state.epoch
+    found = groups.describe(admin, GROUP)
+    assert found is not None
+    assert [each.partition for each in found.partitions] == [P0]  # of P1 there is nothing to tell
+
+
+def test_two_deletions_at_once_both_come_to_an_end(backend: Backend, admin: Store) -> None:
+    other = backend.open()
+    for steps in range(ENOUGH):
+        someone = Someone(backend.open(), f"m{steps}")
+        make_plan(someone.store, someone.name, someone.name)
+        left_behind(someone)
+        verb = group_deletion.delete(GROUP)
+        operation = next(verb)
+        try:
+            for _ in range(steps):
+                operation = step(admin, verb, operation)
+        except StopIteration:
+            return
+        with suppress(UnknownGroup):
+            run(other, group_deletion.delete(GROUP))
+        with suppress(UnknownGroup):
+            run(admin, going_on(verb, operation))
+        assert is_gone(admin)
+    pytest.fail("this verb does not end")
+
+
+def test_what_others_have_put_into_a_group_stops_its_deletion(a: Someone, admin: Store) -> None:
+    """By hand: below the plan, where nothing belongs."""
+    left_behind(a)
+    perform(admin, Create(f"{paths.plan(GROUP)}/note"))
+    with pytest.raises(MultiFailed, match="children"):
+        run(admin, group_deletion.delete(GROUP))
+    assert state(admin).offset == 17
 
 
 def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: Store) -> None:

@@ -1,12 +1,11 @@
 """Offsets moved by an administrator while owners are at work, with lost replies and deaths."""
 
 from itertools import count
-from typing import Any
 
 import pytest
 
 from folkmoot.coordination import group_deletion, ownership, paths, resets
-from folkmoot.coordination.operations import ConnectionLost, Multi, Operation, Set, Verb
+from folkmoot.coordination.operations import ConnectionLost, Set, Verb
 from folkmoot.coordination.ownership import Claim, Fenced, OffsetState
 from folkmoot.coordination.questions import Malformed
 from folkmoot.coordination.store import Store, perform, run
@@ -24,7 +23,7 @@ from tests.coordination.groups import (
     turn,
     version_of,
 )
-from tests.coordination.steps import ENOUGH, Steps, going_on, step
+from tests.coordination.steps import ENOUGH, Steps, going_on, step, up_to_its_write
 
 _marks = count()
 
@@ -33,14 +32,6 @@ def resetting(
     offset: int, partition: TopicPartition = P0, topic_id: str = TOPIC_ID
 ) -> Verb[OffsetState]:
     return resets.reset(GROUP, partition, topic_id, offset, f"mark-{next(_marks)}")
-
-
-def up_to_its_write(store: Store, verb: Verb[Any]) -> Operation:
-    """The transaction that a verb is about to send."""
-    operation = next(verb)
-    while not isinstance(operation, Multi):
-        operation = step(store, verb, operation)
-    return operation
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 from folkmoot.coordination import group_deletion, resets
 from folkmoot.coordination.operations import Operation, SessionLost, Verb
 from folkmoot.coordination.store import Outcome, SessionState
-from folkmoot.protocol.errors import UnknownGroup
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.line import Line
 from tests.simulation.world import World
@@ -28,15 +28,17 @@ class Administrator:
 
     def reset(self, group: str, partition: TopicPartition, topic_id: str, offset: int) -> None:
         """Move an offset while the group runs."""
-        mark = f"{self._world.random.getrandbits(64):016x}"
         self._begin(
             f"reset of {partition} to {offset}",
-            resets.reset(group, partition, topic_id, offset, mark),
+            resets.reset(group, partition, topic_id, offset, self._mark()),
         )
 
-    def delete(self, group: str) -> None:
+    def delete(self, group: str, force: bool) -> None:
         """Have the group forget all, members or not."""
-        self._begin("deletion", group_deletion.delete(group, force=True))
+        self._begin("deletion", group_deletion.delete(group, force, self._mark()))
+
+    def _mark(self) -> str:
+        return f"{self._world.random.getrandbits(64):016x}"
 
     def _begin(self, what: str, verb: Verb[Any]) -> None:
         self._world.note(f"{NAME} begins a {what}")
@@ -57,7 +59,7 @@ class Administrator:
                 operation = verb.throw(outcome.error)
             else:
                 operation = verb.send(outcome.result)
-        except (StopIteration, SessionLost, UnknownGroup) as end:
+        except (StopIteration, SessionLost, UnknownGroup, GroupNotEmpty) as end:
             self._world.seen[f"{type(end).__name__} of a {what}"] += 1
             self._line.close()
         else:

@@ -118,7 +118,7 @@ class Checks:
     def _offset(self, partition: TopicPartition, path: str, writer: str, after: Tree) -> None:
         old = self._states.get(partition, OffsetState())
         if path not in after:
-            return self._forgotten(partition, writer)
+            return self._deleted(partition, writer, after)
         new = self._states[partition] = state_of(after[path].data)
         what = f"{partition}: {old} became {new}, written by {writer}"
         _check(new.epoch >= old.epoch, f"I2: the epoch went back, {what}")
@@ -137,10 +137,17 @@ class Checks:
             self._world.seen["commit"] += 1
         return None
 
-    def _forgotten(self, partition: TopicPartition, writer: str) -> None:
-        """With its group: all of it is to be processed again, under epochs that were never there."""
+    def _deleted(self, partition: TopicPartition, writer: str, after: Tree) -> None:
+        """With its group, which has no members: the next one has epochs that were never there."""
         _check(writer == NAME, f"the offset of {partition} was deleted by {writer}")
+        there = names_in(after)
+        _check(not there, f"the offset of {partition} was deleted under the feet of {there}")
+        self._world.seen["deleted offset"] += 1
         self._states.pop(partition, None)
+        self._forget(partition)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """All of it is to be processed again."""
         for (each, _), done in self._processed.items():
             if each == partition:
                 done.clear()
@@ -161,12 +168,16 @@ class Checks:
 
     def _reset(self, partition: TopicPartition, new: OffsetState, what: str, after: Tree) -> None:
         """The one way for an offset to go back: then all from there on is to be processed again."""
-        _check(not new.member and new.offset is not None, f"a reset by a member, {what}")
+        _check(not new.member, f"a reset by a member, {what}")
         _check(
             paths.owner(GROUP, *partition) not in after, f"its owner does not hear of it, {what}"
         )
+        if new.offset is None:  # by a deletion that found members
+            self._world.seen["forgotten offset"] += 1
+            return self._forget(partition)
         done = self._processed[partition, new.topic_id]
-        done.difference_update([offset for offset in done if offset >= (new.offset or 0)])
+        done.difference_update([offset for offset in done if offset >= new.offset])
+        return None
 
     def _committed(
         self, partition: TopicPartition, old: OffsetState, new: OffsetState, what: str, writer: str

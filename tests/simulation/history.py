@@ -300,11 +300,21 @@ class History:
             self._administrator().reset("g", partition, topic.topic_id, offset)
 
     def _group_deleted(self) -> None:
-        """By force: who lives joins anew, in a group that knows nothing. Often somebody is not to know."""
+        """Mostly by force: who lives joins anew, and begins anew. Often somebody is not to know.
+
+        And often all the others were ended before, and others come after it.
+        """
+        random = self.world.random
         running = [each for each in self.applications if each.running]
-        if self.world.random.random() < 0.5:
-            self._befall_one("blind zombie", self.world.random.choice(running))
-        self._administrator().delete("g")
+        if random.random() < 0.5:
+            zombie = random.choice(running)
+            self._befall_one("blind zombie", zombie)
+            if random.random() < 0.5:
+                for each in running:
+                    if each is not zombie:
+                        each.crash(guarded=True)
+                        self.world.after(self._for(0.0, 0.3), self._join)
+        self._administrator().delete("g", force=random.random() < 0.9)
 
     def _administrator(self) -> Administrator:
         self.administrators.append(Administrator(self.world))

@@ -13,7 +13,7 @@ from folkmoot.consumers.group import GroupMember
 from folkmoot.consumers.holdings import Holdings
 from folkmoot.consumers.liveness import Liveness
 from folkmoot.consumers.planning import Planning
-from folkmoot.coordination import members, ownership, paths, plans, resets
+from folkmoot.coordination import group_deletion, members, ownership, paths, plans, resets
 from folkmoot.coordination.operations import (
     ANY_VERSION,
     Check,
@@ -146,6 +146,16 @@ def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resets, "owner_of", nobody)
 
 
+def _delete_offsets_under_members_feet(patch: pytest.MonkeyPatch) -> None:
+    """A claim that has read an offset would meet the next one in its place, at the same version."""
+
+    def nothing(_: str) -> Verb[list[Write]]:
+        yield from ()
+        return []
+
+    patch.setattr(group_deletion, "_emptying", nothing)
+
+
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
     def always(*_: object) -> Verb[bool]:
         yield from ()
@@ -266,6 +276,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _release_unconditionally,
         _reset_without_an_epoch,
         _do_not_tell_the_owner_of_a_reset,
+        _delete_offsets_under_members_feet,
         _do_not_watch_the_own_node,
         _take_a_lost_reply_for_success,
         _commit_under_whatever_epoch_is_held,

@@ -23,7 +23,7 @@ HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "300"))
 BUDGET = float("inf") if "FOLKMOOT_HISTORIES" in os.environ else 25.0
 ENOUGH_FOR_ALL = 250
 SEEDS_FOR_MUTATIONS = 400
-RARE = {"commit under whatever epoch is held": 200, "commit without the own node": 70}
+RARE = {"commit under whatever epoch is held": 200}
 """Where to begin to look for those that few histories catch."""
 
 NOTICES = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left", "Replaced")
@@ -35,6 +35,8 @@ ANSWERS = (
     "Create ok",
     "claim",
     "reset",
+    "deleted offset",
+    "forgotten offset",
     "steal",
 )
 STAGES = (
