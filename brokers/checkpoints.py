@@ -12,7 +12,7 @@ from folkmoot.brokers.background import Background
 from folkmoot.brokers.durable import write_checked
 from folkmoot.brokers.flushing import CleanEnd, Flushed, Flushing, flush_all
 from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_key
+from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_ends
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import StorageError
 
@@ -113,10 +113,10 @@ class Checkpoints:
         self._lent = []
 
     def _note(self) -> None:
-        ends = {durable_key(log): log.durable for log in self._logs if log.durable is not None}
         self._busy, self._news = True, False
-        self._noting = [(log, log.durable) for log in self._logs]
-        self._background.submit(partial(_write, self._logs.data / DURABLE_FILE, ends), self._noted)
+        self._noting = [(log, log.durable_end()) for log in self._logs]
+        note = partial(_write, self._logs.data / DURABLE_FILE, durable_ends(self._logs))
+        self._background.submit(note, self._noted)
 
     def _noted(self, outcome: StorageError | None) -> None:
         self._busy = False

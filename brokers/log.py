@@ -124,6 +124,7 @@ class Log:
         `clean` proves an orderly stop; without it, what lies behind `durable`, up to where the log
         was once known to be on disk, is checked. Raises StorageError.
         """
+        self.noted = durable
         try:
             files, self._begin, self.compacted = look(self.directory, self.topic_id)
             self._remove(files.doomed)
@@ -131,7 +132,6 @@ class Log:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         segments = self._segments
         segments.find(files.segments, files.damaged, self.compacted.sparse_before)
-        self.noted = durable
         if clean is not None and (clean.segment, clean.size) in files.segments[-1:]:
             segments[-1].end_offset = clean.end_offset
             self.durable = clean
@@ -145,13 +145,25 @@ class Log:
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
         try:
-            self.flush()
-            self._memory.save(self.end_offset)
+            if self._failure is None:
+                self.flush()
+                self._memory.save(self.end_offset)
         finally:
             self.abandon()
         if self._failure is not None:
             raise StorageError(self._failure)
         return self.end()
+
+    def fail(self, reason: str) -> None:
+        """The log is of no use any more: whoever asks is told why. The next start looks again."""
+        self._failure = (
+            f"{self.name} is out of use: {reason}: restart the broker when the disk is well"
+        )
+        self.abandon()
+
+    def durable_end(self) -> CleanEnd | None:
+        """Up to where a start may believe it to be on disk; of one that failed, what was noted before."""
+        return self.durable if self._failure is None else self.noted
 
     def end(self) -> CleanEnd | None:
         """Where the log ends now; None if nothing was ever written."""
@@ -346,11 +358,7 @@ class Log:
         try:
             return self._segments.replace(old, replacement, size)
         except OSError as error:
-            self._failure = (
-                f"{self.name} is out of use since a compaction could not put its files in their "
-                f"places: {error}: restart the broker when the disk is well"
-            )
-            self.abandon()
+            self.fail(f"a compaction could not put its files in their places: {error}")
             raise StorageError(self._failure) from error
 
     # -- deleting -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -60,8 +60,9 @@ class Logs:
 
     Start: lock, compare the identity, finish what was interrupted, take the clean-shutdown file (and
     remove it: from here on only another orderly stop vouches for the logs), open every log. Of a log
-    that the file does not vouch for, all that lies behind its durable end is checked. Stop is the
-    reverse.
+    that the file does not vouch for, all that lies behind its durable end is checked. One that cannot be
+    opened is out of use until the next start, and the others are served, unless it is all of them. Stop is
+    the reverse.
 
     A partition is known by its topic's id. A directory with another id under the same name belongs
     to a topic that was deleted and is never served: `make_way` puts it away. A directory without a
@@ -117,10 +118,7 @@ class Logs:
             if end is not None:
                 ends[str(log.name)] = end
         try:
-            durable = {
-                durable_key(log): ends[str(log.name)] for log in self if str(log.name) in ends
-            }
-            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(durable))
+            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(durable_ends(self)))
             write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
         except OSError as error:
             failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
@@ -277,13 +275,21 @@ class Logs:
         directories.finish(self._data)
         ends = self._take_clean_ends()
         durable = _ends_in(self._data / DURABLE_FILE)
+        failure: StorageError | None = None
         for name, topic_id in directories.served(self._data):
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
                 continue
             log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
-            log.start(ends.get(str(name)), durable.get(durable_key(log)))
             self._logs[name] = log
+            try:
+                log.start(ends.get(str(name)), durable.get(durable_key(log)))
+            except StorageError as error:
+                logger.error("%s", error)
+                log.fail(str(error))
+                failure = failure or error
+        if failure is not None and not any(log.is_open for log in self):
+            raise failure  # it is not about one file
 
     def _take_clean_ends(self) -> dict[str, CleanEnd]:
         """What the last orderly stop vouched for; its word holds for one start.
@@ -312,6 +318,12 @@ class Logs:
 def durable_key(log: Log) -> str:
     """What a log is called in the file `durable`; a later topic of the same name is another one."""
     return f"{log.name}.{log.topic_id}"
+
+
+def durable_ends(logs: Iterable[Log]) -> dict[str, CleanEnd]:
+    """What the file `durable` holds."""
+    ends = ((durable_key(log), log.durable_end()) for log in logs)
+    return {key: end for key, end in ends if end is not None}
 
 
 def _ends_in(path: Path) -> dict[str, CleanEnd]:

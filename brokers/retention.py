@@ -88,7 +88,7 @@ class Retention:
         some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
         for log in some:
             try:
-                if log.configured:
+                if log.configured and log.is_open:
                     log.forget_producers(now.monotonic)
                     log.expire(now.wall)
             except StorageError as error:

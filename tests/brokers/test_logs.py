@@ -312,3 +312,54 @@ def test_closing_twice_or_without_a_start_does_nothing(data: Path) -> None:
     logs.close()
     logs.close()
     assert not (data / "broker.json.new").exists()
+
+
+def test_a_log_that_cannot_be_opened_is_out_of_use_and_the_others_are_served(data: Path) -> None:
+    with logs_in(data) as logs:
+        for partition in range(3):
+            append(logs.create("flights", "first", partition), a_batch(b"a", b"b"))
+    before = json.loads((data / "durable").read_bytes().partition(b"\n")[2])
+    segment = data / "flights-1" / f"{0:020}.log"
+    kept = segment.rename(data / "kept")
+    segment.mkdir()
+    (data / "clean-shutdown").unlink()
+
+    logs = logs_in(data)
+    logs.start()
+    for partition in (0, 2):
+        log = logs.get("flights", partition)
+        assert append(log, a_batch(b"c")) == [2]
+        assert [value for _, value in read_all(log)] == [b"a", b"b", b"c"]
+    broken = logs.get("flights", 1)
+    for attempt in (
+        lambda: append(broken, a_batch(b"c")),
+        lambda: broken.read(0, 100),
+        lambda: broken.offset_for_time(0),
+        broken.require_open,
+    ):
+        with pytest.raises(StorageError, match=r"flights-1 is out of use: .*: Is a directory"):
+            attempt()
+    assert not broken.dirty
+    with pytest.raises(StorageError, match="flights-1 is out of use"):
+        logs.close()
+
+    # What was known of its end outlives that.
+    durable = json.loads((data / "durable").read_bytes().partition(b"\n")[2])
+    assert durable["flights-1.first"] == before["flights-1.first"]
+    segment.rmdir()
+    kept.rename(segment)
+    with logs_in(data) as logs:
+        assert append(logs.get("flights", 1), a_batch(b"c")) == [2]
+        assert [value for _, value in read_all(logs.get("flights", 0))] == [b"a", b"b", b"c"]
+
+
+def test_no_log_that_can_be_opened_is_no_start(data: Path) -> None:
+    with logs_in(data) as logs:
+        append(logs.create("flights", "first", 0), a_batch(b"a"))
+    segment = data / "flights-0" / f"{0:020}.log"
+    segment.unlink()
+    segment.mkdir()
+    with pytest.raises(StorageError, match="Is a directory"):
+        logs_in(data).start()
+    segment.rmdir()
+    logs_in(data).start()
