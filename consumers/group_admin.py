@@ -209,7 +209,7 @@ class GroupAdmin:
         With `force` also while members live: they join anew, and start as those of a new group do.
         """
         check_name("group", group)
-        self._run(group_deletion.delete(group, force, secrets.token_hex(8)))
+        self._run(group_deletion.delete(group, force))
 
     # -- inside -----------------------------------------------------------------------------------
 

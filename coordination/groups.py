@@ -5,6 +5,8 @@ node: a claim writes the owner there as well, and whether the owner's node is st
 tells for all. A group of a thousand partitions costs a thousand reads.
 """
 
+import re
+
 import msgspec
 
 from folkmoot.coordination import members, ownership, paths, plans
@@ -15,6 +17,8 @@ from folkmoot.coordination.plan_format import Plan
 from folkmoot.coordination.questions import children
 from folkmoot.coordination.store import Store, run, run_all
 from folkmoot.protocol.records import TopicPartition
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class PartitionState(msgspec.Struct, frozen=True):
@@ -27,12 +31,6 @@ class PartitionState(msgspec.Struct, frozen=True):
     planned: str | None
     owner: str | None
     offset: OffsetState | None
-
-    @property
-    def is_known(self) -> bool:
-        """There is anything to tell of it."""
-        committed = self.offset is not None and self.offset.offset is not None
-        return committed or self.planned is not None or self.owner is not None
 
 
 class Seated(msgspec.Struct, frozen=True):
@@ -107,8 +105,7 @@ def describe(store: Store, group: str) -> GroupState | None:
     owned = run(store, with_owners(group))
     every = sorted(planned.keys() | run(store, with_offsets(group)))
     states = (_partition(group, each, planned.get(each), each in owned) for each in every)
-    # A deletion by force leaves offsets with nothing in them (group_deletion.py).
-    partitions = [each for each in run_all(store, states) if each.is_known]
+    partitions = run_all(store, states)
     return GroupState(group, plan.generation, infos, partitions, seated, plan)
 
 
@@ -140,7 +137,7 @@ def _below(path: str) -> Verb[set[TopicPartition]]:
     found: set[TopicPartition] = set()
     for topic in (yield from children(path)):
         for number in (yield from children(f"{path}/{topic}")):
-            if number.isdecimal():  # what somebody else has put there is no partition
+            if _NUMBER.fullmatch(number):  # what somebody else has put there is no partition
                 found.add(TopicPartition(topic, int(number)))
     return found
 

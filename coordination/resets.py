@@ -55,12 +55,11 @@ node is taken away first, so that it has to claim, which takes longer than an at
 
 
 def reset(
-    group: str, partition: TopicPartition, topic_id: str, offset: int | None, mark: str
+    group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
 ) -> Verb[OffsetState]:
-    """Have the group go on at `offset`, or begin anew (None); returns what was written. Raises Malformed.
+    """Have the group go on at `offset`; returns what was written. Raises Malformed.
 
-    `mark` is unique to this call, or to several on different partitions. Without one ("") an attempt that
-    was not answered is made again even if it had been done.
+    `mark` must be unique to this call, or to several on different partitions.
     """
     path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
     attempts = 0
@@ -69,7 +68,7 @@ def reset(
             deletions = yield from _deletions()
             node = yield from offset_node(group, partition)
             was = state_of(path, node)
-            if mark and was.reset == mark:
+            if was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
             no_deletion = Check(paths.GROUPS, deletions)

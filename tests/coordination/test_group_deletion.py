@@ -4,10 +4,20 @@ from contextlib import suppress
 
 import pytest
 
-from folkmoot.coordination import group_deletion, groups, members, ownership, paths, resets
+from folkmoot.coordination import group_deletion, groups, members, ownership, paths, plans, resets
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Create, Delete, Exists, Multi, MultiFailed, Set
+from folkmoot.coordination.operations import (
+    ConnectionLost,
+    Create,
+    Delete,
+    Exists,
+    Multi,
+    MultiFailed,
+    Set,
+    StoreError,
+)
 from folkmoot.coordination.ownership import Claim, Fenced
+from folkmoot.coordination.plans import Plan
 from folkmoot.coordination.store import Store, perform, run
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
@@ -283,27 +293,104 @@ def test_a_group_of_more_than_a_transaction_holds_is_deleted_in_several(
     assert is_gone(admin)
 
 
-def test_by_force_a_group_whose_members_come_back_begins_anew_under_them(
+@pytest.mark.parametrize("at_once", [1, 250])
+def test_by_force_who_joins_meanwhile_is_removed_as_well(
+    backend: Backend, a: Someone, admin: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Right before a transaction, which knows nothing of it: that fails, and takes it along then."""
+    monkeypatch.setattr(group_deletion, "PARTITIONS_PER_TRANSACTION", at_once)
+    a.committed(a.claim(), 17)
+    a.committed(a.claim(P1), 18, P1)
+    verb = group_deletion.delete(GROUP, force=True)
+    operation = next(verb)
+    newcomers: list[Someone] = []
+    with suppress(StopIteration):
+        while True:
+            if isinstance(operation, Multi) and len(newcomers) < 5:
+                newcomers.append(Someone(backend.open(), f"n{len(newcomers)}"))
+                make_plan(newcomers[-1].store, newcomers[-1].name)
+            operation = step(admin, verb, operation)
+    assert len(newcomers) == 5
+    assert is_gone(admin)
+
+
+def test_a_deletion_that_was_done_and_not_answered_leaves_the_next_group_alone(
     backend: Backend, a: Someone, admin: Store
 ) -> None:
+    for force in (False, True):
+        someone = Someone(backend.open(), f"m{force}")
+        make_plan(someone.store, someone.name, someone.name)
+        left_behind(someone)
+        run(a.store, members.leave(GROUP, a.name))
+        verb = group_deletion.delete(GROUP, force)
+        operation = up_to_its_write(admin, verb)
+        perform(admin, operation)
+        newcomer = Someone(backend.open(), f"n{force}")
+        make_plan(newcomer.store, newcomer.name)
+        held = newcomer.committed(newcomer.claim(), 5)
+        operation = verb.throw(ConnectionLost("lost on the way back"))
+        run(admin, going_on(verb, operation))
+        assert state(admin) == held.state
+        assert isinstance(newcomer.commit(held, 6), Claim)
+        run(newcomer.store, members.leave(GROUP, newcomer.name))
+        newcomer.store.close()
+        run(admin, group_deletion.delete(GROUP))
+
+
+def test_what_is_no_partition_or_member_does_not_keep_a_deletion_from_its_end(
+    a: Someone, admin: Store
+) -> None:
+    """Put there by hand: below the offsets it stays, among the members it counts as one."""
     left_behind(a)
-    verb = group_deletion.delete(GROUP, force=True, mark="mark")
-    operation = next(verb)
-    while run(admin, members.names(GROUP)) or not isinstance(operation, Multi):
-        operation = step(admin, verb, operation)
-    back = Someone(backend.open(), "b")
-    make_plan(back.store, back.name)
-    held = back.claim()
-    assert held.state.offset == 17
-    run(admin, going_on(verb, operation))
-    assert back.commit(held, 20) == Fenced()
-    assert owner(admin) is None
-    again = back.claim()
-    assert (again.state.offset, again.state.reset) == (None, "mark")
-    assert again.state.epoch > held.state.epoch
-    found = groups.describe(admin, GROUP)
-    assert found is not None
-    assert [each.partition for each in found.partitions] == [P0]  # of P1 there is nothing to tell
+    perform(admin, Create(paths.offsets(GROUP, "t") + "/007"))
+    perform(admin, Create(paths.members(GROUP) + "/note"))
+    with pytest.raises(GroupNotEmpty, match="note"):
+        run(admin, group_deletion.delete(GROUP))
+    assert state(admin).offset == 17
+    run(admin, group_deletion.delete(GROUP, force=True))
+    assert run(admin, ownership.committed(GROUP, P0)) is None
+    perform(admin, Delete(paths.offsets(GROUP, "t") + "/007"))
+    run(admin, group_deletion.delete(GROUP))
+    assert is_gone(admin)
+
+
+def test_a_refusal_that_no_member_can_have_caused_ends_a_deletion(a: Someone, admin: Store) -> None:
+    left_behind(a)
+    verb = group_deletion.delete(GROUP)
+    up_to_its_write(admin, verb)
+    with pytest.raises(MultiFailed, match="not allowed"):
+        verb.throw(MultiFailed(0, StoreError("not allowed")))
+
+
+def test_a_plan_that_was_read_before_a_deletion_is_not_written_after_it(
+    backend: Backend, a: Someone, admin: Store
+) -> None:
+    """Though the plan of the next group has come to the version that it was made from."""
+    for before in range(ENOUGH):
+        verb = group_deletion.delete(GROUP, force=True)
+        operation = next(verb)
+        try:
+            for _ in range(before):
+                operation = step(admin, verb, operation)
+        except StopIteration:
+            assert before > 3
+            return
+        slow = Someone(backend.open(), f"s{before}")
+        make_plan(slow.store, slow.name)
+        version = run(slow.store, plans.get(GROUP)).version
+        planning = plans.replace(GROUP, slow.name, {}, lambda plan, _: Plan(plan.generation + 1))
+        write = up_to_its_write(slow.store, planning)
+        run(admin, going_on(verb, operation))
+        b = Someone(backend.open(), f"b{before}")
+        while make_plan(b.store, b.name) < version:
+            pass
+        ours = run(b.store, plans.get(GROUP))
+        run(slow.store, going_on(planning, write))
+        assert run(b.store, plans.get(GROUP)) == ours
+        for someone in (slow, b):
+            run(someone.store, members.leave(GROUP, someone.name))
+            someone.store.close()
+    pytest.fail("a deletion does not end")
 
 
 def test_two_deletions_at_once_both_come_to_an_end(backend: Backend, admin: Store) -> None:

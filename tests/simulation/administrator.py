@@ -28,17 +28,15 @@ class Administrator:
 
     def reset(self, group: str, partition: TopicPartition, topic_id: str, offset: int) -> None:
         """Move an offset while the group runs."""
+        mark = f"{self._world.random.getrandbits(64):016x}"
         self._begin(
             f"reset of {partition} to {offset}",
-            resets.reset(group, partition, topic_id, offset, self._mark()),
+            resets.reset(group, partition, topic_id, offset, mark),
         )
 
     def delete(self, group: str, force: bool) -> None:
         """Have the group forget all, members or not."""
-        self._begin("deletion", group_deletion.delete(group, force, self._mark()))
-
-    def _mark(self) -> str:
-        return f"{self._world.random.getrandbits(64):016x}"
+        self._begin("deletion", group_deletion.delete(group, force))
 
     def _begin(self, what: str, verb: Verb[Any]) -> None:
         self._world.note(f"{NAME} begins a {what}")

@@ -144,10 +144,6 @@ class Checks:
         _check(not there, f"the offset of {partition} was deleted under the feet of {there}")
         self._world.seen["deleted offset"] += 1
         self._states.pop(partition, None)
-        self._forget(partition)
-
-    def _forget(self, partition: TopicPartition) -> None:
-        """All of it is to be processed again."""
         for (each, _), done in self._processed.items():
             if each == partition:
                 done.clear()
@@ -168,16 +164,12 @@ class Checks:
 
     def _reset(self, partition: TopicPartition, new: OffsetState, what: str, after: Tree) -> None:
         """The one way for an offset to go back: then all from there on is to be processed again."""
-        _check(not new.member, f"a reset by a member, {what}")
+        _check(not new.member and new.offset is not None, f"a reset by a member, {what}")
         _check(
             paths.owner(GROUP, *partition) not in after, f"its owner does not hear of it, {what}"
         )
-        if new.offset is None:  # by a deletion that found members
-            self._world.seen["forgotten offset"] += 1
-            return self._forget(partition)
         done = self._processed[partition, new.topic_id]
-        done.difference_update([offset for offset in done if offset >= new.offset])
-        return None
+        done.difference_update([offset for offset in done if offset >= (new.offset or 0)])
 
     def _committed(
         self, partition: TopicPartition, old: OffsetState, new: OffsetState, what: str, writer: str
@@ -284,6 +276,9 @@ class Seats:
                 if each not in self._left or now - self._came[each] >= BRIEF:
                     self._left[each] = now
             self._sitting = sitting
+        if _PLAN in touched and _PLAN not in after:
+            members = names_in(after)
+            _check(not members, f"the plan was deleted under the feet of {members}")
         if _PLAN in touched and (plan := plan_in(after)) != self._plan:
             self._planned(writer, plan)
             if writer in self.members:

@@ -148,12 +148,7 @@ def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_offsets_under_members_feet(patch: pytest.MonkeyPatch) -> None:
     """A claim that has read an offset would meet the next one in its place, at the same version."""
-
-    def nothing(_: str) -> Verb[list[Write]]:
-        yield from ()
-        return []
-
-    patch.setattr(group_deletion, "_emptying", nothing)
+    patch.setattr(group_deletion, "_emptying", lambda *_: [])
 
 
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:

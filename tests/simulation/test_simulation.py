@@ -36,7 +36,6 @@ ANSWERS = (
     "claim",
     "reset",
     "deleted offset",
-    "forgotten offset",
     "steal",
 )
 STAGES = (
