@@ -21,6 +21,7 @@ from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.produced import append
 from folkmoot.coordination import topics
 from folkmoot.coordination.store import run as carry_out
 from folkmoot.coordination.zookeeper import connect
@@ -132,7 +133,7 @@ def _fill(logs: Logs, topic_id: str, partitions: int, size: int) -> None:
     for number in range(partitions):
         log = logs.create(TOPIC, topic_id, number)
         while log.size < each:
-            log.append(batches, now=time.time_ns() // 1_000_000, leader_epoch=0)
+            append(log, batches, now=time.time_ns() // 1_000_000, leader_epoch=0)
 
 
 def _batch(size: int) -> bytes:

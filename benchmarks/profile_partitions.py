@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import Checkpoints
 from folkmoot.brokers.config import LogConfig
@@ -84,7 +85,7 @@ def main(partitions: int) -> None:
             before, begun = anonymous_bytes(), time.perf_counter()
             for _ in range(BATCHES):
                 for log in logs:
-                    log.append([BATCH], now=0, leader_epoch=0)
+                    produced.append(log, [BATCH], now=0, leader_epoch=0)
             took = (time.perf_counter() - begun) / partitions / BATCHES
             grown = (anonymous_bytes() - before) / partitions
             print(f"appended to in turn: {took * 1e6:.0f} µs, {grown:.0f} bytes of memory each")

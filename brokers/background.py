@@ -9,7 +9,7 @@ from threading import Thread
 from typing import Final, TypeVar
 
 from folkmoot.brokers import directories
-from folkmoot.protocol.errors import StorageError
+from folkmoot.protocol.errors import FolkmootError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ class Background:
         self._thread.start()
 
     def submit(self, job: Callable[[], _T], report: Callable[[_T | StorageError], None]) -> None:
-        """Have `job` done; what it returns, or the StorageError or OSError it ends with, is reported."""
+        """Have `job` done; what it returns is reported, or, as a StorageError, what it ends with."""
 
         def carry_out() -> None:
             try:
                 result: _T | StorageError = job()
             except StorageError as error:
                 result = error
-            except OSError as error:
+            except (OSError, FolkmootError) as error:
                 result = StorageError(str(error))
             self._post(lambda: report(result))
 

@@ -2,7 +2,8 @@
 
 import logging
 import resource
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -27,7 +28,7 @@ from folkmoot.brokers.upkeep import Upkeep
 from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
 from folkmoot.coordination.store import Connect
 from folkmoot.network.server import ServerSocket
-from folkmoot.protocol.errors import StorageError
+from folkmoot.protocol.errors import FolkmootError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Broker:
         try:
             self._start()
         except BaseException:
-            self.close()
+            with self._logged():
+                self._stack.close()
             raise
 
     def _start(self) -> None:
@@ -131,8 +133,20 @@ class Broker:
         raise self._failure
 
     def close(self) -> None:
-        """Stop in order. Raises StorageError if a log could not be flushed; stopped all the same."""
-        self._stack.close()
+        """Stop in order. Raises StorageError if a log could not be flushed; stopped all the same.
+
+        What has ended the broker from within, which `wait` raises, is not hidden by that.
+        """
+        with nullcontext() if self._failure is None else self._logged():
+            self._stack.close()
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        """What goes wrong is said in the log alone, since something worse has before."""
+        try:
+            yield
+        except FolkmootError as error:
+            logger.error("%s", error)
 
     def __enter__(self) -> Self:
         self.start()

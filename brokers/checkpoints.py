@@ -12,7 +12,7 @@ from folkmoot.brokers.background import Background
 from folkmoot.brokers.durable import write_checked
 from folkmoot.brokers.flushing import CleanEnd, Flushed, Flushing, flush_all
 from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import DURABLE_FILE, Logs, durable_ends
+from folkmoot.brokers.logs import DURABLE_FILE, Logs
 from folkmoot.brokers.upkeep import Now
 from folkmoot.protocol.errors import StorageError
 
@@ -115,7 +115,7 @@ class Checkpoints:
     def _note(self) -> None:
         self._busy, self._news = True, False
         self._noting = [(log, log.durable_end()) for log in self._logs]
-        note = partial(_write, self._logs.data / DURABLE_FILE, durable_ends(self._logs))
+        note = partial(_write, self._logs.data / DURABLE_FILE, self._logs.durable_ends())
         self._background.submit(note, self._noted)
 
     def _noted(self, outcome: StorageError | None) -> None:

@@ -77,7 +77,7 @@ def examine(
             break
         except CorruptBatch:
             pass
-        following = _next_batch(log, position, offset)
+        following = next_batch(log, position, offset)
         if following is None:
             yield Damage(offset, max(offset, end_offset or 0), position, log.size)
             return
@@ -88,7 +88,9 @@ def examine(
         yield Damage(offset, end_offset, log.size, log.size)
 
 
-class _Place(msgspec.Struct, frozen=True):
+class Whole(msgspec.Struct, frozen=True):
+    """A batch behind damage: its first offset, and where it lies."""
+
     base_offset: int
     position: int
 
@@ -100,7 +102,7 @@ def _is_marked(log: "LogFile", offset: int, header: BatchHeader | None) -> bool:
     )
 
 
-def _next_batch(log: "LogFile", position: int, offset: int) -> _Place | None:
+def next_batch(log: "LogFile", position: int, offset: int) -> Whole | None:
     """The first whole batch at or behind `position` that could follow records lost from `offset` on.
 
     A header is believed for what the leader's checksum covers, its length among that, so that no
@@ -114,13 +116,13 @@ def _next_batch(log: "LogFile", position: int, offset: int) -> _Place | None:
         except CorruptBatch:
             return _search(log, position + 1, offset, limit)
         if header.base_offset >= offset and _is_whole(log, position, header.length):
-            return _Place(header.base_offset, position)
+            return Whole(header.base_offset, position)
         offset = max(offset, header.base_offset + 1)
         position += header.length
     return None
 
 
-def _search(log: "LogFile", position: int, offset: int, limit: int) -> _Place | None:
+def _search(log: "LogFile", position: int, offset: int, limit: int) -> Whole | None:
     """Look for what could be a header: the high half of a near offset, and 36 bytes on the version."""
     high = (offset >> 32).to_bytes(4, "big")
     pattern = re.compile(b"(?s)" + re.escape(high) + rb".{32}\x01\x00\x00")
@@ -132,7 +134,7 @@ def _search(log: "LogFile", position: int, offset: int, limit: int) -> _Place | 
             try:
                 header = batch_header.read_header(view, found.start())
                 if header.base_offset > offset and _is_whole(log, at, header.length):
-                    return _Place(header.base_offset, at)
+                    return Whole(header.base_offset, at)
             except CorruptBatch:
                 pass
             found = pattern.search(view, found.start() + 1)

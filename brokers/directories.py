@@ -17,6 +17,7 @@ so none is ever half there. Names of served directories end in a digit and the o
 topic's name can pass for one of them. The two changing names leave out the end of very long topics.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -30,6 +31,8 @@ from folkmoot.protocol.batch_header import MAX_OFFSET
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 TOPIC_ID_FILE: Final = "topic-id"
 START_FILE: Final = "start-offset"
@@ -213,7 +216,10 @@ def finish(data: Path) -> None:
     with os.scandir(data) as entries:
         for entry in entries:
             if entry.name.endswith((_CREATING, _DELETED)) and entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                try:
+                    shutil.rmtree(entry.path)
+                except OSError as error:  # nobody is served from it
+                    logger.error("%s: not removed: %s", entry.path, error)
 
 
 def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
@@ -223,7 +229,12 @@ def served(data: Path) -> Iterator[tuple[TopicPartition, str]]:
             match = _SERVED.fullmatch(entry.name)
             if match is not None and entry.is_dir(follow_symlinks=False):
                 name = TopicPartition(match["topic"], int(match["partition"]))
-                yield name, topic_id_in(entry.path)
+                try:
+                    topic_id = topic_id_in(entry.path)
+                except OSError as error:
+                    logger.error("%s", error)
+                    topic_id = ""
+                yield name, topic_id
 
 
 def topic_id_in(directory: str | Path) -> str:

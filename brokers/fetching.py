@@ -20,6 +20,7 @@ from folkmoot.protocol.requests import (
     FetchResponse,
     FetchResult,
 )
+from folkmoot.protocol.wire import message_of
 
 MAX_WAIT: Final = 30.0
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
@@ -141,7 +142,7 @@ def _read(
             failed = True
             results.append(
                 FetchResult(
-                    *(entry.topic, entry.partition, code_of(error), str(error), start, end),
+                    *(entry.topic, entry.partition, code_of(error), message_of(error), start, end),
                     leader=context.hint(entry, error),
                 )
             )

@@ -37,6 +37,7 @@ from folkmoot.protocol.requests import (
     ReportDamageResponse,
     ReportDamageResult,
 )
+from folkmoot.protocol.wire import message_of
 
 
 def handle(
@@ -102,7 +103,7 @@ def _listed(
 ) -> None:
     if isinstance(found, FolkmootError):
         result = ListOffsetsResult(
-            *(entry.topic, entry.partition, code_of(found), str(found), NO_OFFSET),
+            *(entry.topic, entry.partition, code_of(found), message_of(found), NO_OFFSET),
             leader=context.hint(entry, found),
         )
     else:
@@ -156,7 +157,7 @@ def _not_deleted(
     entry: DeleteRecordsEntry, error: FolkmootError, context: Context
 ) -> DeleteRecordsResult:
     return DeleteRecordsResult(
-        *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET),
+        *(entry.topic, entry.partition, code_of(error), message_of(error), NO_OFFSET),
         leader=context.hint(entry, error),
     )
 
@@ -181,7 +182,7 @@ def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
         return ReportDamageResult(entry.topic, entry.partition, 0, "")
     except FolkmootError as error:
         return ReportDamageResult(
-            *(entry.topic, entry.partition, code_of(error), str(error)),
+            *(entry.topic, entry.partition, code_of(error), message_of(error)),
             leader=context.hint(entry, error),
         )
 

@@ -1,9 +1,10 @@
 """Both indexes of a segment, kept in step with its log."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from folkmoot.brokers.damage import next_batch
 from folkmoot.brokers.entries import EntryFile
 from folkmoot.brokers.index import OffsetIndex
 from folkmoot.brokers.logfile import LogFile
@@ -23,14 +24,13 @@ class SegmentIndexes:
     """`.index` and `.timeindex` beside a `.log`, each opened when it is first asked for.
 
     What is missing at their ends when they are opened is added from the log's headers; what
-    contradicts the log makes them be built anew. `is_from_log` says that the offset index was, so
-    that a contradiction left is the log's own damage.
+    contradicts the log makes them be built anew.
 
     They are opened with room for `reserve` entries more, none once the segment is sealed.
     Owner: the segment, on the broker's reactor thread.
     """
 
-    __slots__ = ("_base", "_interval_bytes", "_log", "_offsets", "_times", "is_from_log", "reserve")
+    __slots__ = ("_base", "_interval_bytes", "_log", "_offsets", "_times", "reserve")
 
     def __init__(self, log: LogFile, base_offset: int, interval_bytes: int, reserve: int) -> None:
         self._log = log
@@ -39,7 +39,6 @@ class SegmentIndexes:
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self.reserve = reserve
-        self.is_from_log = False
 
     # -- looking up ---------------------------------------------------------------------------------
 
@@ -67,8 +66,9 @@ class SegmentIndexes:
             index = self._open_times(end_offset)
             if not self._complete_times(index, end_offset):
                 logger.warning("%s: rebuilding its time index, which is wrong", self._log.path)
-                self.rebuild_times(end_offset)
-        assert self._times is not None
+                self._try("its index was not trimmed", index.close)
+                index = self._new_times(end_offset)
+            self._times = index
         return self._times
 
     def locate(self, offset: int) -> int:
@@ -87,8 +87,8 @@ class SegmentIndexes:
             if header.base_offset > offset:
                 break
             found = position
-            if position + header.length == behind:
-                break
+            if header.next_offset > offset or position + header.length == behind:
+                break  # what comes next need not be legible
         return found
 
     def find_time(self, timestamp: int, end_offset: int) -> int:
@@ -108,7 +108,7 @@ class SegmentIndexes:
         start = 0
         if offset > self._base and self._log.size > _HEADER_WINDOW_BYTES:
             start = self.offsets().stretch(offset)[1]
-        for header, _ in self._headers(start, lambda: self.offsets().entries()):
+        for header, _ in self._headers(start):
             if header.base_offset >= offset:
                 yield header
 
@@ -158,20 +158,18 @@ class SegmentIndexes:
         self._offsets = self._times = None
 
     def rebuild(self) -> None:
-        """Make the offset index anew; what the old one had right is the way past damage in the log.
-
-        Raises StorageError.
-        """
+        """Make the offset index anew. Raises StorageError."""
         index, self._offsets = self._offsets, None
-        known: Sequence[tuple[int, int]] = ()
         if index is not None:
-            known = index.entries()
             self._try("its index was not trimmed", index.close)
-        self._complete(self._open_offsets(anew=True), known)
+        self._complete(self._open_offsets(anew=True))
 
     def rebuild_times(self, end_offset: int) -> None:
         """Make the time index anew. Raises StorageError."""
-        self._complete_times(self._empty_times(end_offset), end_offset)
+        index, self._times = self._times, None
+        if index is not None:
+            self._try("its index was not trimmed", index.close)
+        self._times = self._new_times(end_offset)
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -186,7 +184,7 @@ class SegmentIndexes:
         except OSError as error:
             index.close()
             raise self._log.error("has an index that cannot be opened", error) from error
-        self._offsets, self.is_from_log = index, index.count == 0
+        self._offsets = index
         return index
 
     def _open_times(self, end_offset: int, *, anew: bool = False) -> TimeIndex:
@@ -200,17 +198,16 @@ class SegmentIndexes:
         except OSError as error:
             index.close()
             raise self._log.error("has a time index that cannot be opened", error) from error
-        self._times = index
         return index
 
-    def _empty_times(self, end_offset: int) -> TimeIndex:
-        if self._times is not None:
-            self._try("its index was not trimmed", self._times.close)
-        return self._open_times(end_offset, anew=True)
+    def _new_times(self, end_offset: int) -> TimeIndex:
+        index = self._open_times(end_offset, anew=True)
+        self._complete_times(index, end_offset)
+        return index
 
-    def _complete(self, index: OffsetIndex, known: Sequence[tuple[int, int]] = ()) -> None:
-        """Add the entries that lack behind the last one; after damage go on at one that is `known`."""
-        for header, position in self._headers(index.last()[1], lambda: known):
+    def _complete(self, index: OffsetIndex) -> None:
+        """Add the entries that lack behind the last one."""
+        for header, position in self._headers(index.last()[1]):
             index.offer(header.base_offset, position)
         self._finish(index)
 
@@ -220,9 +217,12 @@ class SegmentIndexes:
         if start == end_offset:
             self._finish(index)
             return True
-        position = self.locate(start)
+        try:
+            position = 0 if start == self._base else self.locate(start)
+        except CorruptBatch:
+            return False
         due = position + self._interval_bytes
-        for header, at in self._headers(position, self.offsets().entries):
+        for header, at in self._headers(position):
             if at == position and header.base_offset != start and start != self._base:
                 return False
             if at >= due:
@@ -234,20 +234,19 @@ class SegmentIndexes:
         self._finish(index)
         return True
 
-    def _headers(
-        self, start: int, known: Callable[[], Sequence[tuple[int, int]]]
-    ) -> Iterator[tuple[BatchHeader, int]]:
-        """Header and position of all batches from `start` on; after damage go on at a `known` one."""
-        while start < self._log.size:
-            position = start
+    def _headers(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
+        """Header and position of all batches from `position` on; what has rotted is passed over."""
+        offset = self._base
+        while position < self._log.size:
             try:
-                for header, position in self._log.walk(start, _HEADER_WINDOW_BYTES):
-                    yield header, position
+                for header, at in self._log.walk(position, _HEADER_WINDOW_BYTES):
+                    yield header, at
+                    offset, position = header.next_offset, at + header.length
                 return
             except CorruptBatch as error:
                 logger.error("%s: damaged behind position %d: %s", self._log.path, position, error)
-            beyond = (at for offset, at in known() if at > position and self._holds(offset, at))
-            start = next(beyond, self._log.size)
+            following = next_batch(self._log, self._log.past_damage(position), offset)
+            position = self._log.size if following is None else following.position
 
     def _finish(self, index: EntryFile) -> None:
         self._try("index entries left out", index.save)

@@ -27,7 +27,6 @@ from folkmoot.brokers.swap import Replacement
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     ClosedError,
-    FolkmootError,
     OffsetOutOfRange,
     StorageError,
 )
@@ -65,7 +64,6 @@ class Log:
 
     __slots__ = (
         "_begin",
-        "_failure",
         "_memory",
         "_open",
         "_remove",
@@ -75,6 +73,7 @@ class Log:
         "configured",
         "directory",
         "durable",
+        "failure",
         "flush_due",
         "name",
         "noted",
@@ -96,7 +95,7 @@ class Log:
         self._remove = remove
         self._begin = self._unflushed = 0
         self._open = self.configured = False
-        self._failure: str | None = None
+        self.failure: str | None = None  # why it is out of use
         self.flush_due = 0.0
         self._segments = Segments(
             self.directory, config, OpenFiles() if files is None else files, remove
@@ -145,25 +144,25 @@ class Log:
     def close(self) -> CleanEnd | None:
         """Flush and close all files. None if nothing was ever written. Raises StorageError, closed."""
         try:
-            if self._failure is None:
+            if self.failure is None:
                 self.flush()
                 self._memory.save(self.end_offset)
         finally:
             self.abandon()
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        if self.failure is not None:
+            raise StorageError(self.failure)
         return self.end()
 
     def fail(self, reason: str) -> None:
         """The log is of no use any more: whoever asks is told why. The next start looks again."""
-        self._failure = (
+        self.failure = (
             f"{self.name} is out of use: {reason}: restart the broker when the disk is well"
         )
         self.abandon()
 
     def durable_end(self) -> CleanEnd | None:
         """Up to where a start may believe it to be on disk; of one that failed, what was noted before."""
-        return self.durable if self._failure is None else self.noted
+        return self.durable if self.failure is None else self.noted
 
     def end(self) -> CleanEnd | None:
         """Where the log ends now; None if nothing was ever written."""
@@ -186,8 +185,8 @@ class Log:
 
     def require_open(self) -> None:
         """Raises ClosedError, or StorageError if it has failed."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        if self.failure is not None:
+            raise StorageError(self.failure)
         if not self._open:
             raise ClosedError(f"the log of {self.name} is not open")
 
@@ -254,21 +253,6 @@ class Log:
         return self._segments.sealed(base_offset) if self._open else None
 
     # -- writing ------------------------------------------------------------------------------------
-
-    def append(self, batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
-        """Append a producer's batches, all or none; returns the base offset of each.
-
-        Raises what `admit` refuses any of them with, and as `write` does.
-        """
-        fresh, offsets = [], []
-        for admitted in self.admit(batches):
-            if isinstance(admitted, FolkmootError):
-                raise admitted
-            offsets.append(admitted.base_offset if isinstance(admitted, Duplicate) else None)
-            if isinstance(admitted, Fresh):
-                fresh.append(admitted)
-        given = iter(self.write(fresh, now=now, leader_epoch=leader_epoch))
-        return [next(given) if offset is None else offset for offset in offsets]
 
     def admit(self, batches: Sequence[_Bytes]) -> list[Admitted]:
         """For each of a producer's batches: that it may be written, was before, or why it is refused.
@@ -359,7 +343,7 @@ class Log:
             return self._segments.replace(old, replacement, size)
         except OSError as error:
             self.fail(f"a compaction could not put its files in their places: {error}")
-            raise StorageError(self._failure) from error
+            raise StorageError(self.failure) from error
 
     # -- deleting -----------------------------------------------------------------------------------
 
@@ -376,7 +360,7 @@ class Log:
             return  # deleted since somebody listed it; its files may be another topic's by now
         count = expired(self._segments, self.config, now)
         if count and count == len(self._segments):
-            self._segments.roll()
+            count = self._roll(count)
         self._drop(max(count, self._segments.below(self._begin)))
 
     def give_up(self, offset: int) -> None:
@@ -387,12 +371,19 @@ class Log:
         if not self._open or offset <= self.start_offset:
             return
         self._begin = offset
+        count = self._segments.below(offset)
         if offset == self.end_offset and self._segments[-1].size:
-            try:
-                self._segments.roll()
-            except StorageError as error:
-                logger.warning("%s: the last segment stays for now: %s", self.directory, error)
-        self._drop(self._segments.below(offset))
+            count = self._roll(count + 1)
+        self._drop(count)
+
+    def _roll(self, count: int) -> int:
+        """Begin a new segment, that all before may go; → how many may, if so many were to."""
+        try:
+            self._segments.roll()
+        except StorageError as error:
+            logger.warning("%s: the last segment stays for now: %s", self.directory, error)
+            return count - 1
+        return count
 
     def _drop(self, count: int) -> None:
         """Delete the first segments: those of which a snapshot on disk tells what their headers tell

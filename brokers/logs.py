@@ -3,7 +3,7 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -28,6 +28,7 @@ from folkmoot.brokers.segments import Remove
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
+    FolkmootError,
     StorageError,
     UnknownTopicOrPartition,
 )
@@ -87,6 +88,8 @@ class Logs:
         self._lock = -1
         self._logs: dict[TopicPartition, Log] = {}
         self._topics: dict[str, LogConfig] = {}
+        # What `durable` says of logs that are not served.
+        self._unserved: dict[str, CleanEnd] = {}
         self.appended_bytes = 0
         """What producers have brought since the start, over all logs."""
 
@@ -110,6 +113,8 @@ class Logs:
         ends: dict[str, CleanEnd] = {}
         failures: list[StorageError] = []
         for log in self._logs.values():
+            if log.failure is not None:
+                continue  # which was said when it came to that
             try:
                 end = log.close()
             except StorageError as error:
@@ -118,7 +123,7 @@ class Logs:
             if end is not None:
                 ends[str(log.name)] = end
         try:
-            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(durable_ends(self)))
+            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(self.durable_ends()))
             write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
         except OSError as error:
             failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
@@ -231,6 +236,11 @@ class Logs:
         for log in self._logs.values():
             log.flush()
 
+    def durable_ends(self) -> dict[str, CleanEnd]:
+        """What the file `durable` is to hold."""
+        ends = ((durable_key(log), log.durable_end()) for log in self._logs.values())
+        return self._unserved | {key: end for key, end in ends if end is not None}
+
     def _delete(self, log: Log) -> None:
         del self._logs[log.name]
         log.delete()
@@ -275,16 +285,18 @@ class Logs:
         directories.finish(self._data)
         ends = self._take_clean_ends()
         durable = _ends_in(self._data / DURABLE_FILE)
-        failure: StorageError | None = None
+        failure: FolkmootError | None = None
         for name, topic_id in directories.served(self._data):
             if not topic_id:
                 logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
+                ours = f"{name}."
+                self._unserved |= {key: end for key, end in durable.items() if key.startswith(ours)}
                 continue
             log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
             self._logs[name] = log
             try:
                 log.start(ends.get(str(name)), durable.get(durable_key(log)))
-            except StorageError as error:
+            except FolkmootError as error:
                 logger.error("%s", error)
                 log.fail(str(error))
                 failure = failure or error
@@ -318,12 +330,6 @@ class Logs:
 def durable_key(log: Log) -> str:
     """What a log is called in the file `durable`; a later topic of the same name is another one."""
     return f"{log.name}.{log.topic_id}"
-
-
-def durable_ends(logs: Iterable[Log]) -> dict[str, CleanEnd]:
-    """What the file `durable` holds."""
-    ends = ((durable_key(log), log.durable_end()) for log in logs)
-    return {key: end for key, end in ends if end is not None}
 
 
 def _ends_in(path: Path) -> dict[str, CleanEnd]:

@@ -1,7 +1,7 @@
 """What a broker asks of a producer's batch before it is appended."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from folkmoot.brokers.producer_states import Producers
 from folkmoot.brokers.segment import Stamped
@@ -15,6 +15,9 @@ from folkmoot.protocol.errors import (
     InvalidRequest,
     UnsupportedCodec,
 )
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.log import Log
 
 _Bytes = bytes | bytearray | memoryview
 
@@ -81,3 +84,19 @@ def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
     if header.codec not in _KNOWN_CODECS:
         raise UnsupportedCodec(f"codec number {header.codec} is not known here")
     return header
+
+
+def append(log: "Log", batches: Sequence[_Bytes], *, now: int, leader_epoch: int) -> list[int]:
+    """Append a producer's batches, all or none; returns the base offset of each.
+
+    Raises what the log refuses any of them with, and as its `write` does.
+    """
+    fresh, offsets = [], []
+    for admitted in log.admit(batches):
+        if isinstance(admitted, FolkmootError):
+            raise admitted
+        offsets.append(admitted.base_offset if isinstance(admitted, Duplicate) else None)
+        if isinstance(admitted, Fresh):
+            fresh.append(admitted)
+    given = iter(log.write(fresh, now=now, leader_epoch=leader_epoch))
+    return [next(given) if offset is None else offset for offset in offsets]

@@ -12,6 +12,7 @@ from folkmoot.brokers.view import LEADER_EPOCH
 from folkmoot.protocol.errors import FolkmootError, Overloaded, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import ProduceEntry, ProduceRequest, ProduceResponse, ProduceResult
+from folkmoot.protocol.wire import message_of
 
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """So many bytes wait for directories of new partitions at most; what is more may come again."""
@@ -129,6 +130,6 @@ def _append(
 
 def _not_produced(entry: ProduceEntry, error: FolkmootError, context: Context) -> ProduceResult:
     return ProduceResult(
-        *(entry.topic, entry.partition, code_of(error), str(error), NO_OFFSET, NO_OFFSET),
+        *(entry.topic, entry.partition, code_of(error), message_of(error), NO_OFFSET, NO_OFFSET),
         leader=context.hint(entry, error),
     )

@@ -76,19 +76,28 @@ class BatchReader:
     ) -> int:
         """Where the last whole batch within `max_bytes` of `view` ends, by index and a few headers.
 
-        More of the segment follows, so there is a batch behind; its header proves the boundary.
+        More of the segment follows, so there is a batch behind; its header proves the boundary. If it
+        has rotted, what headers have led to is whole, and who comes for more is told.
         """
         log = self._log
         offset, position = self._indexes.offsets().at_position(start + max_bytes)
         end = position - start
-        if end < first.length:
+        led_here = end < first.length
+        if led_here:
             offset, end = first.next_offset, first.length
         while True:
-            header = batch_header.read_header(view, end)
+            try:
+                header = batch_header.read_header(view, end)
+            except CorruptBatch:
+                if not led_here:
+                    raise
+                self._next = (offset, start + end)
+                return end
             if header.base_offset != offset and not (log.sparse and header.base_offset > offset):
                 raise CorruptBatch(
                     f"position {start + end} holds offset {header.base_offset}, not {offset}"
                 )
+            led_here = True
             if end + header.length > max_bytes:
                 self._next = (offset, start + end)
                 return end

@@ -1,7 +1,7 @@
 """One segment of a log: a file of batches back to back, and its indexes."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,8 +91,7 @@ class Segment:
         # When the first and the last batch were appended, once it is known.
         self._began: int | None = None
         self._ended: int | None = None
-        # The highest timestamp, once it is known and no more batches come.
-        self._highest: int | None = None
+        self._highest: int | None = None  # the highest timestamp, known once no more batches come
         self._reader = BatchReader(self._log, self._indexes, base_offset)
 
     @classmethod
@@ -203,9 +202,12 @@ class Segment:
         self._indexes.rebuild()
         try:
             return self._reader.read(offset, max_bytes, self.end_offset)
-        except CorruptBatch as error:
-            self._find_damage(offset)
+        except CorruptBatch:
+            self._find_damage(offset, lambda header: header.base_offset > offset)
             self._refuse_damaged(offset)
+        try:  # what is damaged lies before or behind it, and is passed over now
+            return self._reader.read(offset, max_bytes, self.end_offset)
+        except CorruptBatch as error:
             raise CorruptBatch(f"offset {offset} is damaged on disk: {error}") from error
 
     def near(self, offset: int) -> tuple[int, int]:
@@ -215,7 +217,7 @@ class Segment:
         return position, known
 
     def is_damaged(self, offset: int) -> bool:
-        """Whether it is marked as such."""
+        """Whether it is so marked."""
         return self._log.damage_at(offset) is not None
 
     def _refuse_damaged(self, offset: int) -> None:
@@ -226,15 +228,13 @@ class Segment:
                 f"go on at {damage.next_offset}"
             )
 
-    def _find_damage(self, offset: int) -> None:
-        """Mark the damage that keeps `offset` from being read."""
+    def _find_damage(self, offset: int, is_enough: Callable[[BatchHeader], bool]) -> None:
+        """Mark what is damaged from near `offset` on, up to a batch that is enough."""
         known, position, _ = self._indexes.offsets().stretch(offset)
         for found in examine(self._log, position, known, self.end_offset):
             if isinstance(found, Damage):
                 self.mark(found)
-                if found.next_offset > offset:
-                    break
-            elif found[0].base_offset > offset:
+            elif is_enough(found[0]):
                 break
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
@@ -318,6 +318,8 @@ class Segment:
             self._highest = highest
         if highest < timestamp:
             return None
+        start = self._indexes.times(self.end_offset).before(timestamp)
+        self._find_damage(start, lambda header: highest_timestamp(header) >= timestamp)
         return self._indexes.find_time(timestamp, self.end_offset)
 
     # -- damage and recovery ------------------------------------------------------------------------

@@ -92,7 +92,9 @@ def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before
         return Thinned(data, left, tombstones)
     try:
         rewritten = _rewritten(header, _selected(columns, keep, offsets - header.base_offset))
-    except BatchTooLarge:  # saying which offsets are left takes more room than the records gave
+    except (BatchTooLarge, CorruptBatch):
+        # To say which offsets are left takes more room than the records gave, or its producer has
+        # written what nobody else may write.
         return Thinned(data, header.record_count, tombstones, closed=True)
     return Thinned(rewritten, left, tombstones)
 

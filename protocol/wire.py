@@ -88,16 +88,26 @@ def decode_body(envelope: RequestEnvelope) -> Any:
 
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
-    """The envelope of a response."""
-    return _pack((correlation_id, 0, "", response))
+    """The envelope of a response; of more results than it holds with all they say, without messages."""
+    envelope = _pack((correlation_id, 0, "", response))
+    if len(envelope) > MAX_ENVELOPE_BYTES:
+        bare = [msgspec.structs.replace(each, message="") for each in response.results]
+        envelope = _pack((correlation_id, 0, "", msgspec.structs.replace(response, results=bare)))
+    return envelope
 
 
 def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
     """The envelope of a request that failed as a whole."""
     code = error.code if error.code in BY_CODE else UnknownServerError.code
-    # A file's name in the message may hold what is not UTF-8; the answer must leave all the same.
-    message = str(error)[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
-    return _pack((correlation_id, code, message, None))
+    return _pack((correlation_id, code, message_of(error), None))
+
+
+def message_of(error: FolkmootError) -> str:
+    """What an answer says of an error.
+
+    A file's name in it may hold what is not UTF-8; the answer must leave all the same.
+    """
+    return str(error)[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
 
 
 def decode_response(frame: _Bytes) -> ResponseEnvelope:

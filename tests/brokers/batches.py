@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.deletions import Deletions
 from folkmoot.brokers.flushing import flush_all
@@ -49,7 +50,7 @@ def values_of(chunk: memoryview) -> list[tuple[int, bytes]]:
 
 
 def append(log: Log, *batches: bytes) -> list[int]:
-    return log.append(batches, now=NOW, leader_epoch=3)
+    return produced.append(log, batches, now=NOW, leader_epoch=3)
 
 
 def make_log(data: Path, config: LogConfig = SMALL) -> Log:

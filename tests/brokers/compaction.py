@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
 from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
@@ -70,7 +71,7 @@ class Upkept:
         self.now = Now(self.now.monotonic + seconds, self.now.wall + round(seconds * 1000))
 
     def append(self, *batches: bytes) -> None:
-        self.log.append(batches, now=self.now.wall, leader_epoch=3)
+        produced.append(self.log, batches, now=self.now.wall, leader_epoch=3)
 
     def checkpoint(self) -> None:
         """Until the file `durable` says where the log ends."""

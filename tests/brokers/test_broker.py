@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.broker import Broker
-from folkmoot.brokers.config import BrokerConfig, Listener
+from folkmoot.brokers.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.logs import Logs
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.memory import MemoryZooKeeper
 from folkmoot.coordination.store import Store, run
@@ -22,6 +23,7 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.requests import Api, HelloRequest, MetadataRequest
+from tests.brokers.batches import a_batch, append
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.waiting import eventually
 
@@ -148,6 +150,23 @@ def test_a_taken_port_is_refused_and_leaves_nothing_behind(
             make_broker(ensemble, tmp_path / "b", 1, listener).start()
     assert run(ensemble.connect(), brokers.live()) == {}
     assert starts_after_all(make_broker(ensemble, tmp_path / "b", 1, listener))
+
+
+def test_a_log_out_of_use_neither_hides_why_a_start_failed_nor_makes_a_stop_fail(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    data = tmp_path / "b"
+    with Logs(data, 1, LogConfig()) as logs:
+        for partition in range(2):
+            append(logs.create("t", "first", partition), a_batch(b"a"))
+    segment = data / "t-1" / f"{0:020}.log"
+    segment.unlink()
+    segment.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listener = f"client=127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AddressTaken, match="is in use"):
+            make_broker(ensemble, data, 1, listener).start()
+    assert starts_after_all(make_broker(ensemble, data))
 
 
 def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.compacted import COMPACTED_FILE, load
 from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
 from folkmoot.brokers.config import DAY, LogConfig
@@ -332,8 +333,8 @@ def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
     upkept.reopen(clean=clean)
     with pytest.raises(OutOfOrderSequence):
         upkept.append(sent(7, 3))
-    assert upkept.log.append([sent(7, 1)], now=NOW, leader_epoch=3) == [1]  # a duplicate
-    assert upkept.log.append([sent(7, 2)], now=NOW, leader_epoch=3) == [62]
+    assert produced.append(upkept.log, [sent(7, 1)], now=NOW, leader_epoch=3) == [1]  # a duplicate
+    assert produced.append(upkept.log, [sent(7, 2)], now=NOW, leader_epoch=3) == [62]
     upkept.logs.close()
 
 

@@ -219,8 +219,7 @@ def test_a_swap_that_fails_halfway_takes_its_log_out_of_use_and_the_next_start_f
             upkept.append(keyed((b"a", b"b")))
         append(other, a_batch(b"still"))
         assert read_all(other) == [(0, b"still")]
-        with pytest.raises(StorageError, match="restart the broker"):
-            upkept.logs.close()
+        upkept.logs.close()
         upkept.open()
         assert set(final) <= set(rows(records_in(upkept.log)))
         upkept.append(keyed((b"a", b"b")))

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from folkmoot.brokers import thinning
@@ -13,7 +14,7 @@ from folkmoot.brokers.keymap import KeyMap
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.errors import UnsupportedCodec
+from folkmoot.protocol.errors import CorruptBatch, UnsupportedCodec
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Upkept, keyed, records_in, rows
 
@@ -136,3 +137,34 @@ def test_one_long_key_of_many_records_is_hashed_once() -> None:
     assert time.thread_time() - begun < 5.0
     found = batch.records_of("t", 0, batch.check(thinned.data), thinned.data)
     assert [record.offset for record in found] == [99_999]
+
+
+def test_a_batch_that_nobody_may_write_stays_as_it_is_and_stops_no_pass(tmp_path: Path) -> None:
+    """A producer of its own kind: its header and its body are legal, its timestamps together are not."""
+    pack = msgspec.msgpack.encode
+    body = pack(((1, [b"k", b"j"]), (1, [b"1", b"2"]), (1, [0, 2**62]), (0, None), (0, None)))
+    unsigned = batch.Unsigned([body], Codec.NONE, 1, 2, 2**61 - 1, 2**61)
+    upkept = Upkept(tmp_path)
+    upkept.append(batch.sign(unsigned, -1, -1, -1, 0))
+    for _ in range(60):
+        upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
+    before = upkept.log.size
+    upkept.compact()
+    assert upkept.log.size < before / 2
+    assert [record.value for record in records_in(upkept.log, 0)][:2] == [b"1", b"2"]
+
+
+def test_a_pass_that_ends_with_any_error_gives_up_its_log_and_not_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CorruptBatch("nobody has thought of this")
+
+    upkept = Upkept(tmp_path)
+    for _ in range(60):
+        upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
+    with monkeypatch.context() as broken:
+        broken.setattr("folkmoot.brokers.cleaning.thin", refuse)
+        upkept.compact()
+    assert upkept.log.is_open
+    upkept.append(keyed((b"k", b"1")))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.config import LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
@@ -98,7 +99,7 @@ def test_appending_no_batch_changes_nothing(tmp_path: Path) -> None:
 def test_any_bytes_like_object_can_be_appended(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     data = a_batch(b"a")
-    log.append([data, bytearray(data), memoryview(data)], now=NOW, leader_epoch=0)
+    produced.append(log, [data, bytearray(data), memoryview(data)], now=NOW, leader_epoch=0)
     assert read_all(log) == [(0, b"a"), (1, b"a"), (2, b"a")]
     log.close()
 

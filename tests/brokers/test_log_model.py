@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.log import Log
 from folkmoot.brokers.openfiles import OpenFiles
@@ -73,7 +74,7 @@ class LogAgainstList(RuleBasedStateMachine):
             self.values += values
         self.starts += bases
         self.lengths += [len(each) for each in batches]
-        assert self.log.append(batches, now=self.now, leader_epoch=3) == bases
+        assert produced.append(self.log, batches, now=self.now, leader_epoch=3) == bases
 
     @precondition(lambda self: self.begin < len(self.values))
     @rule(where=st.floats(0, 1, exclude_max=True), max_bytes=st.integers(0, 3000))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.config import LogConfig
 from folkmoot.brokers.logs import Logs
 from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
@@ -119,7 +120,7 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
 ) -> None:
     config = LogConfig(segment_age=60.0)
     log = make_log(tmp_path, config)
-    log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+    produced.append(log, [a_batch(b"a")], now=NOW, leader_epoch=0)
     for later, segments in (
         (0, 1),
         (59_999, 1),
@@ -131,7 +132,7 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
         if stop:
             log.close()
             log = reopened(tmp_path, config)
-        log.append([a_batch(b"b")], now=NOW + later, leader_epoch=0)
+        produced.append(log, [a_batch(b"b")], now=NOW + later, leader_epoch=0)
         assert log.segments == segments
     assert [offset for offset, _ in read_all(log)] == list(range(7))
     log.close()
@@ -154,7 +155,7 @@ def test_a_segment_begun_by_a_clock_far_ahead_is_followed_once_that_is_put_right
         if stop:
             log.close()
             log = reopened(tmp_path, config)
-        log.append([a_batch(b"b")], now=NOW + later, leader_epoch=0)
+        produced.append(log, [a_batch(b"b")], now=NOW + later, leader_epoch=0)
         assert log.segments == segments
     assert [offset for offset, _ in read_all(log)] == list(range(6))
     log.close()

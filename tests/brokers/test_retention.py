@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers import produced
 from folkmoot.brokers.background import Background
 from folkmoot.brokers.config import DAY, LogConfig
 from folkmoot.brokers.log import Log
@@ -40,7 +41,9 @@ def filled(data: Path, config: LogConfig = SMALL) -> Log:
     """Five batches a segment, one batch an hour, 20 batches."""
     log = make_log(data, config)
     for number in range(20):
-        log.append([a_batch(bytes([number]) * 300)], now=NOW + number * HOUR, leader_epoch=0)
+        produced.append(
+            log, [a_batch(bytes([number]) * 300)], now=NOW + number * HOUR, leader_epoch=0
+        )
     assert [segment.base_offset for segment in log.all_sealed()] == [0, 5, 10]
     return log
 
@@ -86,7 +89,7 @@ def test_a_segment_goes_once_its_last_append_is_older_than_the_retention(
     for clean in (True, False):
         log = reopen(log, clean=clean)
         assert (log.start_offset, log.end_offset) == (20, 20)
-    assert log.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    assert produced.append(log, [a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
     log.close()
 
 
@@ -110,7 +113,7 @@ def test_a_segment_whose_last_batch_has_rotted_goes_by_the_time_of_its_file(tmp_
 def append_at(log: Log, *times: int) -> None:
     """Five such batches fill a segment."""
     for each in times:
-        log.append([a_batch(bytes(300))], now=each, leader_epoch=0)
+        produced.append(log, [a_batch(bytes(300))], now=each, leader_epoch=0)
 
 
 @pytest.mark.parametrize("stop", [None, True, False])
@@ -150,8 +153,8 @@ def test_a_clock_that_goes_back_for_a_while_makes_no_record_old(
 def test_records_of_the_far_future_are_kept_by_the_day_of_their_append(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     for number in range(40):
-        log.append([timed_batch(MAX_TIMESTAMP - 39 + number)], now=NOW, leader_epoch=0)
-    log.append([timed_batch(NOW)], now=NOW, leader_epoch=0)
+        produced.append(log, [timed_batch(MAX_TIMESTAMP - 39 + number)], now=NOW, leader_epoch=0)
+    produced.append(log, [timed_batch(NOW)], now=NOW, leader_epoch=0)
     wanted = (NOW, MAX_TIMESTAMP - 39, MAX_TIMESTAMP - 32, MAX_TIMESTAMP, 2**63 - 1)
     assert [log.offset_for_time(each) for each in wanted] == [0, 0, 7, 39, 41]
     expire(log, NOW + WEEK)
@@ -162,7 +165,7 @@ def test_records_of_the_far_future_are_kept_by_the_day_of_their_append(tmp_path:
 def test_records_with_old_timestamps_are_kept_by_the_day_of_their_append(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     for number in range(40):
-        log.append([timed_batch(FLIGHTS_OF_2013 + number)], now=NOW, leader_epoch=0)
+        produced.append(log, [timed_batch(FLIGHTS_OF_2013 + number)], now=NOW, leader_epoch=0)
     expire(log, NOW + WEEK - 1)
     assert log.start_offset == 0
     expire(log, NOW + WEEK)
@@ -217,7 +220,7 @@ def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background
         for partition in range(25):
             log = logs.create("flights", "first", partition)
             if partition % 10 == 0:
-                log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+                produced.append(log, [a_batch(b"a")], now=NOW, leader_epoch=0)
         logs.configure("first", {})
         chore = Retention(logs).chore
         later = Now(0.0, NOW + round(7 * DAY * 1000))
@@ -242,11 +245,11 @@ def test_a_removal_that_waits_does_not_touch_a_later_topic_of_the_name(tmp_path:
     background = Background(never)
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
         old = logs.create("flights", "first", 0)
-        old.append([a_batch(b"old")], now=NOW, leader_epoch=0)
+        produced.append(old, [a_batch(b"old")], now=NOW, leader_epoch=0)
         delete_before(old, 1)
         logs.delete_topic("first")
         new = logs.create("flights", "second", 0)
-        new.append([a_batch(b"new")], now=NOW, leader_epoch=0)
+        produced.append(new, [a_batch(b"new")], now=NOW, leader_epoch=0)
         background.run_all()
         assert (new.directory / f"{0:020}.log").exists()
         assert read_all(new) == [(0, b"new")]
@@ -260,13 +263,13 @@ def test_a_round_passes_over_logs_that_were_deleted_since_it_began(
     with Logs(tmp_path / "data", 1, SMALL) as logs:
         logs.create("earlier", "other", 0)
         old = logs.create("flights", "first", 0)
-        old.append([a_batch(b"old")], now=NOW, leader_epoch=0)
+        produced.append(old, [a_batch(b"old")], now=NOW, leader_epoch=0)
         logs.configure("first", {})
         retention = Retention(logs)
         retention.chore(later)
         logs.delete_topic("first")
         new = logs.create("flights", "second", 0)
-        new.append([a_batch(b"new")], now=NOW + WEEK, leader_epoch=0)
+        produced.append(new, [a_batch(b"new")], now=NOW + WEEK, leader_epoch=0)
         retention.chore(later)
         assert (new.directory / f"{0:020}.log").exists()
         assert read_all(new) == [(0, b"new")]
@@ -277,7 +280,7 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(tmp_path: 
     background = Background(never)
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
         log = logs.create("flights", "first", 0)
-        log.append([a_batch(b"a")], now=NOW, leader_epoch=0)
+        produced.append(log, [a_batch(b"a")], now=NOW, leader_epoch=0)
         delete_before(log, 1)
     assert list(log.directory.glob("*.deleted"))
     with Logs(tmp_path / "data", 1, SMALL) as logs:
@@ -304,7 +307,7 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path: Path, clean:
                 with pytest.raises(OffsetOutOfRange):
                     log.read(start - 1, 1)
             log = reopen(log, clean=clean)
-    assert log.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    assert produced.append(log, [a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
     log.close()
 
 
@@ -319,7 +322,7 @@ def test_offsets_given_up_are_not_given_again_even_if_the_end_of_the_log_was_los
     again = Log(tmp_path, NAME, "first", SMALL)
     again.start()
     assert (again.start_offset, again.end_offset) == (20, 20)
-    assert again.append([a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
+    assert produced.append(again, [a_batch(b"next")], now=NOW, leader_epoch=0) == [20]
     again.close()
 
 
@@ -335,4 +338,20 @@ def test_nothing_is_deleted_when_the_new_start_cannot_be_noted(
         with pytest.raises(DiskFull, match="nothing was deleted"):
             delete_before(log, 12)
     assert [offset for offset, _ in read_all(log)] == list(range(20))
+    log.close()
+
+
+def test_on_a_full_disk_all_goes_but_what_a_new_segment_would_be_needed_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space left")
+
+    log = filled(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr("folkmoot.brokers.segments.Segment.create", refuse)
+        expire(log, NOW + 2 * WEEK)
+    assert (log.start_offset, log.end_offset) == (15, 20)
+    expire(log, NOW + 2 * WEEK)
+    assert (log.start_offset, log.end_offset) == (20, 20)
     log.close()

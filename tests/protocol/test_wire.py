@@ -15,11 +15,21 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     NotLeader,
+    StorageError,
     UnknownApi,
     UnknownServerError,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import APIS, MAX_ENTRIES, Api, MetadataRequest
+from folkmoot.protocol.requests import (
+    APIS,
+    MAX_ENTRIES,
+    Api,
+    FetchResponse,
+    FetchResult,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    MetadataRequest,
+)
 from tests.protocol.messages import REQUESTS, RESPONSES
 
 MB = 1024 * 1024
@@ -251,3 +261,23 @@ def test_the_largest_requests_fit_an_envelope() -> None:
     assert request(frame) == MetadataRequest(names)
     assert len(frame) < wire.MAX_ENVELOPE_BYTES
     assert wire.MAX_FRAMES == 1 + MAX_ENTRIES
+
+
+def test_an_answer_about_more_than_it_can_say_says_less_and_arrives() -> None:
+    topic = "t" * 200
+    results = [
+        FetchResult(topic, number, 3, f"{topic}-{number} does not exist", -1, -1)
+        for number in range(MAX_ENTRIES)
+    ]
+    frame = wire.encode_response(7, FetchResponse(results, kept=False))
+    assert len(frame) <= wire.MAX_ENVELOPE_BYTES
+    found = wire.response_body(Api.FETCH, wire.decode_response(frame)).results
+    assert [(each.partition, each.error) for each in found] == [(n, 3) for n in range(MAX_ENTRIES)]
+
+
+def test_what_an_answer_says_of_an_error_can_be_sent_whatever_a_file_is_called() -> None:
+    error = StorageError("/d\udcff/t-1 cannot be read")
+    result = ListOffsetsResult("t", 1, error.code, wire.message_of(error), -1)
+    frame = wire.encode_response(7, ListOffsetsResponse([result]))
+    (found,) = wire.response_body(Api.LIST_OFFSETS, wire.decode_response(frame)).results
+    assert found.message == "/d?/t-1 cannot be read"
