@@ -14,7 +14,7 @@ from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import Verb
 from folkmoot.coordination.ownership import OffsetState
 from folkmoot.coordination.plan_format import Plan
-from folkmoot.coordination.questions import children
+from folkmoot.coordination.questions import Malformed, children
 from folkmoot.coordination.store import Store, run, run_all
 from folkmoot.protocol.records import TopicPartition
 
@@ -24,13 +24,14 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition of a group: who shall own it by the plan, who does, what is committed.
 
-    `planned` and `owner` are seats.
+    `planned` and `owner` are seats. `offset` is None, too, if the node is not `legible`.
     """
 
     partition: TopicPartition
     planned: str | None
     owner: str | None
     offset: OffsetState | None
+    legible: bool = True
 
 
 class Seated(msgspec.Struct, frozen=True):
@@ -69,8 +70,11 @@ class GroupState(msgspec.Struct, frozen=True):
         """How ownership stands against the plan, whose members may be gone by now.
 
         stable: owned as planned; draining: its owner is to give it up; claiming: its next owner is
-        about to take it; kept: it waits for a static member to come back; unowned: nobody will.
+        about to take it; kept: it waits for a static member to come back; unowned: nobody will;
+        malformed: its offset was written over, and nobody can take it before a reset.
         """
+        if not each.legible:
+            return "malformed"
         if each.owner is not None:
             return "stable" if each.owner == each.planned else "draining"
         if each.planned in self.members:
@@ -85,7 +89,7 @@ def names() -> Verb[list[str]]:
 
 
 def describe(store: Store, group: str) -> GroupState | None:
-    """A group as it is now, or None if there is none. Raises Malformed for an offset that is none."""
+    """A group as it is now, or None if there is none."""
     if not run(store, children(paths.group(group))):
         return None
     seats = members.seats(run(store, members.names(group)))
@@ -112,14 +116,19 @@ def describe(store: Store, group: str) -> GroupState | None:
 def _partition(
     group: str, partition: TopicPartition, planned: str | None, is_owned: bool
 ) -> Verb[PartitionState]:
-    offset = yield from ownership.committed(group, partition)
     owner: str | None = None
+    offset: OffsetState | None = None
+    legible = True
+    try:
+        offset = yield from ownership.committed(group, partition)
+    except Malformed:
+        legible = False
     if is_owned:
         owner = None if offset is None else offset.member
         if not owner:  # a reset was faster than we, or somebody has made nodes by hand
             found = yield from ownership.owner_of(group, partition)
             owner = None if found is None else found.member
-    return PartitionState(partition, planned, owner, offset)
+    return PartitionState(partition, planned, owner, offset, legible)
 
 
 def with_offsets(group: str) -> Verb[set[TopicPartition]]:

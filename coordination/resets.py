@@ -45,7 +45,7 @@ from folkmoot.coordination.ownership import (
     owner_of,
     state_of,
 )
-from folkmoot.coordination.questions import surely
+from folkmoot.coordination.questions import Malformed, surely
 from folkmoot.coordination.store import ensure
 from folkmoot.protocol.records import TopicPartition
 
@@ -57,9 +57,10 @@ node is taken away first, so that it has to claim, which takes longer than an at
 def reset(
     group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
 ) -> Verb[OffsetState]:
-    """Have the group go on at `offset`; returns what was written. Raises Malformed.
+    """Have the group go on at `offset`; returns what was written.
 
-    `mark` must be unique to this call, or to several on different partitions.
+    `mark` must be unique to this call, or to several on different partitions. What somebody else has
+    written over is mended by that.
     """
     path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
     attempts = 0
@@ -67,7 +68,7 @@ def reset(
         try:
             deletions = yield from _deletions()
             node = yield from offset_node(group, partition)
-            was = state_of(path, node)
+            was = _known(path, node)
             if was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
@@ -88,6 +89,17 @@ def reset(
             check_foreseen(refusal)
         except ConnectionLost:
             continue
+
+
+def _known(path: str, node: Node) -> OffsetState:
+    """The offset as it is; of one that is illegible, the highest epoch that it can have had.
+
+    Each epoch was a write of its own, and the first came after the node was made.
+    """
+    try:
+        return state_of(path, node)
+    except Malformed:
+        return OffsetState(epoch=node.stat.czxid + node.stat.version)
 
 
 def _deletions() -> Verb[int]:

@@ -18,9 +18,9 @@ _LEGAL = re.compile(_PATTERN)
 Name = Annotated[str, Meta(pattern=_PATTERN, max_length=MAX_NAME_CHARACTERS)]
 
 
-def check_name(kind: str, name: str) -> str:
+def check_name(kind: str, name: object) -> str:
     """Return `name` if it is legal for a `kind` ("topic", "group", …), else raise InvalidName."""
-    if not _LEGAL.fullmatch(name):
+    if not isinstance(name, str) or not _LEGAL.fullmatch(name):
         raise InvalidName(
             f"{kind} name {name!r} is not allowed: use 1 to {MAX_NAME_CHARACTERS} of "
             "letters, digits, '.', '_' and '-', but not '.' or '..'"

@@ -50,5 +50,18 @@ def test_who_owns_what_is_told_whatever_has_become_of_the_nodes(backend: Backend
     assert [each.owner for each in described(a.store).partitions] == [None, a.name]
 
 
+def test_an_offset_that_is_illegible_is_told_and_keeps_nothing_else_from_being_told(
+    backend: Backend,
+) -> None:
+    a = Someone(backend.open(), "a")
+    make_plan(a.store, a.name, a.name)
+    a.claim(P0)
+    a.release(a.claim(P1), 7, P1)
+    perform(a.store, Set(paths.offset(GROUP, *P1), b'{"offset": 1.5}'))
+    state = described(a.store)
+    assert [state.state_of(each) for each in state.partitions] == ["stable", "malformed"]
+    assert state.state == "rebalancing"
+
+
 def test_a_group_that_is_not_there_is_none(backend: Backend) -> None:
     assert groups.describe(backend.open(), GROUP) is None

@@ -139,11 +139,19 @@ def test_an_owner_that_commits_without_a_pause_does_not_keep_a_reset_out(
     assert (state(admin).offset, owner(admin)) == (3, None)
 
 
-def test_an_offset_that_is_illegible_is_said_to_be_so(a: Someone, admin: Store) -> None:
-    a.release(a.claim(), 8)
+def test_an_offset_that_is_illegible_is_mended_by_a_reset(a: Someone, admin: Store) -> None:
+    """Nobody can claim it before; its epoch is above all that there were."""
+    held = a.claim()
+    for offset in range(5):
+        held = a.committed(held, offset)
+    a.release(held, 8)
+    last = a.claim()
     perform(admin, Set(paths.offset(GROUP, *P0), b"8"))
     with pytest.raises(Malformed, match="/groups/g/offsets/t/0"):
-        run(admin, resetting(3))
+        run(a.store, a.claiming())
+    assert run(admin, resetting(3)).epoch > last.state.epoch
+    assert a.commit(last, 9) == Fenced()
+    assert a.claim().state.offset == 3
 
 
 # -- lost replies, deaths -----------------------------------------------------------------------------

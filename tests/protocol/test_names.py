@@ -1,6 +1,7 @@
 """Names become znode paths and directory names."""
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,12 @@ def test_illegal_names_are_refused_here_and_on_the_wire(name: str) -> None:
         check_name("topic", name)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(name, Name)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"flights", ["t"]])
+def test_what_is_no_str_is_no_name(name: Any) -> None:
+    with pytest.raises(InvalidName, match="topic name"):
+        check_name("topic", name)
 
 
 def test_the_error_is_one_line_whatever_the_name_holds() -> None:
