@@ -1,0 +1,174 @@
+"""Bits that flip anywhere in the files of a log, after any lives: whole records are served and found."""
+
+import random
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from folkmoot.brokers.background import Background
+from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.durable import write_checked
+from folkmoot.brokers.log import Log
+from folkmoot.brokers.logs import DURABLE_FILE, Logs
+from folkmoot.brokers.suspects import Suspects
+from folkmoot.brokers.upkeep import Now
+from folkmoot.protocol import batch, batch_header
+from folkmoot.protocol.errors import CorruptBatch
+from tests.brokers.batches import append, timed_batch
+from tests.seeds import new_seed
+
+LOGS = 30
+_GO_ON = re.compile(r"go on at (\d+)")
+
+
+def never(error: Exception) -> None:
+    raise error
+
+
+class History:
+    """Some lives of one log, then bits that flip, and what is left whole."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.random = random.Random(seed)
+        self.data = directory / "data"
+        interval = self.random.choice((64, 256, 4096))
+        self.config = replace(
+            LogConfig(),
+            segment_bytes=self.random.choice((600, 2000, 100_000)),
+            index_interval_bytes=interval,
+        )
+        self.rows: list[tuple[int, int, range]] = []
+        """First and next offset of each batch, and its timestamps' bounds."""
+        self.clock = 1000
+        for _ in range(self.random.randint(1, 3)):
+            self._live()
+
+    def opened(self) -> Logs:
+        logs = Logs(self.data, 1, self.config)
+        logs.start()
+        return logs
+
+    def _live(self) -> None:
+        logs = self.opened()
+        log = logs.create("flights", "first", 0)
+        for _ in range(self.random.randint(1, 30)):
+            self._append(log)
+        log.flush()
+        if self.random.random() < 0.5:
+            logs.close()
+            return
+        write_checked(self.data / DURABLE_FILE, msgspec.json.encode(logs.durable_ends()))
+        for _ in range(self.random.choice((0, 0, 1, 5))):
+            self._append(log)
+        killed = self.data.with_name("killed")
+        shutil.copytree(self.data, killed)
+        logs.abandon()
+        shutil.rmtree(self.data)
+        killed.rename(self.data)
+
+    def _append(self, log: Log) -> None:
+        stamps = []
+        for _ in range(self.random.choice((1, 1, 3))):
+            self.clock += self.random.choice((-3, 0, 1, 5))
+            stamps.append(self.clock)
+        (base,) = append(log, timed_batch(*stamps))
+        self.rows.append((base, base + len(stamps), range(min(stamps), max(stamps) + 1)))
+
+    def flip(self) -> None:
+        """Some bits; batches that they hit are not expected back."""
+        files = sorted((self.data / "flights-0").glob("*.log"))
+        for _ in range(self.random.choice((1, 1, 1, 3))):
+            path = self.random.choice([each for each in files if each.stat().st_size])
+            content = bytearray(path.read_bytes())
+            content[self.random.randrange(len(content))] ^= 1 << self.random.randrange(8)
+            path.write_bytes(content)
+        whole = {base for path in files for base in _whole_batches(path.read_bytes(), self.rows)}
+        self.left = [row for row in self.rows if row[0] in whole]
+
+    def read(self, log: Log, most: int) -> set[int]:
+        """The first offsets of all batches that a consumer gets, which reports those that are bad."""
+        found: set[int] = set()
+        offset, tries = log.start_offset, 0
+        while offset < log.end_offset:
+            tries += 1
+            assert tries < 10_000, f"no way past {offset}"
+            try:
+                chunk = log.read(offset, most)
+            except CorruptBatch as error:
+                offset = _where_to_go_on(str(error), offset)
+                continue
+            try:
+                for header, data in batch.split(chunk):
+                    batch_header.check(data)
+                    found.add(header.base_offset)
+                    offset = header.next_offset
+            except CorruptBatch:
+                self._report(log, offset)
+        return found
+
+    def _report(self, log: Log, offset: int) -> None:
+        suspects, background = Suspects(), Background(never)
+        suspects.report(log, offset)
+        suspects.chore(background, Now(0.0, 0))
+        background.run_all()
+
+
+def _where_to_go_on(said: str, offset: int) -> int:
+    found = _GO_ON.search(said)
+    assert found is not None, said
+    assert int(found[1]) > offset
+    return int(found[1])
+
+
+def _whole_batches(content: bytes, rows: list[tuple[int, int, range]]) -> list[int]:
+    """Where each batch lies is known by their lengths, which did not change."""
+    found = []
+    for base, following, _ in rows:
+        for at in range(len(content) - batch_header.HEADER_BYTES + 1):
+            if content[at : at + 8] == base.to_bytes(8, "big"):
+                try:
+                    header = batch_header.check(memoryview(content)[at:])
+                except CorruptBatch:
+                    continue
+                if (header.base_offset, header.next_offset) == (base, following):
+                    found.append(base)
+                    break
+    return found
+
+
+def test_whole_records_are_served_and_found_whatever_has_rotted_beside_them(
+    tmp_path: Path,
+) -> None:
+    first = new_seed()
+    for seed in range(first, first + LOGS):
+        print(f"seed {seed}")
+        history = History(seed, tmp_path / str(seed))
+        history.flip()
+        end = history.rows[-1][1]
+        for _ in range(2):
+            logs = history.opened()
+            log = logs.get("flights", 0)
+            _check_times(history, log)
+            most = history.random.choice((50, 150, 400, 100_000))
+            assert history.read(log, most) == {row[0] for row in history.left}
+            _check_times(history, log)
+            (base,) = append(log, timed_batch(history.clock))
+            assert base >= max((row[1] for row in history.left), default=0)
+            history.rows.append((base, base + 1, range(history.clock, history.clock + 1)))
+            history.left.append(history.rows[-1])
+            end = max(end, base + 1)
+            if history.random.random() < 0.5:
+                logs.close()
+            else:
+                logs.abandon()
+
+
+def _check_times(history: History, log: Log) -> None:
+    """No whole record of that time or later lies before the answer."""
+    for timestamp in {row[2][-1] for row in history.left}:
+        at = log.offset_for_time(timestamp)
+        missed = [row for row in history.left if row[2][-1] >= timestamp and row[1] <= at]
+        assert not missed, f"{timestamp} is said to be at {at}, and {missed[0]} is before it"
