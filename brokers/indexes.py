@@ -82,13 +82,18 @@ class SegmentIndexes:
                 known, found = damage.next_offset, damage.end
         if known == offset:
             return found
+        reached = known
         # Every batch between two entries begins within an interval of the first.
-        for header, position in self._log.walk(found, self._interval_bytes + HEADER_BYTES):
-            if header.base_offset > offset:
-                break
-            found = position
-            if header.next_offset > offset or position + header.length == behind:
-                break  # what comes next need not be legible
+        try:
+            for header, position in self._log.walk(found, self._interval_bytes + HEADER_BYTES):
+                if header.base_offset > offset:
+                    break
+                found, reached = position, header.next_offset
+                if position + header.length == behind:
+                    break
+        except CorruptBatch:
+            if reached <= offset:
+                raise  # else the batch was found in front of it
         return found
 
     def find_time(self, timestamp: int, end_offset: int) -> int:
@@ -241,7 +246,8 @@ class SegmentIndexes:
             try:
                 for header, at in self._log.walk(position, _HEADER_WINDOW_BYTES):
                     yield header, at
-                    offset, position = header.next_offset, at + header.length
+                    # How many records it has may have rotted: that is behind the body's checksum.
+                    offset, position = header.base_offset + 1, at + header.length
                 return
             except CorruptBatch as error:
                 logger.error("%s: damaged behind position %d: %s", self._log.path, position, error)

@@ -77,7 +77,8 @@ class BatchReader:
         """Where the last whole batch within `max_bytes` of `view` ends, by index and a few headers.
 
         More of the segment follows, so there is a batch behind; its header proves the boundary. If it
-        has rotted, what headers have led to is whole, and who comes for more is told.
+        has rotted, what headers have led to is whole, and if it contradicts the one before, either
+        may have: then that is left out, too. Who comes for more is told.
         """
         log = self._log
         offset, position = self._indexes.offsets().at_position(start + max_bytes)
@@ -85,6 +86,7 @@ class BatchReader:
         led_here = end < first.length
         if led_here:
             offset, end = first.next_offset, first.length
+        sure: tuple[int, int] | None = None
         while True:
             try:
                 header = batch_header.read_header(view, end)
@@ -94,10 +96,13 @@ class BatchReader:
                 self._next = (offset, start + end)
                 return end
             if header.base_offset != offset and not (log.sparse and header.base_offset > offset):
-                raise CorruptBatch(
-                    f"position {start + end} holds offset {header.base_offset}, not {offset}"
-                )
-            led_here = True
+                if sure is None:
+                    raise CorruptBatch(
+                        f"position {start + end} holds offset {header.base_offset}, not {offset}"
+                    )
+                self._next = (sure[0], start + sure[1])
+                return sure[1]
+            led_here, sure = True, (offset, end)
             if end + header.length > max_bytes:
                 self._next = (offset, start + end)
                 return end

@@ -15,6 +15,8 @@ from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import append, timed_batch, values_of
 
 RECORDS = 60
+LAST_OFFSET_DELTA = 42
+"""A byte of it (`docs/format.md`)."""
 ROTTEN = 10
 SIZE = len(timed_batch(1000))
 SEGMENTS = dataclasses.replace(LogConfig(), segment_bytes=4096)
@@ -25,11 +27,11 @@ def logs_in(data: Path, config: LogConfig = SEGMENTS) -> Logs:
     return Logs(data, 1, config)
 
 
-def rot(data: Path, number: int) -> None:
+def rot(data: Path, number: int, byte: int = 9) -> None:
     """Flip a bit in the header of a batch of the first segment."""
     segment = data / "flights-0" / f"{0:020}.log"
     content = bytearray(segment.read_bytes())
-    content[number * SIZE + 9] ^= 0x40
+    content[number * SIZE + byte] ^= 0x40
     segment.write_bytes(content)
 
 
@@ -62,6 +64,24 @@ def test_all_beside_it_can_be_read_whatever_is_asked_for(data: Path, max_bytes: 
                 found = offsets_in(log, offset, max_bytes)
                 assert found[0] == offset
                 assert ROTTEN not in found
+
+
+def test_a_count_of_records_that_has_rotted_hides_nothing_but_its_batch(tmp_path: Path) -> None:
+    """Headers lead from batch to batch by it, and their checksum does not cover it."""
+    data = tmp_path / "data"
+    with logs_in(data) as logs:
+        log = logs.create("flights", "first", 0)
+        for number in range(RECORDS):
+            append(log, timed_batch(1000 + number))
+    rot(data, ROTTEN, byte=LAST_OFFSET_DELTA)
+    for first in (30, 8, 9, 7, 11):
+        with logs_in(data) as logs:
+            found = offsets_in(logs.get("flights", 0), first, 400)
+            assert found[0] == first
+            assert ROTTEN not in found
+            assert logs.get("flights", 0).offset_for_time(1000 + first) == first
+    with logs_in(data) as logs, pytest.raises(CorruptBatch, match="go on at 11"):
+        logs.get("flights", 0).read(ROTTEN, 400)
 
 
 @pytest.mark.parametrize("first", [8, 9, 11, 12, 30])
