@@ -9,6 +9,8 @@ from typing import Final, Literal, Self, TypeVar
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group_admin import GroupAdmin
 from folkmoot.consumers.places import first_offsets
+from folkmoot.consumers.resetting import whole_offset
+from folkmoot.consumers.whole import whole
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.operations import Verb
@@ -95,15 +97,17 @@ class Admin(GroupAdmin):
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """Raises TopicExists, BrokerUnreachable, ConfigError, InvalidName."""
-        self._run(topics.create(topic, partitions, self._alive()))
+        count = whole("number of partitions", partitions)
+        self._run(topics.create(topic, count, self._alive()))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
 
         What was written stays where it is, so a key's records may then be in two partitions, with no
-        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError.
+        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
-        self._run(topics.add_partitions(topic, partitions, self._alive()))
+        count = whole("number of partitions", partitions)
+        self._run(topics.add_partitions(topic, count, self._alive()))
 
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition."""
@@ -183,7 +187,7 @@ class Admin(GroupAdmin):
 
         Raises UnknownTopicOrPartition, OffsetOutOfRange, ConfigError, BrokerUnreachable.
         """
-        given = {TopicPartition(*each): offset for each, offset in before.items()}
+        given = {TopicPartition(*each): _before(each, offset) for each, offset in before.items()}
         checked: dict[TopicPartition, int] = {}
         for topic in sorted({each.topic for each in given}):
             ends = self.offsets(topic, "end", timeout)
@@ -194,8 +198,6 @@ class Admin(GroupAdmin):
                         f"only 0 to {len(ends) - 1}"
                     )
                 offset = given[partition]
-                if offset != "end" and offset < 0:
-                    raise ConfigError(f"offset {offset} of {partition} does not exist")
                 if offset != "end" and offset > ends[partition]:
                     raise OffsetOutOfRange(
                         f"{partition} ends at {ends[partition]}: nothing before {offset} can be "
@@ -227,3 +229,11 @@ class Admin(GroupAdmin):
         found = self._run(brokers.live()).values()
         name = self._config.listener
         return [each.listeners[name] for each in found if name in each.listeners]
+
+
+def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["end"]:
+    if offset == "end":
+        return "end"
+    if isinstance(offset, str):
+        raise ConfigError(f"{offset!r} is no offset to delete up to: give a whole number, or 'end'")
+    return whole_offset(partition, offset)

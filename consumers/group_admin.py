@@ -9,7 +9,13 @@ from typing import TypeVar
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group_views import GroupSummary, GroupView, MemberView, Progress
 from folkmoot.consumers.places import first_offsets, first_timestamps
-from folkmoot.consumers.resetting import Planned, Target, planned
+from folkmoot.consumers.resetting import (
+    Planned,
+    Target,
+    checked_target,
+    planned,
+    whole_offset,
+)
 from folkmoot.coordination import chronicle, group_deletion, groups, resets, topics
 from folkmoot.coordination.chronicle import Entry
 from folkmoot.coordination.groups import GroupState
@@ -142,12 +148,13 @@ class GroupAdmin:
 
         In the partitions named, and in all of the `topics` named; without both, in all topics of the
         group. A group that does not exist yet can be given offsets: then something must be named.
-        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable.
+        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable,
+        ConfigError, InvalidName.
         """
         check_name("group", group)
+        to = checked_target(to)
         if isinstance(to, Mapping):
-            wanted = {TopicPartition(*each) for each in to}
-            to = {TopicPartition(*each): offset for each, offset in to.items()}
+            wanted = set(to)
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
         ids = self._existing(wanted)
@@ -178,9 +185,11 @@ class GroupAdmin:
         Its owners are fenced: what they have under way cannot be committed any more, they hear
         `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
         then reset each for itself, and to do it again is harmless. Raises
-        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable.
+        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable, ConfigError, InvalidName.
         """
-        wanted = {TopicPartition(*each): offset for each, offset in offsets.items()}
+        wanted = {
+            TopicPartition(*each): whole_offset(each, offset) for each, offset in offsets.items()
+        }
         ids = self._existing(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
         mark = secrets.token_hex(8)

@@ -79,10 +79,13 @@ def test_nothing_is_deleted_when_one_offset_cannot_be(bench: Bench) -> None:
             ({bench.partition(1): 1}, OffsetOutOfRange),
             ({bench.partition(PARTITIONS): 0}, UnknownTopicOrPartition),
             ({TopicPartition("no-such-topic", 0): 0}, UnknownTopicOrPartition),
-            ({bench.partition(1): -1}, ConfigError),
+            *(
+                ({bench.partition(1): no_offset}, ConfigError)
+                for no_offset in (-1, 1.5, True, None, 2**70, "beginning")
+            ),
         ):
             with pytest.raises(error):
-                admin.delete_records({first: 5, **wrong})
+                admin.delete_records({first: 5, **wrong})  # type: ignore[dict-item]
         assert admin.offsets(bench.topic, "beginning")[first] == 0
 
 
@@ -179,6 +182,8 @@ def test_partitions_are_added_under_members_that_take_them_and_producers_that_fi
         for wrong in (6, 3, 0, 100_000):
             with pytest.raises(ConfigError, match="6 partitions"):
                 admin.add_partitions(bench.topic, wrong)
+        with pytest.raises(ConfigError, match=r"number of partitions cannot be 7\.5"):
+            admin.add_partitions(bench.topic, 7.5)  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartition):
             admin.add_partitions("no-such-topic", 9)
 
