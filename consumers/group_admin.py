@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -75,7 +76,7 @@ class GroupAdmin:
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        ends = self._find(wanted, LATEST, deadline)
+        ends = self._find_some(wanted, LATEST, deadline)
         committed = {
             each.partition: each.offset.offset
             for each in state.partitions
@@ -200,7 +201,10 @@ class GroupAdmin:
         self._run(chronicle.record_reset(group, self._config.client_id, wanted))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist: a topic that is made anew gets another one."""
+        """The ids of those topics that exist: a topic that is made anew gets another one.
+
+        Raises InvalidName.
+        """
         return self._topic_ids(topics)
 
     def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
@@ -245,7 +249,7 @@ class GroupAdmin:
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
     def _existing(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The ids of the partitions' topics. Raises UnknownTopicOrPartition."""
+        """The ids of the partitions' topics. Raises UnknownTopicOrPartition, InvalidName."""
         found: dict[TopicPartition, str] = {}
         sizes: dict[str, int] = {}
         for each in sorted(partitions):
@@ -261,37 +265,35 @@ class GroupAdmin:
         return {each: ids[each.topic] for each in found}
 
     def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Of the topics that exist."""
-        found = {name: self._run(topics.read(name)) for name in set(names)}
+        """Of the topics that exist. Raises InvalidName."""
+        names = {check_name("topic", name) for name in names}
+        found = {name: self._run(topics.read(name)) for name in names}
         return {name: topic.topic_id for name, topic in found.items() if topic is not None}
 
     def _find_all(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        """Raises BrokerUnreachable."""
-        found = self._find(wanted, place, time.monotonic() + timeout)
-        if missing := sorted(wanted.keys() - found.keys()):
-            some = ", ".join(map(str, missing))
-            raise BrokerUnreachable(f"no leader answers within {timeout:g} s for {some}")
+        """Where partitions begin or end. Raises BrokerUnreachable, or why no broker told."""
+        with closing(self._lookups()) as lookups:
+            found = _find(lookups, wanted, place, time.monotonic() + timeout)
+            if missing := sorted(wanted.keys() - found.keys()):
+                some = ", ".join(map(str, missing))
+                raise lookups.trouble or BrokerUnreachable(
+                    f"no leader answers within {timeout:g} s for {some}"
+                )
         return found
 
-    def _find(
+    def _find_some(
         self, wanted: Mapping[TopicPartition, str], place: int, deadline: float
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin or end, as far as their leaders answer in time."""
-        found: dict[TopicPartition, int] = {}
+        """The same as far as leaders answer in time; nothing at once if there is no broker."""
         if not wanted or not self._addresses():
-            return found
-        lookups = Lookups(self._config.client_id, self._config.listener, self._addresses)
-        try:
-            while missing := {each: wanted[each] for each in wanted if each not in found}:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                found.update(lookups.find(missing, place, min(left, 1.0)))
-        finally:
-            lookups.close()
-        return found
+            return {}
+        with closing(self._lookups()) as lookups:
+            return _find(lookups, wanted, place, deadline)
+
+    def _lookups(self) -> Lookups:
+        return Lookups(self._config.client_id, self._config.listener, self._addresses)
 
     # -- what Admin does --------------------------------------------------------------------------
 
@@ -306,6 +308,18 @@ class GroupAdmin:
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         raise NotImplementedError
+
+
+def _find(
+    lookups: Lookups, wanted: Mapping[TopicPartition, str], place: int, deadline: float
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    while missing := {each: wanted[each] for each in wanted if each not in found}:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        found.update(lookups.find(missing, place, min(left, 1.0)))
+    return found
 
 
 def _before_now(length: timedelta) -> datetime:

@@ -152,6 +152,8 @@ def test_a_file_that_makes_no_sense_is_usage(
     [
         (("--to-earliest",), 1, "does not exist: see `folkmoot group list`"),
         (("--to-earliest", "--topic", "nothing"), 1, "topic nothing does not exist"),
+        (("--to-earliest", "--topic", ""), 2, "topic name '' is not allowed"),
+        (("--to-earliest", "--topic", ":0"), 2, "topic name '' is not allowed"),
         (("--to-offset", "1", "--topic", "TOPIC:0"), 1, "has offsets 0 to 0, not 1"),
         (("--shift-by", "1", "--topic", "TOPIC"), 1, "nothing is committed for"),
         (("--to-latest", "--topic", "TOPIC:2"), 1, "only 0 to 1"),
