@@ -41,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--max-records", type=at_least_one, metavar="N", help="stop after N records"
     )
     parser.add_argument(
-        "-o", "--output", choices=("text", "json", "raw"), default="text", help="default: text"
+        *("-o", "--output"),
+        choices=("text", "json", "raw"),
+        default="text",
+        help="default: text; json has an object a line, with NaN and the infinities as strings",
     )
 
 

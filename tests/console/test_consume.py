@@ -243,6 +243,22 @@ def test_values_are_decoded_by_the_schema_that_each_was_written_with(
     assert shell.lines() == ['0@0 {"n": 1}', '0@1 {"n": "x"}']
 
 
+def test_numbers_that_json_does_not_have_are_strings_in_it(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "r.avsc"
+    path.write_text(SCHEMA.replace('"%s"', '{"type": "array", "items": "double"}'))
+    words = ("--schema", str(path), "--partition", "0")
+    line = '{"n": [NaN, Infinity, -Infinity, 1.5]}'
+    shell.done("produce", shell.topic, *words, stdin=line)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    (shown,) = shell.lines("-o", "json")
+    found = json.loads(shown, parse_constant=refuse)
+    assert found["value"] == {"n": ["NaN", "Infinity", "-Infinity", 1.5]}
+    assert shell.lines() == ['0@0 {"n": ["NaN", "Infinity", "-Infinity", 1.5]}']
+
+
 def test_what_has_no_such_schema_is_shown_as_bytes(shell: Shell) -> None:
     values = [b"\0\x7f\xff\xff\xffbody", b"\0\0\0\0", b"\0"]
     with Producer(zookeeper=shell.zookeeper) as producer:
