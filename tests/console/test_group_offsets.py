@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from folkmoot.console import offset_files
 from folkmoot.console.group_offsets import duration, moment
 from folkmoot.console.main import main
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 
 
@@ -118,6 +120,22 @@ def test_a_file_of_another_tool_and_the_standard_input_are_read(
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert main(["group", "import", shell.group, "-", "--execute"]) == 0
     assert committed(shell) == [4, 0]
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("where", ["file", "stdin"])
+def test_a_byte_order_mark_before_the_offsets_is_no_part_of_them(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, where: str
+) -> None:
+    send(shell)
+    offsets = {TopicPartition(shell.topic, 0): 4}
+    text = "\ufeff" + offset_files.text_of(offsets, {}, form)
+    file = tmp_path / "offsets"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    given = str(file) if where == "file" else "-"
+    assert main(["group", "import", shell.group, given, "--execute"]) == 0
+    assert committed(shell)[0] == 4
 
 
 @pytest.mark.parametrize(
