@@ -97,7 +97,7 @@ def test_an_answer_that_is_no_text_confirms_nothing(shell: Shell) -> None:
         input=b"\xff\n",
         capture_output=True,
         check=False,
-        env={**os.environ, ENVIRONMENT: shell.zookeeper},
+        env={**os.environ, ENVIRONMENT: shell.zookeeper, "PYTHONIOENCODING": "utf-8"},
         timeout=60,
     )
     assert child.returncode == 4
