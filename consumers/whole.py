@@ -23,14 +23,12 @@ def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
         else:
             if least <= number <= most:
                 return number
-    raise ConfigError(
-        f"{name} cannot be {_shown(value)}: give a whole number from {least} to {most}"
-    )
+    raise ConfigError(f"{name} is {_shown(value)}: give a whole number from {least} to {most}")
 
 
 def _shown(value: object) -> str:
     try:
         shown = repr(value)
     except ValueError:  # an int with more digits than Python writes
-        return "so large"
+        return "too large"
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

@@ -22,15 +22,13 @@ def test_whole_numbers_are_taken_as_ints(value: int) -> None:
     ],
 )
 def test_what_is_no_whole_number_in_range_is_refused_by_name(value: object) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^offset of t-0 cannot be .*: give a whole number from 0"
-    ):
+    with pytest.raises(ConfigError, match=r"^offset of t-0 is .*: give a whole number from 0"):
         whole("offset of t-0", value)
 
 
 def test_a_range_of_ones_own_is_kept_and_said() -> None:
     assert whole("shift", -5, least=-10) == -5
-    with pytest.raises(ConfigError, match=r"shift cannot be -11: give .* from -10 to 10"):
+    with pytest.raises(ConfigError, match=r"shift is -11: give .* from -10 to 10"):
         whole("shift", -11, least=-10, most=10)
 
 
