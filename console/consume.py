@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from folkmoot.protocol.records import Record, TopicPartition
 
 POLL = 0.5
+PLAN_WAIT = 5.0
 MOST_RECORDS = 500
 
 
@@ -40,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--max-records", type=at_least_one, metavar="N", help="stop after N records"
     )
     parser.add_argument(
-        "-o", "--output", choices=("text", "json", "raw"), default="text", help="default: text"
+        *("-o", "--output"),
+        choices=("text", "json", "raw"),
+        default="text",
+        help="default: text; json has an object a line, with NaN and the infinities as strings",
     )
 
 
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         options["auto_offset_reset"] = "latest"
     elif isinstance(start, int):
         options["auto_offset_reset"] = "error"
-    if args.group:
+    if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
     with (
@@ -65,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
         consumer.leave_on_signals() as was_stopped,
     ):
         write = writer(args.output, decoder)
-        if not args.group:
+        if args.group is None:
             reading.assign(consumer)
+        elif not reading.follows:
+            consumer.partitions_of(args.topic)  # or says why no broker tells: there would be no end
         for records in reading.polls(consumer, was_stopped):
             for record in records:
                 write(record)
@@ -79,13 +85,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> int | str:
     """Where to start: an offset, beginning or end. Raises ConfigError."""
-    if args.group and args.partition:
+    if args.group is not None and args.partition:
         raise ConfigError("a member reads what its group gives it: use --partition without --group")
     if args.start in ("beginning", "end"):
         return str(args.start)
     if not args.start.isdecimal():
         raise ConfigError(f"--from {args.start!r} is neither beginning, end nor an offset")
-    if args.group:
+    if args.group is not None:
         raise ConfigError("a member reads where its group is: use --from OFFSET without --group")
     return int(args.start)
 
@@ -107,7 +113,7 @@ class _Reading:
     """What is read, from where, and until when."""
 
     def __init__(self, args: argparse.Namespace, start: int | str) -> None:
-        self.follows = args.follow or (start == "end" and not args.group)
+        self.follows = args.follow or (start == "end" and args.group is None)
         self._args = args
         self._start = start
         self._left: int | None = args.max_records
@@ -142,8 +148,13 @@ class _Reading:
             if self._left is not None:
                 self._left -= len(records)
             yield records
-            if not records and not self.follows and self._at_end(consumer):
-                return
+            if not records and not self.follows:
+                if self._at_end(consumer):
+                    return
+                if self._is_left_out(consumer):
+                    said = f"group {self._args.group} has no partition of {self._args.topic} for it"
+                    print(f"folkmoot: this member shows nothing: {said}", file=sys.stderr)
+                    return
 
     def _go_to_ends(self, consumer: "Consumer") -> bool:
         """Partitions that end before the offset have nothing to show yet. False if there are none."""
@@ -176,3 +187,18 @@ class _Reading:
                 for each in partitions
             )
         )
+
+    def _is_left_out(self, consumer: "Consumer") -> bool:
+        """The group's plan is made with this member in it, and gives it nothing."""
+        from folkmoot.coordination import plans
+        from folkmoot.coordination.members import seat
+        from folkmoot.coordination.store import ask
+
+        member = consumer.member
+        if self._mine or consumer.assignment() or member is None:
+            return False
+        store, name = member.store, member.name
+        if store is None or name is None:
+            return False
+        plan = ask(store, plans.get(self._args.group), PLAN_WAIT).plan
+        return seat(name) in plan.members and not plan.share(seat(name))

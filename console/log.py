@@ -155,6 +155,8 @@ def _parts(path: Path) -> Iterator[Part]:
         )
     for file, following in pairwise([*files, None]):
         assert file is not None
+        if file.suffix != directories.LOG_SUFFIX:
+            raise ConfigError(f"{file} is no segment: give a {directories.LOG_SUFFIX} file")
         if not file.stem.isdigit():
             raise ConfigError(f"{file} is no segment: its name is not an offset")
         same = following is not None and following.parent == file.parent

@@ -6,13 +6,13 @@ in `run`.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NamedTuple
 
 from folkmoot import __version__
+from folkmoot.console import streams
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
     BrokerUnreachable,
@@ -69,20 +69,25 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line given, by default this process's. → the exit code."""
+    if arguments is None:
+        streams.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        args = build_parser(words).parse_args(words)
-        code: int = args.run(args)
-        sys.stdout.flush()
+        try:
+            args = build_parser(words).parse_args(words)
+            code: int = args.run(args)
+        finally:
+            sys.stdout.flush()  # here, where it can still be said that it was not possible
         return code
     except FolkmootError as error:
         print(f"folkmoot: {error}", file=sys.stderr)
+        if isinstance(error, streams.OutputFailed):
+            streams.silence()
         return exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has enough. Nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.silence()  # whoever read the output has enough
         return OK
 
 

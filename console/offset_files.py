@@ -38,7 +38,7 @@ def text_of(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str], form:
 def read(file: str) -> Read:
     """What lies in a file; - is the standard input. Raises ConfigError."""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        text = text_in(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     offsets: dict[TopicPartition, int] = {}
@@ -53,6 +53,15 @@ def read(file: str) -> Read:
     if not offsets:
         raise ConfigError(f"{file} names no partition: is it what `group export` wrote?")
     return offsets, ids
+
+
+def text_in(file: str) -> str:
+    """What lies in a file, without the mark that some editors begin one with; - is the standard input.
+
+    Raises OSError, UnicodeDecodeError.
+    """
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    return text.removeprefix("\ufeff")
 
 
 def _rows(text: str, file: str) -> Iterable[tuple[str, list[Any]]]:

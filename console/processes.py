@@ -11,7 +11,7 @@ from typing import Self
 
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
-from folkmoot.protocol.errors import DirectoryLocked, StartFailed
+from folkmoot.protocol.errors import ConfigError, DirectoryLocked, StartFailed
 
 # Longer than a session of a broker that was killed may outlive it.
 START_TIMEOUT = 60.0
@@ -162,7 +162,7 @@ class EmbeddedCluster:
         return self.server.address
 
     def start(self) -> None:
-        """Returns when every broker is registered."""
+        """Returns when every broker is registered. Raises ConfigError, DirectoryLocked, StartFailed."""
         with ExitStack() as stack:
             self._lock_directory(stack)
             if not isinstance(self._wanted, str):
@@ -211,12 +211,16 @@ class EmbeddedCluster:
             broker.child.stop(STOP_TIMEOUT)
 
     def _lock_directory(self, stack: ExitStack) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        # Kept open as long as the cluster runs; the kernel drops the lock if this process dies.
-        lock = stack.enter_context((self.directory / LOCK_NAME).open("a"))
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # Kept open as long as the cluster runs; the kernel drops the lock if this process dies.
+            lock = stack.enter_context((self.directory / LOCK_NAME).open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise DirectoryLocked(
                 f"{self.directory} is used by another cluster: stop that one, or give another --data"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"{self.directory}: {error.strerror}: use another directory"
             ) from error

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -129,7 +130,7 @@ def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:
 
 def _lines(args: argparse.Namespace, source: IO[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
     """Key and value of every line."""
-    separator = None if args.key_separator is None else args.key_separator.encode()
+    separator = None if args.key_separator is None else os.fsencode(args.key_separator)
     for line in source:
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         if separator is None:
@@ -145,7 +146,11 @@ def _header(given: str) -> tuple[str, bytes]:
     name, found, value = given.partition("=")
     if not found or not name:
         raise ConfigError(f"--header {given!r} is not NAME=VALUE")
-    return name, value.encode()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--header {given!r}: its name is not UTF-8") from None
+    return name, os.fsencode(value)  # the very bytes that were given, text or not
 
 
 def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> _Encode:

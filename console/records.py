@@ -1,6 +1,7 @@
 """Records as text for people and as JSON for programs, their values decoded by their schemas."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
@@ -93,7 +94,7 @@ def _print_raw(value: bytes | None) -> None:
 def _text(record: "Record", decode: Decoder) -> str:
     """One line; nothing in it moves the cursor or ends the line, whoever wrote the record."""
     value, _ = (None, None) if record.value is None else decode(record.value)
-    shown = value if isinstance(value, str) else json.dumps(value, default=_plain)
+    shown = value if isinstance(value, str) else _as_json(value)
     key = "" if record.key is None else f"{readable(record.key)}: "
     line = f"{record.partition}@{record.offset} {key}{shown}"
     if line.isprintable():
@@ -115,7 +116,26 @@ def _json(record: "Record", decode: Decoder) -> str:
         "headers": [[name, readable(data)] for name, data in record.headers],
         "schema_id": schema,
     }
-    return json.dumps(fields, default=_plain)
+    return _as_json(fields)
+
+
+def _as_json(value: object) -> str:
+    """JSON, and nothing that only looks like it: NaN and the infinities of floats are strings."""
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_plain, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same with a name for each number that JSON does not have, as Avro's own JSON names them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 def _moment(timestamp_ms: int) -> str | int:

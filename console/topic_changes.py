@@ -3,9 +3,9 @@
 import argparse
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from folkmoot.console.offset_files import text_in
 from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, NotConfirmed
@@ -121,7 +121,7 @@ def _delete_records(args: argparse.Namespace) -> int:
 
 def _lines(file: str) -> list[str]:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        text = text_in(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     lines = (line.partition("#")[0].strip() for line in text.splitlines())

@@ -1,6 +1,5 @@
 """What is done to topics, records and groups as a whole, for applications and the command line."""
 
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
@@ -9,6 +8,8 @@ from typing import Final, Literal, Self, TypeVar
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group_admin import GroupAdmin
 from folkmoot.consumers.places import first_offsets
+from folkmoot.consumers.resetting import whole_offset
+from folkmoot.consumers.whole import whole
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.operations import Verb
@@ -17,19 +18,19 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.deletion import Before, Deletion
-from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import (
-    BrokerUnreachable,
     ClosedError,
     ConfigError,
     OffsetOutOfRange,
     RecordsNotDeleted,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST, LATEST
 
 TIMEOUT: Final = 30.0
+_PLACES: Final = {"beginning": EARLIEST, "end": LATEST}
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class Admin(GroupAdmin):
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+            self._store = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -95,22 +97,26 @@ class Admin(GroupAdmin):
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """Raises TopicExists, BrokerUnreachable, ConfigError, InvalidName."""
-        self._run(topics.create(topic, partitions, self._alive()))
+        count = whole("number of partitions", partitions)
+        self._run(topics.create(topic, count, self._alive()))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
 
         What was written stays where it is, so a key's records may then be in two partitions, with no
-        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError.
+        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
-        self._run(topics.add_partitions(topic, partitions, self._alive()))
+        check_name("topic", topic)
+        count = whole("number of partitions", partitions)
+        self._run(topics.add_partitions(topic, count, self._alive()))
 
     def delete_topic(self, topic: str) -> None:
-        """Raises UnknownTopicOrPartition."""
+        """Raises UnknownTopicOrPartition, InvalidName."""
+        check_name("topic", topic)
         self._run(topics.delete(topic))
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Raises UnknownTopicOrPartition."""
+        """Raises UnknownTopicOrPartition, InvalidName."""
         return [
             TopicPartition(topic, number) for number in range(len(self._topic(topic).partitions))
         ]
@@ -120,28 +126,24 @@ class Admin(GroupAdmin):
     def offsets(
         self, topic: str, place: Literal["beginning", "end"], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """Where each partition begins or ends. Raises UnknownTopicOrPartition, BrokerUnreachable."""
+        """Where each partition begins or ends.
+
+        Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
+        """
+        if place not in _PLACES:
+            raise ConfigError(f"{place!r} is no place in a partition: give 'beginning' or 'end'")
         info = self._topic(topic)
         wanted = dict.fromkeys(self.partitions_of(topic), info.topic_id)
-        lookups = Lookups(self._config.client_id, self._config.listener, self._addresses)
-        found: dict[TopicPartition, int] = {}
-        deadline = time.monotonic() + timeout
-        try:
-            while missing := {each: wanted[each] for each in wanted if each not in found}:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    some = ", ".join(map(str, missing))
-                    raise BrokerUnreachable(f"no leader answers within {timeout:g} s for {some}")
-                code = EARLIEST if place == "beginning" else LATEST
-                found.update(lookups.find(missing, code, min(left, 1.0)))
-        finally:
-            lookups.close()
+        found = self._find_all(wanted, _PLACES[place], timeout)
         return {each: found[each] for each in wanted}
 
     def offsets_for_time(
         self, topic: str, moment: datetime, timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """The first offset at a time or later in each partition; its end if there is none."""
+        """The first offset at a time or later in each partition; its end if there is none.
+
+        Raises UnknownTopicOrPartition, BrokerUnreachable, RequestTimeout, ConfigError, InvalidName.
+        """
         times = dict.fromkeys(self.partitions_of(topic), moment)
         found = first_offsets(self._config, self._addresses, times, timeout)
         if None in found.values():
@@ -155,9 +157,9 @@ class Admin(GroupAdmin):
         """Give up all records before an offset, for good; returns where each partition begins now.
 
         Consumers that are further back go on as `auto_offset_reset` says. An offset before the
-        beginning changes nothing. The offsets are checked first: UnknownTopicOrPartition and
-        OffsetOutOfRange are raised before anything is deleted. What fails afterwards is told by
-        RecordsNotDeleted: partitions are independent, and to ask again is harmless.
+        beginning changes nothing. The offsets are checked first: UnknownTopicOrPartition,
+        OffsetOutOfRange, ConfigError and InvalidName are raised before anything is deleted. What fails
+        afterwards is told by RecordsNotDeleted: partitions are independent, and to ask again is harmless.
         """
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
         ids = {topic: self._topic(topic).topic_id for topic in sorted({each[0] for each in before})}
@@ -181,9 +183,9 @@ class Admin(GroupAdmin):
     ) -> dict[TopicPartition, int]:
         """The offsets that `delete_records` would delete up to, in the order of the partitions.
 
-        Raises UnknownTopicOrPartition, OffsetOutOfRange, ConfigError, BrokerUnreachable.
+        Raises UnknownTopicOrPartition, OffsetOutOfRange, ConfigError, InvalidName, BrokerUnreachable.
         """
-        given = {TopicPartition(*each): offset for each, offset in before.items()}
+        given = {TopicPartition(*each): _before(each, offset) for each, offset in before.items()}
         checked: dict[TopicPartition, int] = {}
         for topic in sorted({each.topic for each in given}):
             ends = self.offsets(topic, "end", timeout)
@@ -194,8 +196,6 @@ class Admin(GroupAdmin):
                         f"only 0 to {len(ends) - 1}"
                     )
                 offset = given[partition]
-                if offset != "end" and offset < 0:
-                    raise ConfigError(f"offset {offset} of {partition} does not exist")
                 if offset != "end" and offset > ends[partition]:
                     raise OffsetOutOfRange(
                         f"{partition} ends at {ends[partition]}: nothing before {offset} can be "
@@ -215,6 +215,7 @@ class Admin(GroupAdmin):
         return run(self._session(), verb)
 
     def _topic(self, topic: str) -> TopicInfo:
+        check_name("topic", topic)
         info = self._run(topics.read(topic))
         if info is None:
             raise UnknownTopicOrPartition(f"topic {topic} does not exist")
@@ -227,3 +228,11 @@ class Admin(GroupAdmin):
         found = self._run(brokers.live()).values()
         name = self._config.listener
         return [each.listeners[name] for each in found if name in each.listeners]
+
+
+def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["end"]:
+    if offset == "end":
+        return "end"
+    if isinstance(offset, str):
+        raise ConfigError(f"{offset!r} is no offset to delete up to: give a whole number, or 'end'")
+    return whole_offset(partition, offset)

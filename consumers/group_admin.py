@@ -3,13 +3,20 @@
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group_views import GroupSummary, GroupView, MemberView, Progress
 from folkmoot.consumers.places import first_offsets, first_timestamps
-from folkmoot.consumers.resetting import Planned, Target, planned
+from folkmoot.consumers.resetting import (
+    Planned,
+    Target,
+    checked_target,
+    planned,
+    whole_offset,
+)
 from folkmoot.coordination import chronicle, group_deletion, groups, resets, topics
 from folkmoot.coordination.chronicle import Entry
 from folkmoot.coordination.groups import GroupState
@@ -69,7 +76,7 @@ class GroupAdmin:
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        ends = self._find(wanted, LATEST, deadline)
+        ends = self._find_some(wanted, LATEST, deadline)
         committed = {
             each.partition: each.offset.offset
             for each in state.partitions
@@ -142,12 +149,13 @@ class GroupAdmin:
 
         In the partitions named, and in all of the `topics` named; without both, in all topics of the
         group. A group that does not exist yet can be given offsets: then something must be named.
-        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable.
+        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable,
+        ConfigError, InvalidName.
         """
         check_name("group", group)
+        to = checked_target(to)
         if isinstance(to, Mapping):
-            wanted = {TopicPartition(*each) for each in to}
-            to = {TopicPartition(*each): offset for each, offset in to.items()}
+            wanted = set(to)
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
         ids = self._existing(wanted)
@@ -178,9 +186,11 @@ class GroupAdmin:
         Its owners are fenced: what they have under way cannot be committed any more, they hear
         `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
         then reset each for itself, and to do it again is harmless. Raises
-        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable.
+        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable, ConfigError, InvalidName.
         """
-        wanted = {TopicPartition(*each): offset for each, offset in offsets.items()}
+        wanted = {
+            TopicPartition(*each): whole_offset(each, offset) for each, offset in offsets.items()
+        }
         ids = self._existing(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
         mark = secrets.token_hex(8)
@@ -191,7 +201,10 @@ class GroupAdmin:
         self._run(chronicle.record_reset(group, self._config.client_id, wanted))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist: a topic that is made anew gets another one."""
+        """The ids of those topics that exist: a topic that is made anew gets another one.
+
+        Raises InvalidName.
+        """
         return self._topic_ids(topics)
 
     def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
@@ -236,7 +249,7 @@ class GroupAdmin:
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
     def _existing(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The ids of the partitions' topics. Raises UnknownTopicOrPartition."""
+        """The ids of the partitions' topics. Raises UnknownTopicOrPartition, InvalidName."""
         found: dict[TopicPartition, str] = {}
         sizes: dict[str, int] = {}
         for each in sorted(partitions):
@@ -252,37 +265,35 @@ class GroupAdmin:
         return {each: ids[each.topic] for each in found}
 
     def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Of the topics that exist."""
-        found = {name: self._run(topics.read(name)) for name in set(names)}
+        """Of the topics that exist. Raises InvalidName."""
+        names = {check_name("topic", name) for name in names}
+        found = {name: self._run(topics.read(name)) for name in names}
         return {name: topic.topic_id for name, topic in found.items() if topic is not None}
 
     def _find_all(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        """Raises BrokerUnreachable."""
-        found = self._find(wanted, place, time.monotonic() + timeout)
-        if missing := sorted(wanted.keys() - found.keys()):
-            some = ", ".join(map(str, missing))
-            raise BrokerUnreachable(f"no leader answers within {timeout:g} s for {some}")
+        """Where partitions begin or end. Raises BrokerUnreachable, or why no broker told."""
+        with closing(self._lookups()) as lookups:
+            found = _find(lookups, wanted, place, time.monotonic() + timeout)
+            if missing := sorted(wanted.keys() - found.keys()):
+                some = ", ".join(map(str, missing))
+                raise lookups.trouble or BrokerUnreachable(
+                    f"no leader answers within {timeout:g} s for {some}"
+                )
         return found
 
-    def _find(
+    def _find_some(
         self, wanted: Mapping[TopicPartition, str], place: int, deadline: float
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin or end, as far as their leaders answer in time."""
-        found: dict[TopicPartition, int] = {}
+        """The same as far as leaders answer in time; nothing at once if there is no broker."""
         if not wanted or not self._addresses():
-            return found
-        lookups = Lookups(self._config.client_id, self._config.listener, self._addresses)
-        try:
-            while missing := {each: wanted[each] for each in wanted if each not in found}:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                found.update(lookups.find(missing, place, min(left, 1.0)))
-        finally:
-            lookups.close()
-        return found
+            return {}
+        with closing(self._lookups()) as lookups:
+            return _find(lookups, wanted, place, deadline)
+
+    def _lookups(self) -> Lookups:
+        return Lookups(self._config.client_id, self._config.listener, self._addresses)
 
     # -- what Admin does --------------------------------------------------------------------------
 
@@ -297,6 +308,18 @@ class GroupAdmin:
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         raise NotImplementedError
+
+
+def _find(
+    lookups: Lookups, wanted: Mapping[TopicPartition, str], place: int, deadline: float
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    while missing := {each: wanted[each] for each in wanted if each not in found}:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        found.update(lookups.find(missing, place, min(left, 1.0)))
+    return found
 
 
 def _before_now(length: timedelta) -> datetime:

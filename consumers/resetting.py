@@ -6,8 +6,9 @@ Pure: the beginnings, ends and places in time are looked up by whoever asks.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, SupportsIndex
 
+from folkmoot.consumers.whole import HIGHEST, whole
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 
@@ -32,6 +33,25 @@ class Planned:
     new: int
     beginning: int
     end: int
+
+
+def checked_target(
+    to: Target | Mapping[TopicPartition, int],
+) -> Target | Mapping[TopicPartition, int]:
+    """The same with whole numbers for its offsets, numpy's too. Raises ConfigError."""
+    match to:
+        case Mapping():
+            return {TopicPartition(*each): whole_offset(each, at) for each, at in to.items()}
+        case Shift(by):
+            return Shift(whole("shift", by, least=-HIGHEST))
+        case SupportsIndex():
+            return whole("offset", to)
+    return to
+
+
+def whole_offset(partition: tuple[str, int], offset: object) -> int:
+    """Raises ConfigError for what is no offset of any partition."""
+    return whole(f"offset of {TopicPartition(*partition)}", offset)
 
 
 def planned(

@@ -9,6 +9,7 @@ from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
+    FolkmootError,
     RetriableError,
     UnknownTopicOrPartition,
     from_wire,
@@ -91,6 +92,11 @@ class Lookups:
     def topic_id(self, topic: str) -> str:
         """The topic's id, once `partitions` has found it."""
         return self._cluster.topic_id(topic) or ""
+
+    @property
+    def trouble(self) -> FolkmootError | None:
+        """Why brokers tell nothing, or None."""
+        return self._cluster.trouble
 
     def brokers(self) -> frozenset[str]:
         """Addresses that executors can ask. Raises why none is known."""

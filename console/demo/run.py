@@ -41,12 +41,21 @@ def run(args: argparse.Namespace) -> int:
         if directory is None:
             made = tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True)
             directory = Path(stack.enter_context(made))
-        elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ConfigError(f"--keep {directory} is not empty: name a new directory")
-        directory.mkdir(parents=True, exist_ok=True)
+        else:
+            _make(directory)
         wrong = Demo(archive, total, directory.absolute()).run()
     print()
     for each in wrong:
         print(f"disagrees: {each}")
     print("the demo FAILED" if wrong else "everything agrees")
     return 1 if wrong else 0
+
+
+def _make(directory: Path) -> None:
+    """Raises ConfigError."""
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(f"--keep {directory} is not empty: name a new directory")
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--keep {directory}: {error.strerror}: use another directory") from None

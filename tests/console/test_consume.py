@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console.options import ENVIRONMENT
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.store import run
 from folkmoot.producers.producer import Producer
 from tests.console.cluster import Shell, without
 from tests.waiting import eventually
@@ -143,6 +146,42 @@ def test_a_member_whose_reader_is_gone_does_not_commit_what_was_not_shown(shell:
     assert shell.done(*words, "-n", "1").split() == ["0"]
 
 
+def test_a_member_for_which_there_is_no_partition_says_so_and_ends(shell: Shell) -> None:
+    fill(shell, 1)
+    words = ("consume", shell.topic, "--group", shell.group)
+    others = [shell.start(*words, "--follow") for _ in range(2)]
+
+    def each_has_one() -> bool:
+        rows = json.loads(shell.done("group", "members", shell.group, "-o", "json"))
+        return [len(row["partitions"]) for row in rows] == [1, 1]
+
+    eventually(lambda: shell.group in shell.done("group", "list"), 30.0)
+    eventually(each_has_one, 30.0)
+    third = shell.start(*words)
+    assert third.communicate(timeout=30) == (
+        "",
+        "folkmoot: this member shows nothing: "
+        f"group {shell.group} has no partition of {shell.topic} for it\n",
+    )
+    assert third.returncode == 0
+    for other in others:
+        assert stop(other, signal.SIGTERM) == (0, "")
+
+
+def test_without_a_broker_a_member_says_so_and_ends(
+    shell: Shell, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = connector(chroot)(6.0)
+    try:
+        run(store, topics.create("t", 1, [1]))
+    finally:
+        store.close()
+    monkeypatch.setattr("folkmoot.consumers.directory.METADATA_WAIT", 0.3)
+    for words in ((), ("--group", shell.group)):
+        said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
+        assert "no broker is registered: is one running?" in said
+
+
 # -- how it looks ---------------------------------------------------------------------------------
 
 
@@ -204,6 +243,22 @@ def test_values_are_decoded_by_the_schema_that_each_was_written_with(
     assert shell.lines() == ['0@0 {"n": 1}', '0@1 {"n": "x"}']
 
 
+def test_numbers_that_json_does_not_have_are_strings_in_it(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "r.avsc"
+    path.write_text(SCHEMA.replace('"%s"', '{"type": "array", "items": "double"}'))
+    words = ("--schema", str(path), "--partition", "0")
+    line = '{"n": [NaN, Infinity, -Infinity, 1.5]}'
+    shell.done("produce", shell.topic, *words, stdin=line)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    (shown,) = shell.lines("-o", "json")
+    found = json.loads(shown, parse_constant=refuse)
+    assert found["value"] == {"n": ["NaN", "Infinity", "-Infinity", 1.5]}
+    assert shell.lines() == ['0@0 {"n": ["NaN", "Infinity", "-Infinity", 1.5]}']
+
+
 def test_what_has_no_such_schema_is_shown_as_bytes(shell: Shell) -> None:
     values = [b"\0\x7f\xff\xff\xffbody", b"\0\0\0\0", b"\0"]
     with Producer(zookeeper=shell.zookeeper) as producer:
@@ -240,6 +295,9 @@ def test_without_fastavro_values_are_bytes_and_the_pip_command_is_named_once(
         (2, ["--group", "g", "--from", "5"], "use --from OFFSET without --group"),
         (2, ["--group", "g", "--partition", "0"], "use --partition without --group"),
         (2, ["--group", "no name"], "no name"),
+        (2, ["--group", ""], "group name '' is not allowed"),
+        (2, ["--group", "", "--from", "5"], "use --from OFFSET without --group"),
+        (2, ["--group", "", "--partition", "0"], "use --partition without --group"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

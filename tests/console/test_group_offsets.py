@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from folkmoot.console import offset_files
 from folkmoot.console.group_offsets import duration, moment
 from folkmoot.console.main import main
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 
 
@@ -120,6 +122,22 @@ def test_a_file_of_another_tool_and_the_standard_input_are_read(
     assert committed(shell) == [4, 0]
 
 
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("where", ["file", "stdin"])
+def test_a_byte_order_mark_before_the_offsets_is_no_part_of_them(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, where: str
+) -> None:
+    send(shell)
+    offsets = {TopicPartition(shell.topic, 0): 4}
+    text = "\ufeff" + offset_files.text_of(offsets, {}, form)
+    file = tmp_path / "offsets"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    given = str(file) if where == "file" else "-"
+    assert main(["group", "import", shell.group, given, "--execute"]) == 0
+    assert committed(shell)[0] == 4
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -152,6 +170,8 @@ def test_a_file_that_makes_no_sense_is_usage(
     [
         (("--to-earliest",), 1, "does not exist: see `folkmoot group list`"),
         (("--to-earliest", "--topic", "nothing"), 1, "topic nothing does not exist"),
+        (("--to-earliest", "--topic", ""), 2, "topic name '' is not allowed"),
+        (("--to-earliest", "--topic", ":0"), 2, "topic name '' is not allowed"),
         (("--to-offset", "1", "--topic", "TOPIC:0"), 1, "has offsets 0 to 0, not 1"),
         (("--shift-by", "1", "--topic", "TOPIC"), 1, "nothing is committed for"),
         (("--to-latest", "--topic", "TOPIC:2"), 1, "only 0 to 1"),

@@ -84,6 +84,18 @@ def test_a_path_without_segments_is_a_usage_error(
     assert "has no segments" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("action", ["verify", "dump"])
+def test_files_beside_the_segments_are_no_damaged_segments(
+    data: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    beside = [path for path in (data / "flights-0").iterdir() if path.suffix != ".log"]
+    assert {path.suffix for path in beside} >= {".index", ".timeindex"}
+    for path in beside:
+        assert main(["log", action, str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"folkmoot: {path} is no segment: give a .log file\n")
+
+
 def test_the_gaps_of_a_compacted_log_are_no_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from folkmoot.console import processes
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
-from folkmoot.protocol.errors import DirectoryLocked, StartFailed
+from folkmoot.protocol.errors import ConfigError, DirectoryLocked, StartFailed
 from tests.processes import children, state, told
 from tests.servers import FOR_TESTS
 
@@ -110,6 +110,14 @@ def test_a_cluster_with_a_given_zookeeper_starts_none(tmp_path: Path, chroot: st
         assert cluster.zookeeper == chroot
         arguments = (tmp_path / "c" / "broker-1" / "arguments").read_text()
         assert f"--zookeeper {chroot} --listener client=127.0.0.1:9200" in arguments
+
+
+def test_a_directory_that_cannot_be_one_is_refused_as_by_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for directory in (file, file / "below", Path("/proc/x")):
+        with pytest.raises(ConfigError, match=f"^{directory}: .*: use another directory$"):
+            EmbeddedCluster(directory, 0, NOWHERE).start()
 
 
 def test_a_second_cluster_in_the_same_directory_is_refused_until_the_first_has_stopped(

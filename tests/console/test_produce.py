@@ -1,6 +1,7 @@
 """`folkmoot produce`: what becomes of lines, and what becomes of what is wrong with them."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_headers_stand_on_every_record(shell: Shell) -> None:
     shell.done("produce", shell.topic, *options, stdin="a\nb\n")
     expected = [["from", "test"], ["empty", ""], ["from", "again"]]
     assert [each["headers"] for each in as_json(shell)] == [expected, expected]
+
+
+def test_a_header_and_a_separator_may_be_bytes_that_are_no_text(shell: Shell) -> None:
+    given = os.fsdecode(b"\xff")  # as the command line has them
+    options = ("--header", f"a={given}", "--key-separator", given, "--partition", "0")
+    shell.done("produce", shell.topic, *options, stdin=b"k\xffv\n")
+    (record,) = as_json(shell)
+    assert (record["key"], record["value"], record["headers"]) == ("k", "v", [["a", "0xff"]])
 
 
 def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
@@ -113,6 +122,7 @@ def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
     ("code", "words", "sentence"),
     [
         (2, ["--header", "novalue"], "'novalue' is not NAME=VALUE"),
+        (2, ["--header", "\udcff=value"], "its name is not UTF-8"),
         (2, ["--key-separator", ""], "--key-separator is empty"),
         (2, ["--compression", "best"], "'best'"),
         (2, ["--file", "no-such-file"], "no-such-file cannot be read: No such file"),

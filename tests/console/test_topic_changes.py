@@ -50,8 +50,9 @@ def test_without_execute_the_plan_is_shown_and_nothing_is_deleted(shell: Shell) 
 def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> None:
     send(shell, 10)
     file = tmp_path / "offsets"
-    file.write_text("# what nobody needs\n\n0=3  # of ten\n1=0\n")
-    assert [row["given up"] for row in plan(shell, "--file", str(file))] == [3, 0]
+    for text in ("# what nobody needs\n\n0=3  # of ten\n1=0\n", "\ufeff0=3\n1=0\n"):
+        file.write_text(text)
+        assert [row["given up"] for row in plan(shell, "--file", str(file))] == [3, 0]
     assert [row["given up"] for row in plan(shell, "--before-time", "2001-01-01T00:00Z")] == [0, 0]
     assert [row["given up"] for row in plan(shell, "--before-time", "2999-01-01")] == [10, 0]
     assert plan(shell, "--before-time", "2999-01-01", "--execute")[0]["given up"] == 10

@@ -11,10 +11,15 @@ import pytest
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.consumer import Consumer
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.store import run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
+    BrokerUnreachable,
     ClosedError,
     ConfigError,
+    InvalidName,
     OffsetOutOfRange,
     RecordsNotDeleted,
     TopicExists,
@@ -40,6 +45,62 @@ def test_topics_are_created_found_and_deleted(bench: Bench) -> None:
                 gone(name)
     with pytest.raises(ClosedError, match="not open"):
         Admin(zookeeper=bench.zookeeper).topics()
+
+
+def test_an_admin_that_was_closed_is_not_open_and_can_be_started_again(bench: Bench) -> None:
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        pass
+    for call in (admin.topics, admin.groups, lambda: admin.partitions_of(bench.topic)):
+        with pytest.raises(ClosedError, match="not open"):
+            call()
+    admin.close()
+    with admin:
+        assert len(admin.partitions_of(bench.topic)) == PARTITIONS
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "no name"])
+def test_a_name_that_no_topic_can_have_is_refused(bench: Bench, name: str) -> None:
+    partition = TopicPartition(name, 0)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        for call in (
+            lambda: admin.create_topic(name),
+            lambda: admin.add_partitions(name, 2),
+            lambda: admin.delete_topic(name),
+            lambda: admin.partitions_of(name),
+            lambda: admin.offsets(name, "end"),
+            lambda: admin.offsets_for_time(name, datetime.now(UTC)),
+            lambda: admin.delete_records({partition: 0}),
+            lambda: admin.reset_offsets(bench.group, {partition: 0}),
+            lambda: admin.plan_reset(bench.group, "earliest", [name]),
+            lambda: admin.topic_ids([name]),
+        ):
+            with pytest.raises(InvalidName, match="topic name"):
+                call()
+
+
+def test_offsets_are_of_the_beginning_or_the_end_and_nothing_else(bench: Bench) -> None:
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        for wrong in ("middle", "", "latest", None):
+            with pytest.raises(ConfigError, match="give 'beginning' or 'end'"):
+                admin.offsets(bench.topic, wrong)  # type: ignore[arg-type]
+
+
+def test_without_a_broker_it_is_said_that_there_is_none(chroot: str) -> None:
+    store = connector(chroot)(6.0)
+    try:
+        run(store, topics.create("t", 1, [1]))
+    finally:
+        store.close()
+    partition = TopicPartition("t", 0)
+    with Admin(zookeeper=chroot) as admin:
+        for call in (
+            lambda: admin.offsets("t", "end", timeout=0.2),
+            lambda: admin.delete_records({partition: "end"}, timeout=0.2),
+            lambda: admin.plan_reset("g", "earliest", ["t"], timeout=0.2),
+            lambda: admin.reset_offsets("g", {partition: 0}, timeout=0.2),
+        ):
+            with pytest.raises(BrokerUnreachable, match="no broker is registered: is one running"):
+                call()
 
 
 def test_records_before_an_offset_are_gone_for_every_reader(bench: Bench) -> None:
@@ -79,10 +140,13 @@ def test_nothing_is_deleted_when_one_offset_cannot_be(bench: Bench) -> None:
             ({bench.partition(1): 1}, OffsetOutOfRange),
             ({bench.partition(PARTITIONS): 0}, UnknownTopicOrPartition),
             ({TopicPartition("no-such-topic", 0): 0}, UnknownTopicOrPartition),
-            ({bench.partition(1): -1}, ConfigError),
+            *(
+                ({bench.partition(1): no_offset}, ConfigError)
+                for no_offset in (-1, 1.5, True, None, 2**70, "beginning")
+            ),
         ):
             with pytest.raises(error):
-                admin.delete_records({first: 5, **wrong})
+                admin.delete_records({first: 5, **wrong})  # type: ignore[dict-item]
         assert admin.offsets(bench.topic, "beginning")[first] == 0
 
 
@@ -179,6 +243,8 @@ def test_partitions_are_added_under_members_that_take_them_and_producers_that_fi
         for wrong in (6, 3, 0, 100_000):
             with pytest.raises(ConfigError, match="6 partitions"):
                 admin.add_partitions(bench.topic, wrong)
+        with pytest.raises(ConfigError, match=r"number of partitions is 7\.5"):
+            admin.add_partitions(bench.topic, 7.5)  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartition):
             admin.add_partitions("no-such-topic", 9)
 

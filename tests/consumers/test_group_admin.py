@@ -3,12 +3,14 @@
 import time
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 
 from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.resetting import Shift
 from folkmoot.coordination import chronicle
 from folkmoot.protocol.errors import (
+    ConfigError,
     GroupNotEmpty,
     NotOwner,
     OffsetOutOfRange,
@@ -113,6 +115,23 @@ def test_the_scope_and_the_target_of_a_reset(bench: Bench) -> None:
         assert admin.group_offsets(bench.group) == {p0: 12}
     with bench.member() as consumer:
         assert take(consumer, 3) == [12, 13, 14]
+
+
+@pytest.mark.parametrize("wrong", [1.5, 7.0, True, 2**70, -1, "latest"])
+def test_what_is_no_whole_number_is_committed_for_no_group(bench: Bench, wrong: int) -> None:
+    bench.send(range(10))
+    with admin_of(bench) as admin:
+        for reset in (admin.reset_offsets, admin.plan_reset):
+            with pytest.raises(ConfigError, match="give a whole number"):
+                reset(bench.group, {bench.partition(0): wrong})
+        assert bench.committed() is None
+
+
+def test_an_offset_of_numpy_is_committed_as_a_number(bench: Bench) -> None:
+    bench.send(range(10))
+    with admin_of(bench) as admin:
+        admin.reset_offsets(bench.group, {bench.partition(0): np.int64(7)})  # type: ignore[dict-item]
+        assert admin.group_offsets(bench.group) == {bench.partition(0): 7}
 
 
 def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) -> None:

@@ -1,0 +1,34 @@
+"""Whole numbers that applications give: taken as they are meant, or refused before anything happens."""
+
+from operator import index
+from typing import Final
+
+from folkmoot.protocol.errors import ConfigError
+
+HIGHEST: Final = 2**63 - 1
+_SHOWN: Final = 40
+
+
+def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
+    """`value` as an int, if it is a whole number (numpy's too) from `least` to `most`.
+
+    `name` says what it is, as in "offset of orders-0". Raises ConfigError.
+    """
+    # True and False are whole numbers to Python, and always a mistake here.
+    if not isinstance(value, bool):
+        try:
+            number = index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if least <= number <= most:
+                return number
+    raise ConfigError(f"{name} is {_shown(value)}: give a whole number from {least} to {most}")
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # an int with more digits than Python writes
+        return "too large"
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
