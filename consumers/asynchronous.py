@@ -334,7 +334,8 @@ class AsyncConsumer:
 
         Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
         if ZooKeeper did not answer in time (then the commit may still come to pass, as it may when
-        the task is cancelled), and ConfigError for what is no offset (then nothing is committed).
+        the task is cancelled), ConfigError for what is no offset (then nothing is committed), and
+        InstanceReplaced.
         """
         await self._worker.ask(partial(self._core.commit, offsets, timeout))
 

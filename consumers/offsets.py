@@ -32,8 +32,8 @@ class OffsetControl:
         """Commit the next offsets to process; without `offsets`, of everything handed out so far.
 
         Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
-        if ZooKeeper did not answer in time (then the commit may still come to pass), and ConfigError
-        for what is no offset (then nothing is committed).
+        if ZooKeeper did not answer in time (then the commit may still come to pass), ConfigError for
+        what is no offset (then nothing is committed), and InstanceReplaced.
         """
         self._check_usable()
         if self._subscription is None:
@@ -44,8 +44,7 @@ class OffsetControl:
                 self._positions.process_all()
             offsets = self._positions.uncommitted(self._subscription.epochs)
         wanted = {_named(each): _offset(each, offset) for each, offset in offsets.items()}
-        if wanted:
-            self._subscription.commit(wanted, timeout)
+        self._subscription.commit(wanted, timeout)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""

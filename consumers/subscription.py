@@ -141,11 +141,7 @@ class Subscription:
                     self.left = True
                 case Replaced():
                     self.replaced = True
-        if self.replaced:
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
+        self._check_replaced()
         if self._untaken and not self._leaving:
             self._assigned([*self._untaken.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
@@ -155,6 +151,14 @@ class Subscription:
                 self._token += 1
                 self.member.commit(self._token, offsets, self.epochs)
 
+    def _check_replaced(self) -> None:
+        """Raises InstanceReplaced, at every call from the first one on."""
+        if self.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
+
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
         self._commit_at = time.monotonic() + self._config.commit_interval
@@ -162,7 +166,8 @@ class Subscription:
             self.member.remind(self._commit_at)
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
-        """Commit and wait. Raises NotOwner, RequestTimeout."""
+        """Commit and wait. Raises NotOwner, RequestTimeout, InstanceReplaced."""
+        self._check_replaced()
         self.member.polled(time.monotonic())
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
         refused = offsets.keys() - ours.keys()
@@ -230,7 +235,7 @@ class Subscription:
                 self._awaited[notice.token].append(notice)
             elif notice.refused:
                 some = ", ".join(map(str, sorted(notice.refused)))
-                log.warning("a commit was refused, another member owns %s", some)
+                log.warning("a commit was refused: %s is not ours any more", some)
         if self.member.error is not None:
             raise self.member.error
 

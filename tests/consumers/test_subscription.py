@@ -8,12 +8,12 @@ import pytest
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Revoking
+from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Replaced, Revoking
 from folkmoot.consumers.member import Member
 from folkmoot.consumers.positions import Positions
 from folkmoot.consumers.subscription import Callbacks, Starts, Subscription
 from folkmoot.coordination.bell import Bell
-from folkmoot.protocol.errors import ConfigError, NotAssigned
+from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import ONE, TWO, ZERO
 from tests.consumers.fetching import Bench as Workbench
@@ -206,3 +206,22 @@ def test_what_comes_while_on_assign_fails_is_not_skipped_at_the_latest_offset(
         bench.send(range(3, 6))
         is_down = False
         assert take(consumer, 4) == [2, 3, 4, 5]
+
+
+# -- what is told of commits ------------------------------------------------------------------------
+
+
+def test_who_was_replaced_is_told_so_by_every_commit(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    with pytest.raises(InstanceReplaced):
+        scene.serve(Lost(ZERO, "replaced"), Replaced())
+    for offsets in ({}, {ZERO: 5}):
+        with pytest.raises(InstanceReplaced):
+            scene.subscription.commit(offsets, 1.0)
+
+
+def test_a_refused_commit_is_told_without_naming_an_owner_that_may_not_be(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.serve(Committed(99, {}, frozenset({ZERO})))
+    assert caplog.messages == ["a commit was refused: t-0 is not ours any more"]
