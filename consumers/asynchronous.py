@@ -20,7 +20,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from folkmoot.consumers.columns import TURN
+from folkmoot.consumers.columns import TURN, deadline_after
 from folkmoot.consumers.consumer import CLOSE_TIMEOUT, Consumer
 from folkmoot.consumers.events import Rebalanced
 from folkmoot.consumers.health import Health
@@ -76,6 +76,8 @@ class AsyncConsumer:
     Records are handed out when the task that asked goes on: what was on its way to a task that is
     cancelled then is read again by the next one. `close` goes on when the task that awaits it is
     cancelled. If the loop ends first (as `asyncio.run` does it), the consumer is closed with it.
+
+    It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class AsyncConsumer:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
 
         Ends within `timeout` seconds, whatever is dead; what could not be committed comes again.
-        Raises what a callback raises, after all is closed.
+        Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
         await self._close(partial(self._core.close, timeout), timeout)
         await self._forget_the_loop()
@@ -172,8 +174,11 @@ class AsyncConsumer:
     async def _close(self, close: Callable[[], None], timeout: float) -> None:
         """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
         self._check_not_called_back()
+        if self._worker.is_forked:
+            return
         if self._closing is not None:
             if not self._closing.done():
+                self._worker.check_usable()
                 await asyncio.wait([self._closing], timeout=timeout + CLOSE_GRACE)
             return
         worker = self._worker
@@ -182,6 +187,7 @@ class AsyncConsumer:
             self._closing = asyncio.get_running_loop().create_future()
             self._closing.set_result(None)
             return
+        worker.check_usable()
         worker.give_up_at = time.monotonic() + timeout
         closing = self._closing = worker.submit(close, alone=True)
         closing.add_done_callback(partial(_closed, worker))
@@ -261,7 +267,7 @@ class AsyncConsumer:
 
     async def _read(self, read: Callable[[float], T], timeout: float) -> T:
         """What `read` finds, handed out as soon as it is here; again if it was interrupted."""
-        core, deadline = self._core, time.monotonic() + timeout
+        core, deadline = self._core, deadline_after(timeout)
         with self._reading():
             while True:
                 left = deadline - time.monotonic()
@@ -277,6 +283,7 @@ class AsyncConsumer:
     def _reading(self) -> Iterator[None]:
         """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
         self._check_not_called_back()
+        self._worker.check_usable()
         if self._reader is not None:
             raise ConcurrentUse("another task reads from this consumer: one at a time may")
         if self._worker.untold:
@@ -327,7 +334,8 @@ class AsyncConsumer:
 
         Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
         if ZooKeeper did not answer in time (then the commit may still come to pass, as it may when
-        the task is cancelled).
+        the task is cancelled), ConfigError for what is no offset (then nothing is committed), and
+        InstanceReplaced.
         """
         await self._worker.ask(partial(self._core.commit, offsets, timeout))
 

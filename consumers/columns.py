@@ -102,9 +102,7 @@ class ColumnReading:
 
         Nothing counts as handed out before all that could raise is behind us.
         """
-        deadline = time.monotonic() + timeout
-        if isnan(deadline):
-            raise ValueError(f"timeout={timeout} is no number of seconds")
+        deadline = deadline_after(timeout)
         self._ask_for_more()
         while True:
             self._serve()
@@ -151,6 +149,14 @@ class ColumnReading:
 
     def _fetch(self, timeout: float) -> None:
         raise NotImplementedError
+
+
+def deadline_after(timeout: float) -> float:
+    """When so many seconds have passed. Raises ValueError for nan: that moment never comes."""
+    deadline = time.monotonic() + timeout
+    if isnan(deadline):
+        raise ValueError(f"timeout={timeout} is no number of seconds")
+    return deadline
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:

@@ -1,6 +1,7 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -59,13 +60,15 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     `on_assign` runs before the first record is fetched: it may `seek`, or return where to go on, per
     partition. `on_revoke` runs while the partition is still ours: it may `commit`; also on close.
     `on_lost` runs when it no longer is. They run in the thread that polls, between two records, and
-    may not poll or close themselves; what they raise comes out of `poll` or the iteration.
+    may not poll or close themselves; what they raise comes out of `poll` or the iteration. After an
+    `on_assign` that raised, nothing is handed out before it has succeeded: asking again calls it again.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted) is raised once, and stops that partition until a `seek`; the others go on.
 
     The thread that started the consumer owns it; only `stop` may be called from others, and from
-    signal handlers. Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
+    signal handlers. It does not survive a fork: in the child process it is closed. Options are those
+    of `ConsumerConfig`; an unknown one raises ConfigError.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._calling_back = False
         self._waited = True  # the bell may have ended that: it is to be silenced
         self._thread: int | None = None
+        self._process: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
         self._cluster = Cluster(
             Connections(config.client_id), self._directory.brokers, listener=config.listener
@@ -102,6 +106,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
         if self._closing:
             raise ClosedError("the consumer is closed: make another one")
+        self._check_process()
         self._check_thread()
         if self._directory.is_open:
             return self
@@ -119,20 +124,22 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
             subscription.member.start()
             self._directory.borrow(lambda: subscription.member.store)
             self._subscription = subscription
+        self._process = os.getpid()
         return self
 
     def stop(self) -> None:
         """End the iteration after the record under way. From any thread, or a signal handler."""
         self._stopped = True
-        self._wake()
+        if not self._is_forked:
+            self._wake()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
 
         Ends within `timeout` seconds, whatever is dead; what could not be committed comes again.
-        Raises what a callback raises, after all is closed.
+        Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
-        if not self._closed:
+        if not self._closed and not self._is_forked:
             self._check_thread()
             self._check_not_called_back()
             self._take_back()
@@ -152,7 +159,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
             self.close()
             return
         try:
-            if not self._closed:
+            if not self._closed and not self._is_forked:
                 self._close(CLOSE_TIMEOUT)
         except Exception as another:  # the first error is the one to be seen
             log.error("closing a consumer after an error: %s", another)
@@ -247,7 +254,18 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
             self._cluster.close()
             self._bell.close()
 
+    @property
+    def _is_forked(self) -> bool:
+        """This is a child of the process that started it: the threads are not here, and what the two
+        have in common (sockets, the session, the bell) is the parent's."""
+        return self._process is not None and self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise ClosedError("the consumer was made before a fork: make one in each process")
+
     def _check_usable(self) -> None:
+        self._check_process()
         if self._closed or not self._directory.is_open:
             raise ClosedError("the consumer is not open: use it in a with block, or call start()")
         self._check_thread()

@@ -10,6 +10,7 @@ from folkmoot.consumers.lending import Lent
 from folkmoot.consumers.places import Place, first_offsets, go_to
 from folkmoot.consumers.positions import Positions
 from folkmoot.consumers.subscription import Subscription
+from folkmoot.consumers.whole import whole
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
@@ -31,7 +32,8 @@ class OffsetControl:
         """Commit the next offsets to process; without `offsets`, of everything handed out so far.
 
         Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
-        if ZooKeeper did not answer in time (then the commit may still come to pass).
+        if ZooKeeper did not answer in time (then the commit may still come to pass), ConfigError for
+        what is no offset (then nothing is committed), and InstanceReplaced.
         """
         self._check_usable()
         if self._subscription is None:
@@ -41,12 +43,8 @@ class OffsetControl:
                 self._settle()
                 self._positions.process_all()
             offsets = self._positions.uncommitted(self._subscription.epochs)
-        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
-        for partition, offset in wanted.items():
-            if offset < 0:
-                raise ConfigError(f"offset {offset} of {partition} cannot be committed: it is < 0")
-        if wanted:
-            self._subscription.commit(wanted, timeout)
+        wanted = {_named(each): _offset(each, offset) for each, offset in offsets.items()}
+        self._subscription.commit(wanted, timeout)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
@@ -108,3 +106,13 @@ class OffsetControl:
 
     def _settle(self) -> None:
         raise NotImplementedError
+
+
+def _named(partition: tuple[str, int]) -> TopicPartition:
+    """With its number as an int: the group's paths are made of it, and True equals 1."""
+    topic, number = partition
+    return TopicPartition(topic, whole(f"the number of a partition of {topic}", number))
+
+
+def _offset(partition: tuple[str, int], offset: object) -> int:
+    return whole(f"the offset to commit for {TopicPartition(*partition)}", offset)

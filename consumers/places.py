@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetcher import Fetcher
+from folkmoot.consumers.whole import whole
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import ConfigError, FolkmootError, RequestTimeout
@@ -21,7 +22,6 @@ Place = int | Literal["beginning", "end"] | datetime
 
 _ENDS: Final = {"beginning": EARLIEST, "end": LATEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_HIGHEST: Final = 2**63 - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _TURN: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024
@@ -30,18 +30,27 @@ _LOOKS_AT_A_TIME: Final = 64
 
 def go_to(fetcher: Fetcher, partition: TopicPartition, place: Place) -> None:
     """Have a partition read on from a place. Raises NotAssigned, ConfigError."""
+    place = checked(partition, place)
     if isinstance(place, datetime):
         fetcher.seek_time(partition, milliseconds(place))
-    elif type(place) is int:
-        if not 0 <= place <= _HIGHEST:
-            raise ConfigError(f"offset {place} does not exist: offsets go from 0 to {_HIGHEST}")
-        fetcher.seek(partition, place)
-    elif isinstance(place, str) and place in _ENDS:
+    elif isinstance(place, str):
         fetcher.seek(partition, _ENDS[place])
     else:
-        raise ConfigError(
-            f"{place!r} is no place to seek: give an offset, 'beginning', 'end' or a datetime"
-        )
+        fetcher.seek(partition, place)
+
+
+def checked(partition: TopicPartition, place: Place) -> Place:
+    """The place, an offset as an int, if it is one at all. Raises ConfigError."""
+    if isinstance(place, datetime):
+        milliseconds(place)
+        return place
+    if isinstance(place, str) and place in _ENDS:
+        return place
+    if hasattr(place, "__index__"):
+        return whole(f"the offset to go on at in {partition}", place)
+    raise ConfigError(
+        f"{place!r} is no place to seek: give an offset, 'beginning', 'end' or a datetime"
+    )
 
 
 def milliseconds(moment: datetime) -> int:

@@ -27,10 +27,16 @@ from folkmoot.consumers.events import (
 )
 from folkmoot.consumers.fetcher import Fetcher
 from folkmoot.consumers.member import Member, MemberSettings
-from folkmoot.consumers.places import Place, go_to
+from folkmoot.consumers.places import Place, checked, go_to
 from folkmoot.consumers.positions import Positions
 from folkmoot.coordination.bell import Bell
-from folkmoot.protocol.errors import InstanceReplaced, NotOwner, RequestTimeout
+from folkmoot.protocol.errors import (
+    ConfigError,
+    InstanceReplaced,
+    NotAssigned,
+    NotOwner,
+    RequestTimeout,
+)
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -105,6 +111,9 @@ class Subscription:
         self._callbacks = callbacks
         self._bell = bell
         self._notices: deque[Notice] = deque()
+        self._untaken: dict[TopicPartition, Assigned] = {}
+        """Ours, but on_assign has failed for them: not read before it has succeeded."""
+        self._leaving = False
         self._awaited: dict[int, list[Committed]] = {}
         self._token = 0
         self._commit_at = 0.0
@@ -132,17 +141,23 @@ class Subscription:
                     self.left = True
                 case Replaced():
                     self.replaced = True
-        if self.replaced:
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
+        self._check_replaced()
+        if self._untaken and not self._leaving:
+            self._assigned([*self._untaken.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
             offsets = self._positions.uncommitted(self.epochs)
             if offsets:
                 self._token += 1
                 self.member.commit(self._token, offsets, self.epochs)
+
+    def _check_replaced(self) -> None:
+        """Raises InstanceReplaced, at every call from the first one on."""
+        if self.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
 
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
@@ -151,7 +166,8 @@ class Subscription:
             self.member.remind(self._commit_at)
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
-        """Commit and wait. Raises NotOwner, RequestTimeout."""
+        """Commit and wait. Raises NotOwner, RequestTimeout, InstanceReplaced."""
+        self._check_replaced()
         self.member.polled(time.monotonic())
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
         refused = offsets.keys() - ours.keys()
@@ -188,6 +204,7 @@ class Subscription:
 
         Raises what a callback raised, or what has ended the group thread, once all is given up.
         """
+        self._leaving = True
         self.member.begin_to_leave()
         error: Exception | None = None
         while not self.left and not self.replaced and self.member.error is None:
@@ -218,7 +235,7 @@ class Subscription:
                 self._awaited[notice.token].append(notice)
             elif notice.refused:
                 some = ", ".join(map(str, sorted(notice.refused)))
-                log.warning("a commit was refused, another member owns %s", some)
+                log.warning("a commit was refused: %s is not ours any more", some)
         if self.member.error is not None:
             raise self.member.error
 
@@ -228,29 +245,54 @@ class Subscription:
             yield self._notices.popleft()
 
     def _assigned(self, notices: list[Assigned]) -> None:
-        """Nothing is fetched before the callback has returned: it may seek."""
-        for notice in notices:
-            self._positions.forget(notice.partition)  # what was true in an earlier time of ours
-            self.epochs[notice.partition] = notice.epoch
-            self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
-        starts = self._callbacks.on_assign([notice.partition for notice in notices])
-        for partition, place in (starts or {}).items():
-            if place is not None:
-                go_to(self._fetcher, TopicPartition(*partition), place)
-                self._positions.forget(TopicPartition(*partition))
+        """Nothing is fetched before the callback has returned: it may seek.
+
+        If it fails, nobody knows where to go on: nothing of the partitions is read then, and `serve`
+        calls it for them again before anything more is handed out.
+        """
+        try:
+            for notice in notices:
+                self._positions.forget(notice.partition)  # what was true in an earlier time of ours
+                self.epochs[notice.partition] = notice.epoch
+                self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
+                self._untaken.pop(notice.partition, None)
+            self._go_on(self._callbacks.on_assign([notice.partition for notice in notices]))
+        except BaseException:
+            for notice in notices:
+                self._fetcher.remove(notice.partition)
+                self._positions.forget(notice.partition)
+                self._untaken[notice.partition] = notice
+            raise
+
+    def _go_on(self, starts: Starts | None) -> None:
+        """Go where the application says; all of it is checked before anything is moved."""
+        if not isinstance(starts or {}, Mapping):
+            raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
+        named = ((TopicPartition(*each), place) for each, place in (starts or {}).items())
+        places = {each: checked(each, place) for each, place in named if place is not None}
+        for partition in places:
+            if partition not in self.epochs or partition in self._untaken:
+                raise NotAssigned(
+                    f"on_assign returned a place in {partition}, which is not assigned to this consumer"
+                )
+        for partition, place in places.items():
+            go_to(self._fetcher, partition, place)
+            self._positions.forget(partition)
 
     def _revoking(self, notices: list[Revoking]) -> None:
         """The application finishes; what it has processed by then is committed with the release.
 
         Not with what was lost while it stayed away: that it is told next, and it owns nothing of it.
+        Nor with what it has never taken over, since on_assign failed: nothing of that is under way.
         """
         gone = {each.partition for each in self._notices if isinstance(each, Lost)}
         named = [each.partition for each in notices]
         partitions = [each for each in named if each in self.epochs and each not in gone]
+        taken = [each for each in partitions if each not in self._untaken]
         finished = False
         try:
-            if partitions:
-                self._callbacks.on_revoke(partitions)
+            if taken:
+                self._callbacks.on_revoke(taken)
             finished = True
         finally:  # what the callback raises must not keep the partitions from others
             for partition in partitions:
@@ -261,7 +303,8 @@ class Subscription:
                 self.member.drained(partition, epoch, final)
 
     def _lost(self, notices: list[Lost]) -> None:
-        partitions = [each.partition for each in notices if each.partition in self.epochs]
+        named = [each.partition for each in notices]
+        partitions = [each for each in named if each in self.epochs and each not in self._untaken]
         for notice in notices:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
             self._forget(notice.partition)
@@ -272,3 +315,4 @@ class Subscription:
         self._fetcher.remove(partition)
         self._positions.forget(partition)
         self.epochs.pop(partition, None)
+        self._untaken.pop(partition, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import threading
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from inspect import isawaitable
 from math import inf
 from typing import Any, Final, TypeVar
 
-from folkmoot.protocol.errors import ClosedError, RequestTimeout
+from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Worker:
         self.give_up_at = inf
         self._wake = wake
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._under_way: _Job | None = None
@@ -70,6 +72,7 @@ class Worker:
     def start(self) -> None:
         """Begin to work for the loop that runs."""
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._thread.start()
 
     @property
@@ -80,6 +83,20 @@ class Worker:
     def is_calling_back(self) -> bool:
         """Whether the task that asks was called by this thread, or belongs to one that was."""
         return _calling_back.get() is self
+
+    @property
+    def is_forked(self) -> bool:
+        """This is a child process, where the thread is not."""
+        return self.has_started and self._process != os.getpid()
+
+    def check_usable(self) -> None:
+        """Raises ClosedError, ConcurrentUse in another loop than that of `start`: it would wait for ever."""
+        if self._loop is None or self._stopped:
+            raise ClosedError("the consumer is not open: use it in an async with block")
+        if self.is_forked:
+            raise ClosedError("the consumer was made before a fork: make one in each process")
+        if self._loop is not asyncio.get_running_loop():
+            raise ConcurrentUse("a consumer belongs to the event loop that started it")
 
     async def ask(self, call: Callable[[], T], *, alone: bool = False) -> T:
         """What `call` returns or raises, in the thread, when its turn has come."""
@@ -93,9 +110,9 @@ class Worker:
             raise
 
     def submit(self, call: Callable[[], T], *, alone: bool = False) -> "asyncio.Future[T]":
-        """The future of what `call` returns or raises. Raises ClosedError."""
-        if self._loop is None or self._stopped:
-            raise ClosedError("the consumer is not open: use it in an async with block")
+        """The future of what `call` returns or raises. Raises ClosedError, ConcurrentUse."""
+        self.check_usable()
+        assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
         self._append(_Job(call, future, alone))
         return future

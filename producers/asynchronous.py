@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
-from folkmoot.producers.awaiting import AsyncBatchDelivery, AsyncDelivery, Waiting
+from folkmoot.producers.awaiting import AsyncBatchDelivery, AsyncDelivery, Waiting, check_plain
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
-from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer, _headers, _HeadersArgument
+from folkmoot.producers.given import HeadersArgument, check_topic
+from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer
 from folkmoot.producers.staging import Staging
 from folkmoot.protocol.errors import ClosedError, FolkmootError
-from folkmoot.protocol.names import check_name
 
 SENDS_IN_A_ROW: Final = 1000
 
@@ -41,7 +41,8 @@ class AsyncProducer:
     which there was room have been sent. Cancelling whoever awaits a delivery changes nothing for the
     record. `close` goes on when the task that awaits it is cancelled.
 
-    It belongs to the loop that started it.
+    It belongs to the loop that started it: what waits in another one raises ConcurrentUse,
+    be it `send` or the delivery that it returned.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -76,7 +77,8 @@ class AsyncProducer:
             self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
             self._closing.add_done_callback(_look_at)
             await asyncio.shield(self._closing)
-        else:
+        elif not self._closing.done():
+            self._waiting.begin()
             await asyncio.wait([self._closing])
 
     async def _close(self, timeout: float | None) -> None:
@@ -122,14 +124,19 @@ class AsyncProducer:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: _HeadersArgument | None = None,
+        headers: HeadersArgument | None = None,
         timestamp: int | None = None,
         on_delivery: Callable[[AsyncDelivery], None] | None = None,
     ) -> AsyncDelivery:
         """Stage a record; await the delivery that it returns to know what became of it.
 
-        Parameters and errors as of `Producer.send`. `on_delivery` is called on the loop.
+        Parameters and errors as of `Producer.send`. `on_delivery` is called on the loop; it is a
+        plain function, a coroutine function is a TypeError.
         """
+        # Which loop runs is not asked for a record that need not wait: it is a system call in some Pythons.
+        if on_delivery is not None:
+            self._check_loop()
+            check_plain(on_delivery)
         self._in_a_row += 1
         if self._in_a_row == SENDS_IN_A_ROW:
             self._in_a_row = 0
@@ -149,7 +156,7 @@ class AsyncProducer:
         keys: Any = None,
         *,
         timestamps: Any = None,
-        headers: Sequence[_HeadersArgument] | None = None,
+        headers: Sequence[HeadersArgument] | None = None,
         partition: int | None = None,
     ) -> AsyncBatchDelivery:
         """Stage many records, given as columns; await the delivery that it returns.
@@ -157,15 +164,20 @@ class AsyncProducer:
         Parameters, rules and errors as of `Producer.send_batch`. Part by part, each of a few MB at
         most, so that other tasks come in between.
         """
-        columns = Staging(values, keys, timestamps, headers, partition, _headers)
+        columns = Staging(values, keys, timestamps, headers, partition)
         chunks: list[ColumnChunk] = []
         await self._admission(topic)
-        for chunk in self._core.parts(columns, topic, partition):
+        for chunk in self._core.parts(columns, topic):
             await self._admission(topic)
             self._core.hand_in(chunk)
             chunks.append(chunk)
             await asyncio.sleep(0)
         return AsyncBatchDelivery(self._core.delivery_of(chunks), self._waiting)
+
+    def _check_loop(self) -> None:
+        """Raises ConcurrentUse, in another loop than its own; what is closed says so itself."""
+        if self._core.is_usable:
+            self._waiting.check_loop()
 
     async def _admission(self, topic: str) -> None:
         """Wait for the topic to be known and for room: from here to the next await there is.
@@ -174,7 +186,8 @@ class AsyncProducer:
         some: of those who wait for a topic only the first one looks.
         """
         core, max_block = self._core, self.config.max_block
-        check_name("topic", topic)
+        self._check_loop()
+        check_topic(topic)
         admitted, deadline = core.admission(topic), time.monotonic() + max_block
         turn = self._turns.setdefault(topic, asyncio.Lock())
         self._in_line += 1
@@ -197,6 +210,7 @@ class AsyncProducer:
         Raises FlushTimeout if that takes longer, and the first error of a record that has failed
         without anybody asking for its delivery.
         """
+        self._check_loop()
         done = await self._waiting.until(self._core.flushing(), timeout)
         self._core.check_flushed(done, timeout)
 
@@ -226,6 +240,10 @@ class _Core(Producer):
         return self._thread is not None
 
     @property
+    def is_usable(self) -> bool:
+        return self._thread is not None and not self._closed
+
+    @property
     def open_chunks(self) -> Any:
         """The topics for which `send` does not block."""
         return self._chunks
@@ -251,8 +269,8 @@ class _Core(Producer):
         with self._lock:
             return self._accumulator.too_late(topic, self.config.max_block)
 
-    def parts(self, columns: Staging, topic: str, partition: int | None) -> Any:
-        return self._parts(columns, topic, partition)
+    def parts(self, columns: Staging, topic: str) -> Any:
+        return self._parts(columns, topic)
 
     def hand_in(self, chunk: ColumnChunk) -> None:
         with self._lock:

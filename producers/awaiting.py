@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutinefunction
 
 import msgspec
 
@@ -43,10 +44,13 @@ class Waiting:
 
     def begin(self) -> None:
         """Belong to the loop that runs. Raises ConcurrentUse if it belongs to another one."""
-        loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop):
+        self.check_loop()
+        self._loop = asyncio.get_running_loop()
+
+    def check_loop(self) -> None:
+        """Raises ConcurrentUse in another loop than its own: nobody would wake who waits there."""
+        if self._loop not in (None, asyncio.get_running_loop()):
             raise ConcurrentUse("a producer belongs to the event loop that started it")
-        self._loop = loop
 
     def ring(self) -> None:
         """Something has changed. From any thread."""
@@ -130,6 +134,7 @@ class AsyncDelivery(msgspec.Struct, gc=False, eq=False):
     async def _wait(self, timeout: float | None) -> None:
         if self._delivery.done():
             return
+        self._waiting.check_loop()
         future = asyncio.get_running_loop().create_future()
         self._waiting.for_record(self._delivery, partial(_wake, future))
         if timeout is None:
@@ -146,6 +151,15 @@ class AsyncDelivery(msgspec.Struct, gc=False, eq=False):
     def tell(self, on_delivery: OnDelivery) -> None:
         """Have it called, on the loop, when the record is done."""
         self._waiting.for_record(self._delivery, partial(_call_back, on_delivery, self))
+
+
+def check_plain(on_delivery: OnDelivery) -> None:
+    """Raises TypeError for a coroutine function: nobody would await what it returns."""
+    if iscoroutinefunction(on_delivery) or iscoroutinefunction(type(on_delivery).__call__):
+        raise TypeError(
+            f"on_delivery must be a plain function, not a coroutine function: {on_delivery!r}; "
+            "await the delivery, or make a task in it"
+        )
 
 
 def _wake(future: asyncio.Future[None]) -> bool:
@@ -198,6 +212,8 @@ class AsyncBatchDelivery:
         return self._delivery.exception(0)
 
     async def _wait(self, timeout: float | None) -> None:
+        if not self._delivery.done():
+            self._waiting.check_loop()
         if not await self._waiting.until(self._delivery.done, timeout):
             raise RequestTimeout(
                 f"{len(self)} records are not acknowledged after {timeout:g} s; they may be yet"

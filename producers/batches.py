@@ -216,10 +216,11 @@ def _compressed(
 
 
 def describe(batches: Iterable[Batch]) -> str:
-    """How many records of which partitions, for a log line."""
+    """How many records of which partitions, or topics, for a log line."""
     counts: dict[str, int] = {}
     for batch in batches:
-        name = str(batch.topic_partition)
+        topic, partition = batch.topic_partition
+        name = str(batch.topic_partition) if partition >= 0 else topic  # none was chosen yet
         counts[name] = counts.get(name, 0) + batch.count
     return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
 

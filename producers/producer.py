@@ -2,12 +2,11 @@
 
 import atexit
 import logging
-import operator
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,18 +20,17 @@ from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.discovery import Discovery
+from folkmoot.producers.given import HeadersArgument, as_bytes, as_headers, as_int, check_topic
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.staging import Staging
 from folkmoot.protocol import codecs
 from folkmoot.protocol.errors import (
     ClosedError,
+    ConcurrentUse,
     FlushTimeout,
     FolkmootError,
-    InvalidName,
     RecordTooLarge,
 )
-from folkmoot.protocol.names import check_name
-from folkmoot.protocol.records import Headers
 
 SMALL_CELL_BYTES: Final = 4096
 COLUMNS_BYTES: Final = 2 * 1024 * 1024
@@ -43,8 +41,6 @@ CLOSE_AFTER_ERROR: Final = 5.0
 _log = logging.getLogger(__name__)
 _now = time.time
 _open_producers: "WeakSet[Producer]" = WeakSet()
-
-_HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Producer:
@@ -107,10 +103,12 @@ class Producer:
         """Flush, then let go of everything, within `timeout` seconds whatever is dead.
 
         Without a timeout it waits until every record is delivered or has failed, which
-        `delivery_timeout` bounds. Raises as `flush` does, after all is closed.
+        `delivery_timeout` bounds. Raises as `flush` does, after all is closed; ConcurrentUse within
+        an `on_delivery`, before anything is.
         """
         if self._closed:
             return
+        self._check_not_called_back()
         self._closed = True
         if timeout is None:
             timeout = self.config.longest_wait
@@ -160,7 +158,7 @@ class Producer:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: _HeadersArgument | None = None,
+        headers: HeadersArgument | None = None,
         timestamp: int | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
@@ -201,15 +199,15 @@ class Producer:
         value: object,
         key: object,
         partition: int | None,
-        headers: _HeadersArgument | None,
+        headers: HeadersArgument | None,
         timestamp: int | None,
         on_delivery: Callable[[Delivery], None] | None,
     ) -> Delivery:
         """`send` for records of every kind, in any state of the producer."""
         if self._thread is None:
             raise ClosedError("the producer is not open: use it in a with block, or call start()")
-        value_bytes, key_bytes = _bytes("value", value), _bytes("key", key)
-        rows = _headers(headers) if headers else ()
+        value_bytes, key_bytes = as_bytes("value", value), as_bytes("key", key)
+        rows = as_headers(headers) if headers else ()
         extra = headers_size([rows])
         size = len(value_bytes or b"") + len(key_bytes or b"") + extra
         if size > self.config.max_record_bytes:
@@ -219,16 +217,14 @@ class Producer:
             )
         if timestamp is None:
             stamp = _now()
-        elif -MAX_TIMESTAMP <= _whole("timestamp", timestamp) <= MAX_TIMESTAMP:
+        elif -MAX_TIMESTAMP <= as_int("timestamp", timestamp) <= MAX_TIMESTAMP:
             stamp = timestamp / 1000
         else:
             raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
         if partition is not None:
-            partition = _whole("partition", partition)
+            partition = as_int("partition", partition)
         if topic not in self._accumulator.counts:
-            if not isinstance(topic, str):
-                raise TypeError(f"a topic is named by a str, not by {topic!r}")
-            check_name("topic", topic)
+            check_topic(topic)
         return self._accumulator.stage(
             *(topic, value_bytes, key_bytes, stamp, self.config.max_block),
             partition=partition,
@@ -244,7 +240,7 @@ class Producer:
         keys: Any = None,
         *,
         timestamps: Any = None,
-        headers: Sequence[_HeadersArgument] | None = None,
+        headers: Sequence[HeadersArgument] | None = None,
         partition: int | None = None,
     ) -> BatchDelivery:
         """Stage many records, given as columns: lists of bytes and None, or Arrow arrays.
@@ -260,20 +256,20 @@ class Producer:
         """
         if self._thread is None:
             raise ClosedError("the producer is not open: use it in a with block, or call start()")
-        columns = Staging(values, keys, timestamps, headers, partition, _headers)
+        columns = Staging(values, keys, timestamps, headers, partition)
         chunks: list[ColumnChunk] = []
-        for chunk in self._parts(columns, topic, partition):
+        for chunk in self._parts(columns, topic):
             with self._lock:
                 self._accumulator.hand_in(chunk, self.config.max_block)
             chunks.append(chunk)
         return BatchDelivery(chunks, self._accumulator.completed)
 
-    def _parts(self, columns: Staging, topic: str, partition: int | None) -> Iterator[ColumnChunk]:
+    def _parts(self, columns: Staging, topic: str) -> Iterator[ColumnChunk]:
         """What is handed in one by one, each when there is room."""
         count = self._partition_count(topic)
         config, accumulator = self.config, self._accumulator
-        if partition is not None:
-            accumulator.check_partition(topic, partition)
+        if columns.partition is not None:
+            accumulator.check_partition(topic, columns.partition)
         most = min(count * config.batch_bytes, config.buffer_bytes // 8, COLUMNS_BYTES)
         for chunk in columns.chunks(topic, accumulator.completed, most, config.max_record_bytes):
             if accumulator.by_key:
@@ -285,7 +281,7 @@ class Producer:
             if topic not in self._accumulator.counts:
                 if self._thread is None:
                     raise ClosedError("the producer is not open: use it in a with block")
-                check_name("topic", topic)
+                check_topic(topic)
                 self._accumulator.admit(topic, self.config.max_block)
             return self._accumulator.counts[topic]
 
@@ -293,8 +289,9 @@ class Producer:
         """Wait until all that was sent before is delivered or has failed.
 
         Raises FlushTimeout if that takes longer, and the first error of a record that has failed
-        without anybody asking for its Delivery.
+        without anybody asking for its Delivery; ConcurrentUse within an `on_delivery`.
         """
+        self._check_not_called_back()
         accumulator = self._accumulator
         target = accumulator.request_flush()
         with self._lock:
@@ -326,6 +323,11 @@ class Producer:
             "buffered_bytes": self._accumulator.buffered,
         }
 
+    def _check_not_called_back(self) -> None:
+        """The producer's thread would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise ConcurrentUse("an on_delivery callback may not flush or close the producer")
+
     def _forked(self) -> None:
         """This is a child process: the thread is not here, and the lock may be held for ever."""
         self._closed = True
@@ -341,36 +343,6 @@ def _let_others_run(interval: float | None) -> None:
     application only after this long: several times for each request."""
     if interval is not None and sys.getswitchinterval() > interval:
         sys.setswitchinterval(interval)
-
-
-def _bytes(what: str, given: object) -> bytes | None:
-    if given is None or given.__class__ is bytes:
-        return given
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)  # of a subclass, too, which the sender's thread could not write
-    raise TypeError(
-        f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
-    )
-
-
-def _whole(what: str, given: Any) -> int:
-    """As an int, also where numpy made it. Raises TypeError, for a bool, too."""
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise TypeError(f"a record's {what} must be an int, not {type(given).__name__}: {given!r}")
-    return operator.index(given)
-
-
-def _headers(given: _HeadersArgument) -> Headers:
-    """As the sender's thread can write them: a bad one would fail there with all of its batch."""
-    rows = []
-    for name, value in given.items() if isinstance(given, Mapping) else given:
-        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise TypeError(f"a header must be a str and bytes or None, not {name!r}: {value!r}")
-        try:
-            rows.append((name.encode().decode(), None if value is None else bytes(value)))
-        except UnicodeEncodeError as error:
-            raise InvalidName(f"a header's name must be Unicode text, not {name!r}") from error
-    return tuple(rows)
 
 
 def _warn_at_exit() -> None:

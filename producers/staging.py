@@ -1,7 +1,7 @@
 """From the columns that `send_batch` is given to chunks that the sender takes."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Condition
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from folkmoot.producers.batches import RECORD_OVERHEAD_BYTES
 from folkmoot.producers.cells import Cells, bytes_per_row, cells_of, unboxed
 from folkmoot.producers.column_chunks import ColumnChunk
+from folkmoot.producers.given import as_int, headers_of_rows
 from folkmoot.protocol.errors import RecordTooLarge
-from folkmoot.protocol.records import Headers
 
 MAX_TIMESTAMP: Final = 2**50
 MOST_ROWS: Final = 500_000
@@ -32,18 +32,15 @@ class Staging:
         timestamps: Any,
         headers: Sequence[Any] | None,
         partition: int | None,
-        clean: Callable[[Any], Headers],
     ) -> None:
         values, keys = unboxed("values", values), unboxed("keys", keys)
-        self._count = len(values)
         self._values = cells_of("values", values)
+        self._count = len(values)
         self._keys = None if keys is None else cells_of("keys", keys)
         self._columns = [values] if keys is None else [values, keys]
         self._stamps = _stamps(timestamps, self._count)
-        self._partition = partition
-        self._headers: list[Headers] | None = None
-        if headers is not None:
-            self._headers = [clean(row) if row else () for row in headers]
+        self.partition = None if partition is None else as_int("partition", partition)
+        self._headers = None if headers is None else headers_of_rows(headers)
         for name, column in (("keys", keys), ("headers", headers)):
             if column is not None and len(column) != self._count:
                 raise ValueError(f"{len(column)} {name} do not belong to {self._count} values")
@@ -75,7 +72,7 @@ class Staging:
             headers = None
         _check_sizes(values, keys, max_record_bytes)
         stamps = self._stamps[start:end]
-        return ColumnChunk(topic, completed, values, keys, stamps, headers, self._partition)
+        return ColumnChunk(topic, completed, values, keys, stamps, headers, self.partition)
 
 
 def _fitting(most_bytes: int, per_row: int) -> int:

@@ -39,6 +39,34 @@ def test_one_task_reads_at_a_time(bench: Bench) -> None:
     run(scenario)
 
 
+def test_a_consumer_of_another_loop_is_refused_at_once(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+
+            async def use() -> None:
+                for call in (consumer.poll, consumer.commit, consumer.close, consumer.start):
+                    with pytest.raises(ConcurrentUse, match="the event loop that started it"):
+                        await call()
+                with pytest.raises(ConcurrentUse, match="the event loop that started it"):
+                    await anext(aiter(consumer))
+
+            await asyncio.wait_for(asyncio.to_thread(asyncio.run, use()), 10.0)
+            await owns(consumer)
+
+    run(scenario)
+
+
+def test_a_timeout_that_never_comes_is_refused(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+            for poll in (consumer.poll, consumer.poll_batch, consumer.poll_arrow):
+                with pytest.raises(ValueError, match="timeout=nan"):
+                    await asyncio.wait_for(poll(float("nan")), 5.0)
+            await owns(consumer)
+
+    run(scenario)
+
+
 def test_several_consumers_share_a_loop_and_divide_the_partitions(bench: Bench) -> None:
     bench.send(range(300), partition=None)
 

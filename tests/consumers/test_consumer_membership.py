@@ -78,6 +78,8 @@ def test_a_second_process_with_an_instance_id_ends_the_first(bench: Bench) -> No
             assert not first.assignment()
             with pytest.raises(InstanceReplaced):
                 first.poll(0.0)
+            with pytest.raises(InstanceReplaced):
+                first.commit()
             first.close()
             until(second, whole(second))
 

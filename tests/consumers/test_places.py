@@ -41,7 +41,7 @@ def test_times_are_milliseconds_rounded_up_and_need_a_zone() -> None:
         milliseconds(datetime(2013, 1, 1))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("place", [-1, 2**63, True, 5.0, None, "begining", [], b"end"])
+@pytest.mark.parametrize("place", [-1, 2**63, 2**70, True, 5.0, None, "begining", [], b"end"])
 def test_what_is_no_place_is_refused_at_once_and_changes_nothing(bench: Bench, place: Any) -> None:
     bench.send([7])
     consumer = bench.reader(0)

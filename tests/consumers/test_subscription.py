@@ -1,0 +1,227 @@
+"""What the thread that polls makes of the group's notices: callbacks that fail, and what is left then."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Replaced, Revoking
+from folkmoot.consumers.member import Member
+from folkmoot.consumers.positions import Positions
+from folkmoot.consumers.subscription import Callbacks, Starts, Subscription
+from folkmoot.coordination.bell import Bell
+from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
+from folkmoot.protocol.records import TopicPartition
+from tests.consumers.fetching import ONE, TWO, ZERO
+from tests.consumers.fetching import Bench as Workbench
+from tests.consumers.parts import Bench, take
+from tests.waiting import eventually
+
+
+class FakeMember:
+    """A group thread that says what the test says, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.notices: deque[Notice] = deque()
+        self.error = None
+        self.when_leaving: list[Notice] = []
+        self.released: dict[TopicPartition, int | None] = {}
+
+    def polled(self, now: float) -> None:
+        """Nobody counts."""
+
+    def remind(self, at: float) -> None:
+        """Nobody is woken."""
+
+    def commit(self, token: int, offsets: Mapping[TopicPartition, int], epochs: object) -> None:
+        self.notices.append(Committed(token, dict(offsets), frozenset()))
+
+    def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
+        self.released[partition] = offset
+
+    def begin_to_leave(self) -> None:
+        self.notices.extend(self.when_leaving)
+
+    def stop(self, timeout: float) -> None:
+        """There is no thread."""
+
+
+class Scene:
+    """A subscription between such a member and an application whose on_assign can fail."""
+
+    def __init__(self, bell: Bell) -> None:
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
+        self.starts: Any = None
+        self.failure: BaseException | None = None
+        self.member = FakeMember()
+        self.fetcher = Workbench().fetcher
+        self.subscription = Subscription(
+            ConsumerConfig(zookeeper="nowhere:1", group="g", topics=["t"]),
+            cast(Member, self.member),
+            self.fetcher,
+            Positions(),
+            Callbacks(
+                on_assign=self._on_assign,
+                on_revoke=lambda some: self.calls.append(("revoke", some)),
+                on_lost=lambda some: self.calls.append(("lost", some)),
+                on_rebalance=lambda _: None,
+            ),
+            bell,
+        )
+
+    def _on_assign(self, partitions: list[TopicPartition]) -> Starts | None:
+        self.calls.append(("assign", partitions))
+        if self.failure is not None:
+            raise self.failure
+        return cast(Starts | None, self.starts)
+
+    def serve(self, *notices: Notice) -> None:
+        self.member.notices.extend(notices)
+        self.subscription.serve()
+
+    def serve_in_vain(self, *notices: Notice) -> None:
+        self.failure = ZeroDivisionError()
+        with pytest.raises(ZeroDivisionError):
+            self.serve(*notices)
+        self.failure = None
+
+    def called(self) -> list[tuple[str, list[TopicPartition]]]:
+        """Since it was asked last."""
+        calls, self.calls = self.calls, []
+        return calls
+
+    def places(self) -> dict[TopicPartition, int | None]:
+        return {each: self.fetcher.position(each) for each in self.fetcher.partitions()}
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with Bell() as bell:
+        yield Scene(bell)
+
+
+def assigned(*partitions: TopicPartition) -> list[Notice]:
+    return [Assigned(each, "id", 5, 7) for each in partitions]
+
+
+# -- an on_assign that fails ------------------------------------------------------------------------
+
+
+def test_an_on_assign_that_fails_is_called_again_and_nothing_is_read_before(scene: Scene) -> None:
+    scene.serve_in_vain(*assigned(ZERO, ONE))
+    assert scene.places() == {}
+    scene.serve_in_vain()
+    assert scene.places() == {}
+    scene.starts = {ZERO: 8}
+    scene.serve()
+    assert scene.called() == [("assign", [ZERO, ONE])] * 3
+    assert scene.places() == {ZERO: 8, ONE: 5}
+    scene.serve()
+    assert scene.called() == []
+
+
+@pytest.mark.parametrize(
+    ("starts", "error"),
+    [
+        ({ZERO: 8, ONE: "begining"}, ConfigError),
+        ({ZERO: 8, ONE: -1}, ConfigError),
+        ({ZERO: 8, ONE: True}, ConfigError),
+        ({ZERO: 8, ONE: 1.5}, ConfigError),
+        ({ZERO: 8, TWO: 0}, NotAssigned),
+        ([ZERO, 8], ConfigError),
+    ],
+)
+def test_a_place_that_is_none_fails_it_and_moves_nothing(
+    scene: Scene, starts: Any, error: type[Exception]
+) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.starts = starts
+    with pytest.raises(error):
+        scene.serve(*assigned(ONE))
+    assert scene.places() == {ZERO: 5}
+    scene.starts = {ZERO: 6, ONE: None}
+    scene.serve()
+    assert scene.called()[1:] == [("assign", [ONE])] * 2
+    assert scene.places() == {ZERO: 6, ONE: 5}
+
+
+def test_what_goes_before_on_assign_has_succeeded_is_given_up_without_a_word(scene: Scene) -> None:
+    scene.serve(*assigned(TWO))
+    scene.serve_in_vain(*assigned(ZERO, ONE))
+    scene.called()
+    scene.serve(Revoking(ZERO), Revoking(TWO), Lost(ONE, "stolen"))
+    assert scene.called() == [("revoke", [TWO])]
+    assert scene.member.released == {ZERO: None, TWO: None}
+    assert (scene.places(), scene.subscription.epochs) == ({}, {})
+    scene.serve(*assigned(ONE))
+    assert scene.called() == [("assign", [ONE])]
+
+
+def test_a_failing_on_assign_does_not_keep_other_partitions_from_being_given_up(
+    scene: Scene,
+) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.serve_in_vain(*assigned(ONE))
+    scene.serve_in_vain(Revoking(ZERO))
+    assert ZERO in scene.member.released
+    assert scene.places() == {}
+
+
+def test_leaving_does_not_call_an_on_assign_that_has_failed_again(scene: Scene) -> None:
+    scene.serve_in_vain(*assigned(ZERO))
+    scene.called()
+    scene.member.when_leaving = [Revoking(ZERO), Left()]
+    scene.subscription.leave(float("inf"))
+    assert scene.called() == []
+    assert scene.member.released == {ZERO: None}
+
+
+def test_what_comes_while_on_assign_fails_is_not_skipped_at_the_latest_offset(
+    bench: Bench,
+) -> None:
+    """Offsets kept with the results, in a store that is out of reach for a while."""
+    bench.send(range(3))
+    stored, is_down = {bench.partition(0): 2}, True
+
+    def restore(consumer: Consumer, partitions: list[TopicPartition]) -> Starts:
+        if is_down:
+            raise OSError("the store is down")
+        return {each: stored.get(each, "beginning") for each in partitions}
+
+    with bench.member(auto_offset_reset="latest", on_assign=restore) as consumer:
+        failures = 0
+
+        def has_failed() -> bool:
+            nonlocal failures
+            try:
+                assert consumer.poll(0.2) == []
+            except OSError:
+                failures += 1
+            return failures >= 3
+
+        eventually(has_failed, 20.0)
+        bench.send(range(3, 6))
+        is_down = False
+        assert take(consumer, 4) == [2, 3, 4, 5]
+
+
+# -- what is told of commits ------------------------------------------------------------------------
+
+
+def test_who_was_replaced_is_told_so_by_every_commit(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    with pytest.raises(InstanceReplaced):
+        scene.serve(Lost(ZERO, "replaced"), Replaced())
+    for offsets in ({}, {ZERO: 5}):
+        with pytest.raises(InstanceReplaced):
+            scene.subscription.commit(offsets, 1.0)
+
+
+def test_a_refused_commit_is_told_without_naming_an_owner_that_may_not_be(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.serve(Committed(99, {}, frozenset({ZERO})))
+    assert caplog.messages == ["a commit was refused: t-0 is not ours any more"]
