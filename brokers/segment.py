@@ -52,20 +52,12 @@ class Segment:
     that is damaged. Bodies are not looked at: their reader compares the checksum, and so does the
     scrub in time.
 
-    Files are opened when first needed; `release` closes them until they are needed again.
-    Owner: the log, on the broker's reactor thread.
+    Files are open while they are needed. Owner: the log, on the broker's reactor thread.
     """
 
     __slots__ = (
-        "_began",
-        "_ended",
-        "_files",
-        "_highest",
-        "_indexes",
-        "_log",
-        "_reader",
-        "base_offset",
-        "end_offset",
+        *("_began", "_ended", "_files", "_highest", "_indexes", "_log", "_reader"),
+        *("base_offset", "end_offset"),
     )
 
     def __init__(
@@ -88,8 +80,9 @@ class Segment:
         interval = config.index_interval_bytes
         reserve = config.segment_bytes // interval + 2 if active else 0
         self._indexes = SegmentIndexes(self._log, base_offset, interval, reserve)
-        # When the first and the last batch were appended, once it is known.
-        self._began: int | None = None
+        self._began: int | None = (
+            None  # when the first batch was appended, and the last, once known
+        )
         self._ended: int | None = None
         self._highest: int | None = None  # the highest timestamp, known once no more batches come
         self._reader = BatchReader(self._log, self._indexes, base_offset)
@@ -312,15 +305,20 @@ class Segment:
         except CorruptBatch as error:
             logger.warning("%s: rebuilding the indexes: %s", self._log.path, error)
         self._indexes.rebuild()
+        if self._rebuilt_highest() < timestamp:
+            return None
+        start = self._indexes.times(self.end_offset).before(timestamp)
+        self._find_damage(start, lambda header: highest_timestamp(header) >= timestamp)
+        if self._rebuilt_highest() < timestamp:  # without what is marked now
+            return None
+        return self._indexes.find_time(timestamp, self.end_offset)
+
+    def _rebuilt_highest(self) -> int:
         self._indexes.rebuild_times(self.end_offset)
         highest = self._indexes.times(self.end_offset).highest
         if self._highest is not None:
             self._highest = highest
-        if highest < timestamp:
-            return None
-        start = self._indexes.times(self.end_offset).before(timestamp)
-        self._find_damage(start, lambda header: highest_timestamp(header) >= timestamp)
-        return self._indexes.find_time(timestamp, self.end_offset)
+        return highest
 
     # -- damage and recovery ------------------------------------------------------------------------
 

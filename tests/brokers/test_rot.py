@@ -109,6 +109,22 @@ def test_times_behind_it_are_found_before_and_after_it_is_marked_and_after_a_sta
                     index.unlink()
 
 
+def test_a_time_that_only_a_damaged_batch_has_is_looked_for_behind_it(tmp_path: Path) -> None:
+    """Its header is legible and tells of it; that its body is not is seen on the way there."""
+    data = tmp_path / "data"
+    with logs_in(data) as logs:
+        log = logs.create("flights", "first", 0)
+        for number in range(RECORDS):
+            append(log, timed_batch(9000 if number == 12 else 1000 + number))
+        append(log, timed_batch(9001))
+    rot(data, 8)
+    rot(data, 12, byte=SIZE - 1)
+    with logs_in(data) as logs:
+        log = logs.get("flights", 0)
+        assert log.offset_for_time(8000) == RECORDS
+        assert log.offset_for_time(1030) == 30
+
+
 @pytest.mark.parametrize("unflushed", [0, 1])
 def test_a_start_after_a_kill_serves_appends_and_finds_times(
     tmp_path: Path, unflushed: int
