@@ -17,11 +17,13 @@ from folkmoot.consumers.resetting import (
     planned,
     whole_offset,
 )
-from folkmoot.coordination import chronicle, group_deletion, groups, resets, topics
+from folkmoot.coordination import chronicle, group_deletion, groups, ownership, resets, topics
 from folkmoot.coordination.chronicle import Entry
 from folkmoot.coordination.groups import GroupState
 from folkmoot.coordination.members import MemberInfo, instance_of
 from folkmoot.coordination.operations import Verb
+from folkmoot.coordination.ownership import OffsetState
+from folkmoot.coordination.questions import Malformed
 from folkmoot.coordination.store import Store, run_all
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import (
@@ -159,10 +161,9 @@ class GroupAdmin:
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
         ids = self._existing(wanted)
-        found = groups.offsets(self._session(), group)
+        states = run_all(self._session(), (_legible(group, each) for each in wanted))
         committed: dict[TopicPartition, int | None] = {}
-        for each in wanted:
-            state = found.get(each)
+        for each, state in zip(wanted, states, strict=True):
             is_current = state is not None and state.topic_id in ("", ids[each])
             committed[each] = state.offset if state is not None and is_current else None
         beginnings = self._find_all(ids, EARLIEST, timeout)
@@ -308,6 +309,14 @@ class GroupAdmin:
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         raise NotImplementedError
+
+
+def _legible(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
+    """What is committed; None, too, for what somebody has written over, which a reset mends."""
+    try:
+        return (yield from ownership.committed(group, partition))
+    except Malformed:
+        return None
 
 
 def _find(

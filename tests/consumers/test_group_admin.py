@@ -8,7 +8,10 @@ import pytest
 
 from folkmoot.consumers.admin import Admin
 from folkmoot.consumers.resetting import Shift
-from folkmoot.coordination import chronicle
+from folkmoot.coordination import chronicle, paths
+from folkmoot.coordination.operations import Set
+from folkmoot.coordination.store import perform
+from folkmoot.coordination.zookeeper import connect
 from folkmoot.protocol.errors import (
     ConfigError,
     GroupNotEmpty,
@@ -203,6 +206,26 @@ def test_a_group_notes_who_came_and_went_and_how_long_it_took(bench: Bench) -> N
     assert first.at_ms < second.at_ms < third.at_ms <= reset.at_ms
     with pytest.raises(UnknownGroup), admin_of(bench) as admin:
         admin.group_events("nobody")
+
+
+def test_an_offset_that_somebody_has_written_over_is_told_and_mended_by_a_reset(
+    bench: Bench,
+) -> None:
+    bench.send(range(10))
+    with bench.member() as consumer:
+        take(consumer, 10)
+    store = connect(bench.zookeeper, 5.0)
+    perform(store, Set(paths.offset(bench.group, *bench.partition(0)), b'{"offset": 1.5}'))
+    store.close()
+    with admin_of(bench) as admin:
+        assert admin.describe_group(bench.group).partitions[0].state == "malformed"
+        assert bench.group in {each.name for each in admin.groups()}
+        (plan,) = admin.plan_reset(bench.group, 4, partitions=[bench.partition(0)])
+        assert (plan.committed, plan.new) == (None, 4)
+        admin.reset_offsets(bench.group, {bench.partition(0): 4})
+        assert admin.group_offsets(bench.group)[bench.partition(0)] == 4
+    with bench.member() as consumer:
+        assert take(consumer, 6) == [4, 5, 6, 7, 8, 9]
 
 
 def test_offsets_of_a_topic_made_anew_are_not_those_of_the_old_one(bench: Bench) -> None:
