@@ -13,6 +13,8 @@ from folkmoot.console.options import ENVIRONMENT
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
+_LOOK = 0.5
+"""A signal that comes right before a wait begins does not end it: Python hears of it behind it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
             broker.start()
             addresses = " ".join(f"{name}={at}" for name, at in broker.listeners.items())
             print(f"broker {config.broker_id} ready {addresses}", flush=True)
-            broker.wait()
+            while not broker.wait(_LOOK):
+                pass
         except _Stopped:
             pass
         finally:

@@ -16,7 +16,7 @@ from tests.servers import FOR_TESTS
 
 # Says what a broker says, and writes down what it was told.
 STAND_IN = """
-import argparse, os, signal, sys, time
+import argparse, os, signal, sys
 from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("command")
@@ -29,12 +29,11 @@ data.mkdir(exist_ok=True)
 (data / "arguments").write_text(" ".join(sys.argv[1:]))
 if args.id == os.environ.get("FAILS"):
     sys.exit("folkmoot: disk is full: make room")
-def stop(number, frame):
-    sys.exit(int(os.environ.get("EXITS", 0)))
-signal.signal(signal.SIGTERM, stop)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # or it could come right before the wait
 print("a line before it")
 print(f"broker {args.id} ready client=127.0.0.1:900{args.id} inside=b:1")
-time.sleep(600)
+signal.sigwait([signal.SIGTERM])
+sys.exit(int(os.environ.get("EXITS", 0)))
 """
 DEV = """
 import argparse, sys
