@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from folkmoot.coordination import members, ownership, paths, plan_format, plans
 from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Get, Set, Verb
+from folkmoot.coordination.operations import Exists, Get, Set, Verb
 from folkmoot.coordination.ownership import (
     Blocked,
     Claim,
@@ -108,3 +108,14 @@ def turn(store: Store, partition: TopicPartition = P0) -> int:
     """How many epochs the offset's node has had."""
     epoch = state(store, partition).epoch
     return epoch - born(store, partition) if epoch else 0
+
+
+def left_behind(someone: Someone) -> None:
+    """It has committed 17 and 18, and left."""
+    for partition, offset in ((P0, 17), (P1, 18)):
+        someone.release(someone.claim(partition), offset, partition)
+    run(someone.store, members.leave(GROUP, someone.name))
+
+
+def is_gone(store: Store) -> bool:
+    return perform(store, Exists(paths.group(GROUP))) is None

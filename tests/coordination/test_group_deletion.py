@@ -7,7 +7,6 @@ from folkmoot.coordination.members import MemberInfo
 from folkmoot.coordination.operations import (
     Create,
     Delete,
-    Exists,
     MultiFailed,
     StoreError,
 )
@@ -21,6 +20,8 @@ from tests.coordination.groups import (
     P0,
     P1,
     Someone,
+    is_gone,
+    left_behind,
     make_plan,
     owner,
     state,
@@ -39,17 +40,6 @@ def a(backend: Backend) -> Someone:
 @pytest.fixture
 def admin(backend: Backend) -> Store:
     return backend.open()
-
-
-def left_behind(someone: Someone) -> None:
-    """It has committed 17 and 18, and left."""
-    for partition, offset in ((P0, 17), (P1, 18)):
-        someone.release(someone.claim(partition), offset, partition)
-    run(someone.store, members.leave(GROUP, someone.name))
-
-
-def is_gone(store: Store) -> bool:
-    return perform(store, Exists(paths.group(GROUP))) is None
 
 
 def test_a_group_without_members_is_forgotten(a: Someone, admin: Store) -> None:

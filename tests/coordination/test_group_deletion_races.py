@@ -7,7 +7,6 @@ import pytest
 from folkmoot.coordination import group_deletion, members, paths, plans, resets
 from folkmoot.coordination.operations import (
     ConnectionLost,
-    Exists,
     Multi,
     Set,
 )
@@ -22,6 +21,8 @@ from tests.coordination.groups import (
     P1,
     TOPIC_ID,
     Someone,
+    is_gone,
+    left_behind,
     make_plan,
     state,
     version_of,
@@ -40,17 +41,6 @@ def a(backend: Backend) -> Someone:
 @pytest.fixture
 def admin(backend: Backend) -> Store:
     return backend.open()
-
-
-def left_behind(someone: Someone) -> None:
-    """It has committed 17 and 18, and left."""
-    for partition, offset in ((P0, 17), (P1, 18)):
-        someone.release(someone.claim(partition), offset, partition)
-    run(someone.store, members.leave(GROUP, someone.name))
-
-
-def is_gone(store: Store) -> bool:
-    return perform(store, Exists(paths.group(GROUP))) is None
 
 
 def test_who_joins_while_the_group_is_deleted_stops_it(
