@@ -19,12 +19,12 @@ from benchmarks.harness import Context, Estimate, Sample, cell, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.produced import append
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.produced import append
 from folkmoot.coordination import topics
-from folkmoot.coordination.store import run as carry_out
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run as carry_out
 from folkmoot.network.client import Connections
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns

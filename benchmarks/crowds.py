@@ -10,9 +10,9 @@ from benchmarks.harness import Context, Sample, cell
 from benchmarks.programs import Program, ProgramFailed
 from benchmarks.results import Results, Target
 from folkmoot.coordination import paths
-from folkmoot.coordination.operations import Get, Node
-from folkmoot.coordination.store import perform
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.operations import Get, Node
+from folkmoot.coordination.zookeeper.session import perform
 
 OURS: Final = "Folkmoot"
 MEMBERS: Final = (25, 50, 100)

@@ -23,13 +23,13 @@ from benchmarks.clients.program import read_columns
 from benchmarks.records import RecordSets
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.arrow import record_batch
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.lending import Lent
-from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.records.arrow import record_batch
+from folkmoot.consumers.records.batch_cursor import Lent
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch, codecs
 from folkmoot.protocol.columns import Columns

@@ -14,12 +14,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import Checkpoints
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.checkpoints import Checkpoints
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
 

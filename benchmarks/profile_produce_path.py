@@ -26,9 +26,9 @@ from typing import Any, Final
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
 from folkmoot.producers.sender import Sender, Shipment

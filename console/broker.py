@@ -70,9 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from folkmoot.brokers.broker import Broker
+    from folkmoot.brokers.server.broker import Broker
     from folkmoot.console.settings import broker_config, flag
-    from folkmoot.coordination.connector import connector
+    from folkmoot.coordination.zookeeper.connector import connector
 
     flags = {
         "broker_id": args.broker_id,

@@ -10,8 +10,8 @@ from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopic
 from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.consumer import Consumer
-    from folkmoot.consumers.events import Rebalanced
+    from folkmoot.consumers.client.consumer import Consumer
+    from folkmoot.consumers.group.events import Rebalanced
     from folkmoot.protocol.records import Record, TopicPartition
 
 POLL = 0.5
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.console.records import Decoder, writer
-    from folkmoot.consumers.consumer import Consumer
+    from folkmoot.consumers.client.consumer import Consumer
 
     start = _start(args)
     check_name("topic", args.topic)
@@ -99,7 +99,7 @@ def _start(args: argparse.Namespace) -> int | str:
 def _check_topic(args: argparse.Namespace) -> None:
     """Before a group comes into being for a topic that does not exist."""
     from folkmoot.coordination import topics
-    from folkmoot.coordination.store import run as carry_out
+    from folkmoot.coordination.zookeeper.session import run as carry_out
 
     with store_of(args) as store:
         if carry_out(store, topics.read(args.topic)) is None:
@@ -190,9 +190,9 @@ class _Reading:
 
     def _is_left_out(self, consumer: "Consumer") -> bool:
         """The group's plan is made with this member in it, and gives it nothing."""
-        from folkmoot.coordination import plans
-        from folkmoot.coordination.members import seat
-        from folkmoot.coordination.store import ask
+        from folkmoot.coordination.groups import plan as plans
+        from folkmoot.coordination.groups.membership import seat
+        from folkmoot.coordination.zookeeper.session import ask
 
         member = consumer.member
         if self._mine or consumer.assignment() or member is None:

@@ -18,9 +18,9 @@ from folkmoot.console.options import (
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin import Admin
-    from folkmoot.consumers.group_views import MemberView
-    from folkmoot.coordination.chronicle import Entry
+    from folkmoot.consumers.admin.admin import Admin
+    from folkmoot.consumers.admin.group_views import MemberView
+    from folkmoot.coordination.groups.rebalance_history import Entry
 
 EXAMPLES: Final = """examples:
   folkmoot group describe billing
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.admin.admin import Admin
 
     return Admin(
         zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT

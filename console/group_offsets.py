@@ -15,8 +15,8 @@ from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin import Admin
-    from folkmoot.consumers.resetting import Planned, Target
+    from folkmoot.consumers.admin.admin import Admin
+    from folkmoot.consumers.admin.offset_reset import Planned, Target
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
@@ -109,7 +109,7 @@ def _add_files(
 
 
 def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.admin.admin import Admin
 
     return Admin(
         zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT
@@ -162,7 +162,7 @@ def _scope(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
 
 
 def _target(args: argparse.Namespace) -> "Target":
-    from folkmoot.consumers.resetting import Shift
+    from folkmoot.consumers.admin.offset_reset import Shift
 
     if args.to_earliest:
         return "earliest"

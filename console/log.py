@@ -11,8 +11,8 @@ from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from folkmoot.brokers.damage import Damage
-    from folkmoot.brokers.logfile import LogFile
+    from folkmoot.brokers.storage.damage import Damage
+    from folkmoot.brokers.storage.logfile import LogFile
     from folkmoot.protocol.batch import BatchHeader
 
 DAMAGED = 1
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     """One line for each segment, and one for each range that is damaged."""
-    from folkmoot.brokers.damage import Damage
+    from folkmoot.brokers.storage.damage import Damage
 
     rows: list[tuple[object, ...]] = []
     code = 0
@@ -86,7 +86,7 @@ def _range(damage: "Damage") -> tuple[int, int, int]:
 
 def _dump(args: argparse.Namespace) -> int:
     """One line for each batch; damaged ranges stand where they are."""
-    from folkmoot.brokers.damage import Damage
+    from folkmoot.brokers.storage.damage import Damage
 
     rows: list[tuple[object, ...]] = []
     code = 0
@@ -132,7 +132,7 @@ def _records(part: Part, header: "BatchHeader", position: int) -> Iterator[tuple
 
 def _pieces(part: Part) -> Iterator["tuple[BatchHeader, int] | Damage"]:
     """All batches and all damage of a segment, in order."""
-    from folkmoot.brokers.damage import examine
+    from folkmoot.brokers.storage.damage import examine
 
     try:
         yield from examine(part.log, 0, part.base_offset, part.end_offset)
@@ -142,8 +142,9 @@ def _pieces(part: Part) -> Iterator["tuple[BatchHeader, int] | Damage"]:
 
 def _parts(path: Path) -> Iterator[Part]:
     """The segments below a path, partition by partition, in order. Raises ConfigError."""
-    from folkmoot.brokers import compacted, directories
-    from folkmoot.brokers.logfile import LogFile
+    from folkmoot.brokers.storage import directories
+    from folkmoot.brokers.storage.compaction import compacted
+    from folkmoot.brokers.storage.logfile import LogFile
 
     if path.is_file():
         files = [path]

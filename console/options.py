@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.store import Connect, Store
+    from folkmoot.coordination.zookeeper.session import Connect, Store
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
@@ -63,7 +63,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 def connecting(args: argparse.Namespace) -> "Connect":
     """What opens a session at `--zookeeper`, without much patience: somebody is waiting."""
-    from folkmoot.coordination.zookeeper import connect
+    from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 
     return partial(connect, args.zookeeper, connect_timeout=CONNECT_TIMEOUT)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.brokers.config import BrokerConfig, Listener, LogConfig
-from folkmoot.brokers.options import parsed
+from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.storage.options import parsed
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import build, unknown_option
 

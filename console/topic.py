@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.store import run
+    from folkmoot.coordination.zookeeper.session import run
 
     if args.partitions < 1:
         raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
@@ -87,8 +87,8 @@ def _create(args: argparse.Namespace) -> int:
 
 def _options(words: list[str]) -> dict[str, str]:
     """Options written NAME=VALUE, each known and within its range. Raises ConfigError."""
-    from folkmoot.brokers.config import LogConfig
-    from folkmoot.brokers.options import topic_config
+    from folkmoot.brokers.storage.config import LogConfig
+    from folkmoot.brokers.storage.options import topic_config
 
     options = {}
     for word in words:
@@ -102,7 +102,7 @@ def _options(words: list[str]) -> dict[str, str]:
 
 def _config(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.store import run
+    from folkmoot.coordination.zookeeper.session import run
 
     given = _options(args.changes)
     changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
@@ -117,8 +117,8 @@ def _config(args: argparse.Namespace) -> int:
 
 def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: list[str]) -> None:
     """That a topic's options will go with each other, or no broker would follow. Raises ConfigError."""
-    from folkmoot.brokers.config import LogConfig
-    from folkmoot.brokers.options import topic_config
+    from folkmoot.brokers.storage.config import LogConfig
+    from folkmoot.brokers.storage.options import topic_config
 
     known = {field.name for field in fields(LogConfig)} | set(before)
     for name in unset:
@@ -132,7 +132,7 @@ def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: li
 
 def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.store import run
+    from folkmoot.coordination.zookeeper.session import run
 
     rows = []
     with store_of(args) as store:
@@ -146,7 +146,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.store import run
+    from folkmoot.coordination.zookeeper.session import run
 
     with store_of(args) as store:
         topic = run(store, topics.read(args.topic))
@@ -164,7 +164,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _delete(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.store import run
+    from folkmoot.coordination.zookeeper.session import run
 
     with store_of(args) as store:
         if not args.yes:

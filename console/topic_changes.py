@@ -12,7 +12,7 @@ from folkmoot.protocol.errors import ConfigError, NotConfirmed
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.admin.admin import Admin
 
 _Before = dict[TopicPartition, "int | Literal['end']"]
 
@@ -58,7 +58,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin import Admin
+    from folkmoot.consumers.admin.admin import Admin
 
     return Admin(
         zookeeper=connecting(args), client_id="folkmoot-topic", session_timeout=SESSION_TIMEOUT

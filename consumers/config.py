@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from folkmoot.consumers.assignment import MOST_WEIGHT
 from folkmoot.consumers.assignors.agreement import assignors_of
 from folkmoot.consumers.assignors.assignor import Assignor
-from folkmoot.coordination.store import Connect
+from folkmoot.consumers.assignors.next_plan import MOST_WEIGHT
+from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import check_numbers

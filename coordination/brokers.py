@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Create,
     Get,
@@ -21,8 +21,8 @@ from folkmoot.coordination.operations import (
     Ring,
     Verb,
 )
-from folkmoot.coordination.questions import Malformed, children, decode, surely
-from folkmoot.coordination.store import ensure
+from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
+from folkmoot.coordination.zookeeper.session import ensure
 from folkmoot.protocol.errors import BrokerIdTaken
 
 

@@ -18,9 +18,9 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.coordination import connect_string
-from folkmoot.coordination.store import SessionState
-from folkmoot.coordination.zookeeper import ZooKeeperStore
+from folkmoot.coordination.zookeeper import connect_string
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.session import SessionState
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ their logs remember producers by these ids.
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     ConnectionLost,
     Create,
@@ -19,8 +19,8 @@ from folkmoot.coordination.operations import (
     Set,
     Verb,
 )
-from folkmoot.coordination.questions import Malformed, decode, surely
-from folkmoot.coordination.store import ensure
+from folkmoot.coordination.zookeeper.retry import Malformed, decode, surely
+from folkmoot.coordination.zookeeper.session import ensure
 
 LAST_ID = 2**63 - 1
 

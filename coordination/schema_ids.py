@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     Check,
     ConnectionLost,
     Create,
@@ -32,8 +32,8 @@ from folkmoot.coordination.operations import (
     Verb,
     Write,
 )
-from folkmoot.coordination.questions import Malformed, children, decode, surely
-from folkmoot.coordination.store import ensure
+from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
+from folkmoot.coordination.zookeeper.session import ensure
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 
 MAX_TEXT_BYTES = 500_000

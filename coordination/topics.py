@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     ConnectionLost,
     Create,
@@ -25,8 +25,8 @@ from folkmoot.coordination.operations import (
     Set,
     Verb,
 )
-from folkmoot.coordination.questions import children, decode, surely
-from folkmoot.coordination.store import ensure
+from folkmoot.coordination.zookeeper.retry import children, decode, surely
+from folkmoot.coordination.zookeeper.session import ensure
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,

@@ -9,10 +9,11 @@ from uuid import uuid4
 import pytest
 from testcontainers.core.container import DockerContainer
 
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.coordination import brokers, ownership, topics
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
 from folkmoot.producers.deliveries import Delivery
@@ -32,7 +33,7 @@ Place = tuple[int, int]
 # Runs in a container that holds what users install, in the brokers' network.
 SIBLING = """
 import sys
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 
 zookeeper, source, target, count = *sys.argv[1:4], int(sys.argv[4])

@@ -3,9 +3,9 @@
 import pytest
 from testcontainers.core.network import Network
 
-from folkmoot.coordination.operations import Create, Exists, Get
-from folkmoot.coordination.store import SessionState, perform
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.operations import Create, Exists, Get
+from folkmoot.coordination.zookeeper.session import SessionState, perform
 from folkmoot.integration.containers import ZooKeeperContainer
 from folkmoot.protocol.errors import DockerUnavailable, StartFailed
 from tests.waiting import eventually

@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from folkmoot.coordination.store import Connect
+from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
 from folkmoot.protocol.batch import MAX_BODY_BYTES
 from folkmoot.protocol.codecs import Codec

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from folkmoot.coordination import producer_ids
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.operations import Verb
-from folkmoot.coordination.store import Connect, SessionState, Store, ask
+from folkmoot.coordination.zookeeper.operations import Verb
+from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, ask
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 ANSWER_WAIT = 5.0

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 from typing import Final, Protocol
 
-from folkmoot.coordination.bell import Bell
+from folkmoot.coordination.wakeup import Bell
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator

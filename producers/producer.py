@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
 
-from folkmoot.coordination.bell import Bell
-from folkmoot.coordination.connector import connector
+from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.zookeeper.connector import connector
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import headers_size
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk

@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from folkmoot.coordination import schema_ids
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.operations import SessionLost, Verb
-from folkmoot.coordination.store import Connect, SessionState, Store, run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.operations import SessionLost, Verb
+from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, run
 from folkmoot.protocol.errors import ClosedError, SchemaNotFound
 from folkmoot.schemas.identity import Schema, canonical
 

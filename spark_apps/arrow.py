@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from folkmoot.consumers.arrow import SCHEMA as SCHEMA
-from folkmoot.consumers.arrow import bytes_of, record_batch
-from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.records.arrow import SCHEMA as SCHEMA
+from folkmoot.consumers.records.arrow import bytes_of, record_batch
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import TopicPartition

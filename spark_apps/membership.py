@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from folkmoot.consumers.member import Member, MemberSettings
-from folkmoot.coordination import plans
-from folkmoot.coordination.bell import Bell
+from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.operations import StoreError, Verb
-from folkmoot.coordination.store import SessionState, ask
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.operations import StoreError, Verb
+from folkmoot.coordination.zookeeper.session import SessionState, ask
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from folkmoot.consumers.reading import whole_batches
+from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.batch import BatchHeader

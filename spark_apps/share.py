@@ -30,8 +30,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Rebalanced, Revoking
-from folkmoot.coordination.bell import Bell
+from folkmoot.consumers.group.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Rebalanced,
+    Revoking,
+)
+from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import RequestTimeout, RetriableError
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST, LATEST

@@ -25,6 +25,34 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "integration": CLIENT_FOLDERS | {"brokers", "spark_apps", "console"},
 }
 
+# Which room of a folder may import which other rooms of the same folder. Files beside the rooms may be
+# imported by all of them and import none of them, or are the row of the folder itself.
+ROOMS: dict[str, frozenset[str]] = {
+    "brokers/storage": frozenset(),
+    "brokers/storage/compaction": frozenset({"brokers/storage"}),
+    "brokers/server": frozenset({"brokers/storage", "brokers/storage/compaction"}),
+    "coordination": frozenset(),
+    "coordination/zookeeper": frozenset({"coordination"}),
+    "coordination/groups": frozenset({"coordination", "coordination/zookeeper"}),
+    "consumers": frozenset(),
+    "consumers/assignors": frozenset({"consumers"}),
+    "consumers/records": frozenset({"consumers"}),
+    "consumers/group": frozenset({"consumers", "consumers/assignors"}),
+    "consumers/fetch": frozenset({"consumers", "consumers/records"}),
+    "consumers/offsets": frozenset({"consumers", "consumers/group", "consumers/fetch"}),
+    "consumers/admin": frozenset({"consumers", "consumers/group", "consumers/offsets"}),
+    "consumers/client": frozenset(
+        {
+            "consumers",
+            "consumers/assignors",
+            "consumers/records",
+            "consumers/group",
+            "consumers/fetch",
+            "consumers/offsets",
+        }
+    ),
+}
+
 # Libraries that one folder hides from all others.
 ONLY_IN = {"zmq": "network", "kazoo": "coordination"}
 

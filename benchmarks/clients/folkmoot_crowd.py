@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
-from folkmoot.coordination.operations import Operation
-from folkmoot.coordination.zookeeper import ZooKeeperStore
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.operations import Operation
 
 TURN: Final = 0.25
 

@@ -15,8 +15,8 @@ from benchmarks.peers.base import Peer, Server, disk_usage
 from folkmoot.console.java import find_java
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 
 DELETE_TIMEOUT: Final = 30.0
 

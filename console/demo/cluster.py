@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from folkmoot.coordination import brokers, groups, topics
-from folkmoot.coordination.groups import GroupState
-from folkmoot.coordination.store import Store, run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups.inspection import GroupState
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import Store, run
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.records import TopicPartition
 

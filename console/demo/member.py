@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.console.demo.store import ResultStore, results
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import ClosedError, FolkmootError, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.schemas.avro import AvroDeserializer

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from folkmoot.coordination.groups import GroupState
+from folkmoot.coordination.groups.inspection import GroupState
 
 Owners = dict[int, str]
 """Partition → client, for those that have an owner."""

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin import Admin
-    from folkmoot.consumers.asynchronous import AsyncConsumer
-    from folkmoot.consumers.consumer import Consumer
-    from folkmoot.consumers.views import RecordBatchView
+    from folkmoot.consumers.admin.admin import Admin
+    from folkmoot.consumers.client.async_consumer import AsyncConsumer
+    from folkmoot.consumers.client.consumer import Consumer
+    from folkmoot.consumers.records.batch_view import RecordBatchView
     from folkmoot.producers.asynchronous import AsyncProducer
     from folkmoot.producers.column_chunks import BatchDelivery
     from folkmoot.producers.producer import Producer
@@ -32,14 +32,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Admin": "folkmoot.consumers.admin",
-    "AsyncConsumer": "folkmoot.consumers.asynchronous",
+    "Admin": "folkmoot.consumers.admin.admin",
+    "AsyncConsumer": "folkmoot.consumers.client.async_consumer",
     "AsyncProducer": "folkmoot.producers.asynchronous",
     "BatchDelivery": "folkmoot.producers.column_chunks",
-    "Consumer": "folkmoot.consumers.consumer",
+    "Consumer": "folkmoot.consumers.client.consumer",
     "Producer": "folkmoot.producers.producer",
     "Record": "folkmoot.protocol.records",
-    "RecordBatchView": "folkmoot.consumers.views",
+    "RecordBatchView": "folkmoot.consumers.records.batch_view",
     "RecordMetadata": "folkmoot.protocol.records",
     "TopicPartition": "folkmoot.protocol.records",
 }

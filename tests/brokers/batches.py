@@ -4,11 +4,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.deletions import Deletions
-from folkmoot.brokers.flushing import flush_all
-from folkmoot.brokers.log import Log
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.deletions import Deletions
+from folkmoot.brokers.storage.flushing import flush_all
+from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
-from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
+from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, Compactor
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns

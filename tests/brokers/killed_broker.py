@@ -12,14 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from folkmoot.brokers import checkpoints, compactor, retention
-from folkmoot.brokers.broker import Broker
-from folkmoot.brokers.config import BrokerConfig, LogConfig
+from folkmoot.brokers.server.broker import Broker
+from folkmoot.brokers.storage import checkpoints, retention
+from folkmoot.brokers.storage.compaction import compactor
+from folkmoot.brokers.storage.config import BrokerConfig, LogConfig
 from folkmoot.coordination import paths
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.operations import Create, Verb
-from folkmoot.coordination.store import ensure, run
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Create, Verb
+from folkmoot.coordination.zookeeper.session import ensure, run
 
 PARTITIONS = 3
 PLAIN, COMPACTED = "plain", "compacted"

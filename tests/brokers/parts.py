@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import zmq
 
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Answer, Asked, Context, Later
-from folkmoot.brokers.handlers import handle
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server.context import Answer, Asked, Context, Later
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.request_handlers import handle
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch, wire

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.broker import Broker
-from folkmoot.brokers.config import BrokerConfig, Listener, LogConfig
-from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.server.broker import Broker
+from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.store import Store, run
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import Store, run
 from folkmoot.protocol.errors import (
     AddressTaken,
     BrokerIdTaken,
@@ -205,7 +205,7 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
 def test_a_broker_starts_without_what_it_does_not_need() -> None:
     """numpy only when it compacts; `email` came along with the version of the checksum's package."""
     probe = (
-        "import sys, folkmoot.brokers.broker, folkmoot.coordination.zookeeper\n"
+        "import sys, folkmoot.brokers.server.broker, folkmoot.coordination.zookeeper.kazoo_adapter\n"
         "sys.exit(' '.join({'numpy', 'email', 'importlib.metadata'} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False)

@@ -11,9 +11,10 @@ import pytest
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
-from folkmoot.coordination import brokers, topics, zookeeper
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.zookeeper import kazoo_adapter as zookeeper
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.errors import NotLeader
 from folkmoot.protocol.requests import Api, MetadataRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce

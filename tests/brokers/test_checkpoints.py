@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import CHECKPOINT_BYTES, Checkpoints
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.scrub import Scrub
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.checkpoints import CHECKPOINT_BYTES, Checkpoints
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.scrubber import Scrub
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch, StorageError
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
@@ -129,7 +129,7 @@ def test_a_flush_that_fails_in_the_background_stops_appends_and_is_not_noted(
     checkpoints.chore(NOW)
     checkpoints.chore(NOW)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", refuse)
         background.run_all()
     assert log.durable is None
     with pytest.raises(StorageError, match="could not be flushed"):
@@ -159,7 +159,7 @@ def test_nothing_is_written_that_a_failed_flush_of_an_older_segment_will_refuse(
     checkpoints.chore(NOW)
     append(log, a_batch(b"b" * 1500))  # into a segment of its own
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", refuse)
         background.run_all()
     log.config = replace(log.config, flush_records=1)
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_under_traffic_a_round_begins_once_an_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []
-    monkeypatch.setattr("folkmoot.brokers.flushing.os.fdatasync", flushed.append)
+    monkeypatch.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", flushed.append)
     background = Background(never)
     with Logs(tmp_path / "data", 1, SMALL) as logs:
         log = logs.create("flights", "first", 0)
@@ -213,8 +213,8 @@ def test_a_log_that_cannot_be_lent_is_tried_once_an_interval_and_keeps_no_descri
         checkpoints = Checkpoints(logs, background)
         now = 1000.0
         with monkeypatch.context() as broken:
-            broken.setattr("folkmoot.brokers.logfile.os.dup", refuse_second)
-            broken.setattr("folkmoot.brokers.flushing.os.close", close)
+            broken.setattr("folkmoot.brokers.storage.logfile.os.dup", refuse_second)
+            broken.setattr("folkmoot.brokers.storage.flushing.os.close", close)
             while now < 1080.0:
                 now += checkpoints.chore(Now(now, 0))
                 background.run_all()
@@ -225,7 +225,7 @@ def test_a_log_that_cannot_be_lent_is_tried_once_an_interval_and_keeps_no_descri
 def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.checkpoints.LOGS_AT_ONCE", 1)
+    monkeypatch.setattr("folkmoot.brokers.storage.checkpoints.LOGS_AT_ONCE", 1)
     background = Background(never)
     logs = Logs(tmp_path / "data", 1, SMALL)
     logs.start()
@@ -260,7 +260,7 @@ def rot(path: Path, position: int) -> None:
 def test_rot_in_a_sealed_segment_is_found_by_the_scrub_and_then_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.scrub.STEP_BYTES", 700)
+    monkeypatch.setattr("folkmoot.brokers.storage.scrubber.STEP_BYTES", 700)
     background = Background(never)
     with Logs(tmp_path / "data", 1, SMALL) as logs:
         for partition in range(3):
@@ -331,7 +331,7 @@ def test_a_failed_flush_is_not_made_good_by_a_later_one_that_succeeds(
             append(log, a_batch(b"b" * 500))
         log.flush()
         with monkeypatch.context() as broken:
-            broken.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+            broken.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", refuse)
             background.run_all()
         assert log.durable is None
         assert not log.dirty
@@ -346,7 +346,7 @@ def test_a_failed_flush_is_not_made_good_by_a_later_one_that_succeeds(
 def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_they_are_vouched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.flushing.SEGMENTS_AT_ONCE", 3)
+    monkeypatch.setattr("folkmoot.brokers.storage.flushing.SEGMENTS_AT_ONCE", 3)
     background = Background(never)
     logs = Logs(tmp_path / "data", 1, SMALL)
     logs.start()
@@ -363,7 +363,7 @@ def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_t
         flushed.append(Path(f"/proc/self/fd/{fd}").resolve().name)
         real(fd)
 
-    monkeypatch.setattr("folkmoot.brokers.flushing.os.fdatasync", note)
+    monkeypatch.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", note)
     again = Logs(tmp_path / "data", 1, SMALL)
     again.start()
     found = again.get("flights", 0)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.compacted import COMPACTED_FILE, load
-from folkmoot.brokers.compactor import COMPACTION_INTERVAL, Compactor
-from folkmoot.brokers.config import DAY, LogConfig
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE, load
+from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, Compactor
+from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -365,7 +365,7 @@ def test_a_million_records_of_ten_thousand_keys_are_compacted_in_seconds(tmp_pat
 def test_the_work_is_cut_into_pieces_with_pauses_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.cleaning.STEP_BYTES", 2000)
+    monkeypatch.setattr("folkmoot.brokers.storage.compaction.cleaning.STEP_BYTES", 2000)
     upkept = Upkept(tmp_path)
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)

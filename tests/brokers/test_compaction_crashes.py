@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.compactor import COMPACTION_INTERVAL
+from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import a_batch, append, delete_before, read_all
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows

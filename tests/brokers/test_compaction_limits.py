@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.brokers import thinning
-from folkmoot.brokers.compacted import Compacted
-from folkmoot.brokers.damage import Damage
-from folkmoot.brokers.keymap import KeyMap
+from folkmoot.brokers.storage.compaction import batch_filter as thinning
+from folkmoot.brokers.storage.compaction.compacted import Compacted
+from folkmoot.brokers.storage.compaction.offset_map import KeyMap
+from folkmoot.brokers.storage.damage import Damage
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -73,7 +73,9 @@ def test_a_tombstone_stays_behind_a_batch_that_cannot_be_opened(
 
     upkept = with_a_deleted_key(tmp_path, Codec.GZIP)
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.thinning.batch.columns_of", without_gzip)
+        patch.setattr(
+            "folkmoot.brokers.storage.compaction.batch_filter.batch.columns_of", without_gzip
+        )
         compact_until_tombstones_could_go(upkept)
     assert values_of(upkept, b"k") == [b"v" * 400, None]
     upkept.logs.close()
@@ -164,7 +166,7 @@ def test_a_pass_that_ends_with_any_error_gives_up_its_log_and_not_the_broker(
     for _ in range(60):
         upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.cleaning.thin", refuse)
+        broken.setattr("folkmoot.brokers.storage.compaction.cleaning.thin", refuse)
         upkept.compact()
     assert upkept.log.is_open
     upkept.append(keyed((b"k", b"1")))

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
 from folkmoot.protocol.errors import ConfigError
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import deletions, directories
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.context import Answer, Context, Later
-from folkmoot.brokers.deletions import AT_ONCE, Deletions
-from folkmoot.brokers.flushing import flush_all
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server.context import Answer, Context, Later
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import deletions, directories
+from folkmoot.brokers.storage.deletions import AT_ONCE, Deletions
+from folkmoot.brokers.storage.flushing import flush_all
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     DiskFull,
@@ -193,7 +193,7 @@ def test_a_flush_that_fails_keeps_the_records_and_the_log_takes_no_more(
 
     log = filled(context.logs)
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.flushing.os.fdatasync", refuse)
+        patch.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", refuse)
         answers = ask(context, (0, 12))
         hands.work_all()
     assert answers == [[(StorageError.code, -1)]]

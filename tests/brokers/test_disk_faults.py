@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.flushing import flush_all
+from folkmoot.brokers.storage.flushing import flush_all
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     ONE_SEGMENT,
@@ -35,7 +35,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         whole = b"".join(parts)
         return os.pwrite(fd, whole[: source.randrange(1, len(whole) + 1)], position)
 
-    monkeypatch.setattr("folkmoot.brokers.durable.os.pwritev", write_some)
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write_some)
     log = make_log(tmp_path)
     batches = [random_batch(source) for _ in range(40)]
     for number in range(0, 40, 4):
@@ -67,7 +67,7 @@ def test_a_write_that_fails_after_any_byte_leaves_no_torn_batch(
     append(log, *kept)
     for taken in range(sum(map(len, refused))):
         with monkeypatch.context() as broken:
-            broken.setattr("folkmoot.brokers.durable.os.pwritev", fail_after(taken))
+            broken.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", fail_after(taken))
             with pytest.raises(StorageError, match="No space left"):
                 append(log, *refused)
         assert (log.directory / ACTIVE).stat().st_size == log.size == sum(map(len, kept))
@@ -88,8 +88,8 @@ def test_a_torn_end_that_cannot_be_cut_back_takes_no_more(
     kept = a_batch(b"a" * 1500)
     append(log, kept)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.durable.os.pwritev", fail_after(50))
-        broken.setattr("folkmoot.brokers.logfile.os.ftruncate", refuse)
+        broken.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", fail_after(50))
+        broken.setattr("folkmoot.brokers.storage.logfile.os.ftruncate", refuse)
         with pytest.raises(StorageError, match="torn end"):
             append(log, a_batch(b"b"))
     # Not even into a new segment, which would leave the torn one in the middle.
@@ -113,7 +113,7 @@ def test_a_flush_that_failed_is_not_tried_again(
     log = make_log(tmp_path)
     append(log, a_batch(b"a"))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.logfile.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.storage.logfile.os.fdatasync", refuse)
         with pytest.raises(StorageError, match="could not be flushed"):
             log.flush()
     for action in (log.flush, lambda: append(log, a_batch(b"b")), log.close):
@@ -130,7 +130,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(
     log = make_log(tmp_path, ONE_SEGMENT)
     source = random.Random(19)
     batches = [random_batch(source) for _ in range(60)]
-    monkeypatch.setattr("folkmoot.brokers.entries.os.pwrite", refuse)
+    monkeypatch.setattr("folkmoot.brokers.storage.entries.os.pwrite", refuse)
     for each in batches:
         append(log, each)
     assert read_all(log) == expected(batches)
@@ -144,7 +144,7 @@ def test_a_segment_that_cannot_be_created_refuses_the_append_only(
     append(log, a_batch(b"a" * 1500))
     log.read(0, 1)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.logfile.os.O_EXCL", 2**31 - 1)
+        broken.setattr("folkmoot.brokers.storage.logfile.os.O_EXCL", 2**31 - 1)
         with pytest.raises(StorageError, match="cannot be created"):
             append(log, a_batch(b"b" * 1500))
     assert append(log, a_batch(b"c" * 1500)) == [1]
@@ -162,14 +162,14 @@ def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flush
     log = make_log(tmp_path)
     append(log, a_batch(b"a" * 1500))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.logfile.write_at", refuse)
+        broken.setattr("folkmoot.brokers.storage.logfile.write_at", refuse)
         with pytest.raises(StorageError, match="could not be appended to"):
             append(log, a_batch(b"b" * 1500))
     assert log.segments == 2
     lent = log.lend()
     assert [segment.base_offset for segment, _ in lent.segments] == [0]
     flush_all([lent])
-    monkeypatch.setattr("folkmoot.brokers.logfile.os.fdatasync", flushed.append)
+    monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.fdatasync", flushed.append)
     log.flush()
     assert len(flushed) == 1
     assert log.lend().segments == []

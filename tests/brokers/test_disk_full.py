@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import Checkpoints
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.checkpoints import Checkpoints
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol.errors import DiskFull, StorageError
 from tests.brokers.batches import a_batch, append, read_all
 

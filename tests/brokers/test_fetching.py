@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import fetching
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Answer, Context
-from folkmoot.brokers.parked import ParkedRequests
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server import fetching
+from folkmoot.brokers.server.context import Answer, Context
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.purgatory import ParkedRequests
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import (

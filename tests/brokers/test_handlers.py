@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Answer, Context
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server.context import Answer, Context
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from folkmoot.brokers.index import ENTRY_BYTES, OffsetIndex
+from folkmoot.brokers.storage.index import ENTRY_BYTES, OffsetIndex
 
 LOG_BYTES = 10**9
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import compacted
-from folkmoot.brokers.compacted import COMPACTED_FILE
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.storage.compaction import compacted
+from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol import batch, wire
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.config import LogConfig
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.openfiles import OpenFiles
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.openfiles import OpenFiles
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns

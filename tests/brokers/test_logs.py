@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.durable import write_checked
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -198,7 +198,7 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
     with logs_in(data) as logs:
         append(logs.create("flights", "first", 0), a_batch(b"a"))
         with monkeypatch.context() as interrupted:
-            interrupted.setattr("folkmoot.brokers.directories.shutil.rmtree", refuse)
+            interrupted.setattr("folkmoot.brokers.storage.directories.shutil.rmtree", refuse)
             with pytest.raises(StorageError):
                 logs.delete_topic("first")
         assert names(data) == {"flights-0.first.deleted"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from folkmoot.brokers.config import DAY
-from folkmoot.brokers.log import Log
+from folkmoot.brokers.storage.config import DAY
+from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol import batch
 from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, records_in, rows

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers import directories, newcomers, producing
-from folkmoot.brokers.context import Answer, Context, Later
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server import producing
+from folkmoot.brokers.server.context import Answer, Context, Later
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import directories
+from folkmoot.brokers.storage import partition_creation as newcomers
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import DiskFull, Overloaded, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.openfiles import DESCRIPTORS, OpenFiles
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.openfiles import DESCRIPTORS, OpenFiles
 from tests.brokers.batches import (
     NOW,
     SMALL,

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import Checkpoints
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Answer, Context
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.options import topic_config
-from folkmoot.brokers.retention import Retention
-from folkmoot.brokers.upkeep import Now
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server.context import Answer, Context
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.checkpoints import Checkpoints
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.options import topic_config
+from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import BatchTooLarge, ConfigError
 from tests.brokers.batches import NOW, a_batch, append, flushed
@@ -130,8 +130,8 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(fd)
         real(fd)
 
-    monkeypatch.setattr("folkmoot.brokers.logfile.os.fdatasync", counted)
-    monkeypatch.setattr("folkmoot.brokers.flushing.os.fdatasync", counted)
+    monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.fdatasync", counted)
+    monkeypatch.setattr("folkmoot.brokers.storage.flushing.os.fdatasync", counted)
     return found
 
 
@@ -178,7 +178,7 @@ def test_of_more_due_logs_than_are_flushed_at_once_each_has_its_turn(
     def fail(error: Exception) -> None:
         raise error
 
-    monkeypatch.setattr("folkmoot.brokers.checkpoints.LOGS_AT_ONCE", 2)
+    monkeypatch.setattr("folkmoot.brokers.storage.checkpoints.LOGS_AT_ONCE", 2)
     background = Background(fail)
     checkpoints = Checkpoints(context.logs, background)
     show(context, flush_interval="1")

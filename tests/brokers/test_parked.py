@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from folkmoot.brokers.parked import Parked, ParkedRequests
+from folkmoot.brokers.server.purgatory import Parked, ParkedRequests
 from folkmoot.protocol.errors import Overloaded
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import FetchEntry

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.config import DAY, FOREVER
-from folkmoot.brokers.durable import sync_directory
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.producer_states import Producers, ProducerState
-from folkmoot.brokers.retention import Retention
+from folkmoot.brokers.storage.atomic_file import sync_directory
+from folkmoot.brokers.storage.config import DAY, FOREVER
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.producer_state import Producers, ProducerState
+from folkmoot.brokers.storage.retention import Retention
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from tests.brokers.batches import delete_before
@@ -245,7 +245,7 @@ def test_the_directory_of_a_partition_is_on_disk_once_its_log_is_whoever_was_kil
     with power.watched():
         logs.start()
         with monkeypatch.context() as patch:
-            patch.setattr("folkmoot.brokers.directories.sync_directory", killed)
+            patch.setattr("folkmoot.brokers.storage.directories.sync_directory", killed)
             with pytest.raises(Killed):
                 logs.create("flights", "first", 0)
         logs.abandon()

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import producer_memory
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
-from folkmoot.brokers.config import FOREVER, LogConfig
-from folkmoot.brokers.directories import save_start
-from folkmoot.brokers.durable import note_checked
-from folkmoot.brokers.flushing import CleanEnd
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.producer_states import ProducerState
-from folkmoot.brokers.retention import Retention
-from folkmoot.brokers.segments import Segments
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import producer_memory
+from folkmoot.brokers.storage.atomic_file import note_checked
+from folkmoot.brokers.storage.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
+from folkmoot.brokers.storage.config import FOREVER, LogConfig
+from folkmoot.brokers.storage.directories import save_start
+from folkmoot.brokers.storage.flushing import CleanEnd
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.producer_state import ProducerState
+from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.segments import Segments
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import (
@@ -128,7 +128,7 @@ def test_a_duplicate_is_answered_when_the_disk_is_full(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.logfile.write_at", full)
+        patch.setattr("folkmoot.brokers.storage.logfile.write_at", full)
         with pytest.raises(DiskFull):
             append(log, sent(1))
         assert append(log, sent(0)) == [0]
@@ -161,7 +161,7 @@ def test_producers_are_known_after_an_orderly_stop_without_reading_the_log(
         append(log, sent(first))
     before, end = states_of(log), log.close()
     assert snapshots(log)[-1] == 50
-    monkeypatch.setattr("folkmoot.brokers.segments.Segments.headers", None)
+    monkeypatch.setattr("folkmoot.brokers.storage.segments.Segments.headers", None)
     log = Log(tmp_path, NAME, "first", SMALL)
     log.start(end)
     assert log._memory._known is None, "an idle log has loaded nothing"

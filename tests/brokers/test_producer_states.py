@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from folkmoot.brokers.producer_states import KEPT_BATCHES, KEPT_FOR, Producers
+from folkmoot.brokers.storage.producer_state import KEPT_BATCHES, KEPT_FOR, Producers
 from folkmoot.protocol.batch import MAX_SEQUENCE, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     FolkmootError,

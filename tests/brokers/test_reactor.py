@@ -11,10 +11,10 @@ import msgpack
 import msgspec
 import pytest
 
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.context import Context
-from folkmoot.brokers.reactor import NO_CORRELATION, Reactor
-from folkmoot.brokers.view import ClusterView
+from folkmoot.brokers.server.context import Context
+from folkmoot.brokers.server.event_loop import NO_CORRELATION, Reactor
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch, wire
 from folkmoot.protocol.errors import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.flushing import CleanEnd
-from folkmoot.brokers.log import Log
+from folkmoot.brokers.storage.flushing import CleanEnd
+from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import (
@@ -134,7 +134,7 @@ def test_a_batch_lost_from_the_middle_is_not_served_and_what_lies_behind_is(
 def test_recovery_marks_any_flipped_bit_of_a_batch_and_keeps_those_behind_it(
     crashed: Crashed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.durable.os.fsync", lambda fd: None)
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.fsync", lambda fd: None)
     right = expected(crashed.batches)
     note = crashed.file.with_suffix(".damage")
     for position in range(crashed.ends[-3], crashed.ends[-1]):
@@ -243,7 +243,7 @@ def test_a_durable_end_that_was_lost_is_passed_over_and_its_offsets_are_not_give
 def test_a_batch_within_a_record_is_never_taken_for_one_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.durable.os.fsync", lambda fd: None)
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.fsync", lambda fd: None)
     stowaway = (
         batch.leader_part(1, len(a_batch(b"x")), 3, NOW) + a_batch(b"x")[batch.LEADER_BYTES :]
     )

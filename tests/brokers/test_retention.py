@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import produced
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.config import DAY, LogConfig
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import Logs
-from folkmoot.brokers.retention import Retention
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import produced
+from folkmoot.brokers.storage.config import DAY, LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.retention import Retention
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import (
@@ -214,7 +214,7 @@ def test_the_chore_goes_through_all_logs_and_files_are_removed_in_the_background
     def fail(error: Exception) -> None:
         raise error
 
-    monkeypatch.setattr("folkmoot.brokers.retention.LOGS_AT_ONCE", 10)
+    monkeypatch.setattr("folkmoot.brokers.storage.retention.LOGS_AT_ONCE", 10)
     background = Background(fail)
     with Logs(tmp_path / "data", 1, SMALL, remove=background.remove) as logs:
         for partition in range(25):
@@ -258,7 +258,7 @@ def test_a_removal_that_waits_does_not_touch_a_later_topic_of_the_name(tmp_path:
 def test_a_round_passes_over_logs_that_were_deleted_since_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.retention.LOGS_AT_ONCE", 1)
+    monkeypatch.setattr("folkmoot.brokers.storage.retention.LOGS_AT_ONCE", 1)
     later = Now(0.0, NOW + WEEK)
     with Logs(tmp_path / "data", 1, SMALL) as logs:
         logs.create("earlier", "other", 0)
@@ -334,7 +334,7 @@ def test_nothing_is_deleted_when_the_new_start_cannot_be_noted(
 
     log = filled(tmp_path)
     with monkeypatch.context() as full:
-        full.setattr("folkmoot.brokers.deletions.save_start", refuse)
+        full.setattr("folkmoot.brokers.storage.deletions.save_start", refuse)
         with pytest.raises(DiskFull, match="nothing was deleted"):
             delete_before(log, 12)
     assert [offset for offset, _ in read_all(log)] == list(range(20))
@@ -349,7 +349,7 @@ def test_on_a_full_disk_all_goes_but_what_a_new_segment_would_be_needed_for(
 
     log = filled(tmp_path)
     with monkeypatch.context() as full:
-        full.setattr("folkmoot.brokers.segments.Segment.create", refuse)
+        full.setattr("folkmoot.brokers.storage.segments.Segment.create", refuse)
         expire(log, NOW + 2 * WEEK)
     assert (log.start_offset, log.end_offset) == (15, 20)
     expire(log, NOW + 2 * WEEK)

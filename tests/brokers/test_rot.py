@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.durable import write_checked
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import DURABLE_FILE, Logs
+from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import DURABLE_FILE, Logs
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import append, timed_batch, values_of
 

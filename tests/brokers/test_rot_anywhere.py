@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.durable import write_checked
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.logs import DURABLE_FILE, Logs
-from folkmoot.brokers.suspects import Suspects
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.damage_reports import Suspects
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import DURABLE_FILE, Logs
 from folkmoot.protocol import batch, batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import append, timed_batch

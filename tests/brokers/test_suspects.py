@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import suspects
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.context import Context
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.context import Context
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import damage_reports as suspects
+from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol.errors import (
     CorruptBatch,
     NotLeader,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers import timelookups
-from folkmoot.brokers.background import Background
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.context import Later
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.timelookups import TimeLookups
-from folkmoot.brokers.times import TIME_ENTRY_BYTES
-from folkmoot.brokers.upkeep import Now
+from folkmoot.brokers.server.context import Later
+from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage import timelookups
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.timelookups import TimeLookups
+from folkmoot.brokers.storage.times import TIME_ENTRY_BYTES
 from folkmoot.protocol.errors import FolkmootError, Overloaded, UnknownTopicOrPartition
 from folkmoot.protocol.requests import ListOffsetsEntry, ListOffsetsRequest
 from tests.brokers.batches import (

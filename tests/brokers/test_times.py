@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.config import LogConfig
-from folkmoot.brokers.log import Log
-from folkmoot.brokers.times import NEVER, TIME_ENTRY_BYTES, TimeIndex
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.times import NEVER, TIME_ENTRY_BYTES, TimeIndex
 from folkmoot.protocol import batch
 from tests.brokers.batches import NAME, ONE_SEGMENT, SMALL, append, make_log, reopened, timed_batch
 
@@ -203,8 +203,8 @@ def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_st
         reads.append(count)
         return real(fd, count, position)
 
-    monkeypatch.setattr("folkmoot.brokers.directories.os.scandir", refuse)
-    monkeypatch.setattr("folkmoot.brokers.logfile.os.pread", counted)
+    monkeypatch.setattr("folkmoot.brokers.storage.directories.os.scandir", refuse)
+    monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.pread", counted)
     source = random.Random(59)
     log.offset_for_time(T + 5199)
     for _ in range(100):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.logs import Logs
+from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import SMALL, a_batch, append, read_all
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_removed_keeps_nobody_from_being_served(
         raise OSError(5, "Input/output error", path)
 
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.directories.shutil.rmtree", refuse)
+        broken.setattr("folkmoot.brokers.storage.directories.shutil.rmtree", refuse)
         with logs_in(data) as logs:
             assert read_all(logs.get("flights", 0)) == [(0, b"a")]
     with logs_in(data):

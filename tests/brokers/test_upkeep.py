@@ -1,6 +1,6 @@
 """When chores are done, and that requests are answered in between."""
 
-from folkmoot.brokers.upkeep import Now, Upkeep
+from folkmoot.brokers.server.scheduler import Now, Upkeep
 
 
 def test_chores_are_done_one_at_a_time_when_they_are_due() -> None:

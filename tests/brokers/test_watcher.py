@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from folkmoot.brokers import watcher as module
-from folkmoot.brokers.view import ClusterView
-from folkmoot.brokers.watcher import ClusterWatcher, Identity, Reports
+from folkmoot.brokers.server import registration as module
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.registration import ClusterWatcher, Identity, Reports
 from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.operations import Delete, Get, Operation
-from folkmoot.coordination.store import Outcome, Store, run
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Delete, Get, Operation
+from folkmoot.coordination.zookeeper.session import Outcome, Store, run
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
 from tests.coordination.losses import write
 from tests.waiting import eventually

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from folkmoot.coordination import paths, plan_format
-from folkmoot.coordination.ownership import OffsetState, Owner
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos.transactions import BAD_VERSION, Change, Transaction
 

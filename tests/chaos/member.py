@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import paths
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.operations import Check, Multi, MultiFailed, Operation, Set
-from folkmoot.coordination.ownership import OffsetState
-from folkmoot.coordination.store import Connect, Outcome, SessionState, Store
-from folkmoot.coordination.zookeeper import ZooKeeperStore
+from folkmoot.coordination.groups.ownership import OffsetState
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.operations import Check, Multi, MultiFailed, Operation, Set
+from folkmoot.coordination.zookeeper.session import Connect, Outcome, SessionState, Store
 from folkmoot.protocol.errors import NotOwner, RequestTimeout
 from folkmoot.protocol.records import Record
 from tests.chaos.notes import Notes

@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.records import TopicPartition
 from tests import processes
 from tests.chaos.ensembles import Ensemble

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.coordination import paths, plan_format
-from folkmoot.coordination.ownership import OffsetState, Owner
-from folkmoot.coordination.plan_format import Plan, TopicBasis
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.groups.plan_format import Plan, TopicBasis
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos import checks
 from tests.chaos.checks import Fault, Processed

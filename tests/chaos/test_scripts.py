@@ -8,10 +8,12 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 
-from folkmoot.coordination import chronicle, members, plans
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.plan_format import Plan
-from folkmoot.coordination.store import run
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.groups.plan_format import Plan
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import run
 from tests.chaos.__main__ import shares
 from tests.chaos.events import surely
 from tests.chaos.member import Trap, TrappedStore

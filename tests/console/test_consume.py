@@ -11,8 +11,8 @@ import pytest
 
 from folkmoot.console.options import ENVIRONMENT
 from folkmoot.coordination import topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
 from tests.console.cluster import Shell, without
 from tests.waiting import eventually
@@ -176,7 +176,7 @@ def test_without_a_broker_a_member_says_so_and_ends(
         run(store, topics.create("t", 1, [1]))
     finally:
         store.close()
-    monkeypatch.setattr("folkmoot.consumers.directory.METADATA_WAIT", 0.3)
+    monkeypatch.setattr("folkmoot.consumers.offsets.directory.METADATA_WAIT", 0.3)
     for words in ((), ("--group", shell.group)):
         said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
         assert "no broker is registered: is one running?" in said
@@ -330,7 +330,9 @@ def test_an_unreachable_zookeeper_is_exit_code_3(
     words: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr("folkmoot.coordination.zookeeper.connect.__kwdefaults__", QUICK)
+    monkeypatch.setattr(
+        "folkmoot.coordination.zookeeper.kazoo_adapter.connect.__kwdefaults__", QUICK
+    )
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     said = shell.refused(3, *words, stdin="x\n")
     assert "no ZooKeeper server answers at 127.0.0.1:1" in said

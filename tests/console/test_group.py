@@ -8,8 +8,8 @@ import pytest
 
 from folkmoot.console.group import headline, told_of
 from folkmoot.console.main import main
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.coordination.chronicle import Entry, Move
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination.groups.rebalance_history import Entry, Move
 from tests.console.cluster import Shell
 from tests.consumers.parts import until
 

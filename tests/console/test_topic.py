@@ -10,8 +10,8 @@ from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 
 
 @pytest.fixture

@@ -7,14 +7,24 @@ from typing import Any
 
 import msgspec
 
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Replaced, Revoking
-from folkmoot.consumers.member import Member, MemberSettings
-from folkmoot.coordination import ownership, paths, plans, topics
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper, Request
-from folkmoot.coordination.operations import Create, Multi, Set
-from folkmoot.coordination.plans import Plan
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.consumers.group.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Replaced,
+    Revoking,
+)
+from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import Create, Multi, Set
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.records import TopicPartition
 
 ROUND = 0.001
@@ -196,6 +206,6 @@ class Crowd:
 
 
 def _ensured(path: str) -> Any:
-    from folkmoot.coordination.store import ensure
+    from folkmoot.coordination.zookeeper.session import ensure
 
     return ensure(path)

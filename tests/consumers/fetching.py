@@ -6,8 +6,8 @@ from typing import Any, cast
 from crc32c import crc32c
 
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.fetcher import Fetcher
-from folkmoot.consumers.turns import AHEAD_FROM_BYTES
+from folkmoot.consumers.fetch.batch_rotation import AHEAD_FROM_BYTES
+from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import HEADER_BYTES, LEADER_BYTES

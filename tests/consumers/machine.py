@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, TypeVar
 
-from folkmoot.consumers.events import (
+from folkmoot.consumers.group.events import (
     Acknowledged,
     Assigned,
     ClaimPartition,
@@ -21,11 +21,11 @@ from folkmoot.consumers.events import (
     Task,
     Tick,
 )
-from folkmoot.consumers.group import GroupMember
-from folkmoot.consumers.timing import Timing
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.ownership import Claim, OffsetState, Owner
-from folkmoot.coordination.plans import Plan, TopicBasis, VersionedPlan
+from folkmoot.consumers.group.member_state import GroupMember
+from folkmoot.consumers.group.timing import Timing
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import Claim, OffsetState, Owner
+from folkmoot.coordination.groups.plan import Plan, TopicBasis, VersionedPlan
 from folkmoot.protocol.records import TopicPartition
 
 ME = "me-0000000001"

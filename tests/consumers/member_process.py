@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import NotOwner
 from folkmoot.protocol.records import Record
 

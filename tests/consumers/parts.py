@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.operations import Verb
-from folkmoot.coordination.ownership import committed
-from folkmoot.coordination.store import run
+from folkmoot.coordination.groups.ownership import committed
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.operations import Verb
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.waiting import eventually

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.asynchronous import AsyncConsumer
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from tests.consumers.parts import PARTITIONS, Bench, values
 from tests.surfaces import eventually
 

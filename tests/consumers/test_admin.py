@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin import Admin
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,

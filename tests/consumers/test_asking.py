@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from folkmoot.consumers import fetcher as module
+from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.protocol.errors import BrokerUnreachable, InvalidRequest, UnknownFetch
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import Asked, a_batch

@@ -1,8 +1,8 @@
 """The next plan: for whom and what it is made, and what it keeps of the last one."""
 
-from folkmoot.consumers.assignment import next_plan
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.plans import Facts, Plan, TopicBasis
+from folkmoot.consumers.assignors.next_plan import next_plan
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan import Facts, Plan, TopicBasis
 from folkmoot.coordination.topics import TopicInfo
 
 

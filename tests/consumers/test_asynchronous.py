@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers import asynchronous
-from folkmoot.consumers.asynchronous import AsyncConsumer
+from folkmoot.consumers.client import async_consumer as asynchronous
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.asynchronous import AsyncConsumer
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, values
 from tests.consumers.tasks import cancelled, member, owns, take

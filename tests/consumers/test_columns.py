@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch import LEADER_BYTES, check, encode, leader_part
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -217,7 +217,7 @@ def test_arrow_batches_follow_each_other_until_stopped(bench: Bench) -> None:
 def test_without_pyarrow_a_table_names_the_pip_command(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "folkmoot.consumers.arrow", raising=False)
+    monkeypatch.delitem(sys.modules, "folkmoot.consumers.records.arrow", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with bench.reader() as consumer, pytest.raises(MissingExtra, match=r"folkmoot\[arrow\]"):
         consumer.poll_arrow(0.0)
@@ -305,13 +305,13 @@ def test_what_cannot_become_arrow_is_handed_out_the_next_time(
 
     with bench.reader() as consumer:
         with monkeypatch.context() as patch:
-            patch.setattr("folkmoot.consumers.arrow.record_batch", refuse)
+            patch.setattr("folkmoot.consumers.records.arrow.record_batch", refuse)
             for _ in range(2):
                 with pytest.raises(BatchTooLarge):
                     consumer.poll_arrow(20.0)
         assert consumer.poll_arrow(20.0, 3).column("offset").to_pylist() == [0, 1, 2]
         with monkeypatch.context() as patch:
-            patch.setattr("folkmoot.consumers.arrow.record_batch", refuse)
+            patch.setattr("folkmoot.consumers.records.arrow.record_batch", refuse)
             with pytest.raises(BatchTooLarge):
                 next(consumer.arrow())
         assert next(consumer.batches(5)).offsets[0] == 3

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.coordination.store import Store
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination.zookeeper.session import Store
 from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,

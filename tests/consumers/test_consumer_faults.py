@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import NotOwner, RequestTimeout, ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values
@@ -82,7 +82,7 @@ def test_close_ends_within_its_timeout_with_zookeeper_and_the_brokers_dead(
     bench_on: BenchOn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("folkmoot.consumers.directory.ZOOKEEPER_WAIT", 0.5)
+    monkeypatch.setattr("folkmoot.consumers.offsets.directory.ZOOKEEPER_WAIT", 0.5)
     cluster = start_cluster(brokers=1, zookeeper=private_zookeeper.address)
     bench = bench_on(cluster.zookeeper)
     bench.send(range(10))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import ConcurrentUse, ConfigError, NoOffset, NotOwner
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values

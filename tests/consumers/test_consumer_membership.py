@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.admin import Admin
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.health import State
-from folkmoot.consumers.places import Place
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.client.health import State
+from folkmoot.consumers.offsets.offset_lookup import Place
 from folkmoot.coordination.guardian import GUARDIAN
-from folkmoot.coordination.store import SessionState
+from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until

@@ -2,9 +2,11 @@
 
 import pytest
 
-from folkmoot.consumers.events import Lost, Revoking
-from folkmoot.coordination import operations, ownership, plan_format, plans
-from folkmoot.coordination.store import run
+from folkmoot.consumers.group.events import Lost, Revoking
+from folkmoot.coordination.groups import ownership, plan_format
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.zookeeper import operations
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.crowd import Crowd, Person
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from folkmoot.consumers import fetcher as module
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import NotAssigned

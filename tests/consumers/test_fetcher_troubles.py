@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.consumers import fetcher as module
+from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     CorruptBatch,

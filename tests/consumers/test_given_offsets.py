@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folkmoot.consumers.asynchronous import AsyncConsumer
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.whole import whole
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.offsets.validation import whole
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench

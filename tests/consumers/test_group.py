@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.consumers.events import (
+from folkmoot.consumers.group.events import (
     Assigned,
     ClaimPartition,
     Drained,
@@ -21,8 +21,8 @@ from folkmoot.consumers.events import (
     Started,
     VerifyOwner,
 )
-from folkmoot.coordination.ownership import Blocked, Stale
-from folkmoot.coordination.plans import TopicBasis, VersionedPlan
+from folkmoot.coordination.groups.ownership import Blocked, Stale
+from folkmoot.coordination.groups.plan import TopicBasis, VersionedPlan
 from tests.consumers.machine import (
     HAND_OVER,
     ME,

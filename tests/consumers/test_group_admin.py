@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from folkmoot.consumers.admin import Admin
-from folkmoot.consumers.resetting import Shift
-from folkmoot.coordination import chronicle, paths
-from folkmoot.coordination.operations import Set
-from folkmoot.coordination.store import perform
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.admin.offset_reset import Shift
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.operations import Set
+from folkmoot.coordination.zookeeper.session import perform
 from folkmoot.protocol.errors import (
     ConfigError,
     GroupNotEmpty,

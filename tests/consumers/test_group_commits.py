@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.consumers.events import (
+from folkmoot.consumers.group.events import (
     Acknowledged,
     Assigned,
     ClaimPartition,
@@ -21,8 +21,8 @@ from folkmoot.consumers.events import (
     Started,
     VerifyOwner,
 )
-from folkmoot.coordination.ownership import Fenced
-from folkmoot.coordination.plans import TopicBasis
+from folkmoot.coordination.groups.ownership import Fenced
+from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.machine import (
     ME,

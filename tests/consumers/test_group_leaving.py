@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.consumers.events import (
+from folkmoot.consumers.group.events import (
     ClaimPartition,
     Drained,
     Heartbeat,
@@ -15,8 +15,8 @@ from folkmoot.consumers.events import (
     Started,
     Tick,
 )
-from folkmoot.consumers.phase import Phase
-from folkmoot.coordination.ownership import Blocked
+from folkmoot.consumers.group.phase import Phase
+from folkmoot.coordination.groups.ownership import Blocked
 from tests.consumers.machine import (
     ME,
     NONCE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import zmq
 
-from folkmoot.consumers.consumer import Consumer
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.network import client
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import BrokerUnreachable

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.lending import Lent
-from folkmoot.consumers.positions import Progress
-from folkmoot.consumers.views import RecordBatchView
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.offsets.positions import Progress
+from folkmoot.consumers.records.batch_cursor import Lent
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Record, TopicPartition

@@ -7,13 +7,15 @@ from typing import TypeVar
 
 import pytest
 
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice
-from folkmoot.consumers.member import RECONNECT_PAUSE, Member, MemberSettings
-from folkmoot.coordination import members, ownership, paths, topics
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.operations import Delete, Set
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import SessionState, Store, perform, run
+from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
+from folkmoot.consumers.group.group_thread import RECONNECT_PAUSE, Member, MemberSettings
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Delete, Set
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import SessionState, Store, perform, run
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.waiting import eventually

@@ -11,10 +11,12 @@ import pytest
 
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.coordination import brokers, chronicle, ownership, topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.ownership import OffsetState, Owner
-from folkmoot.coordination.store import Store, run
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.session import Store, run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.member_process import open_database

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.places import milliseconds
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.offsets.offset_lookup import milliseconds
 from folkmoot.protocol.errors import ConfigError, NotAssigned, UnknownTopicOrPartition
 from tests.consumers.parts import Bench
 from tests.waiting import eventually

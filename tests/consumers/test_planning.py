@@ -2,10 +2,10 @@
 
 from random import Random
 
-from folkmoot.consumers.planning import Planning
-from folkmoot.consumers.timing import Timing
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.plans import Plan, Standing, TopicBasis, VersionedPlan
+from folkmoot.consumers.group.plan_schedule import Planning
+from folkmoot.consumers.group.timing import Timing
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan import Plan, Standing, TopicBasis, VersionedPlan
 
 ME = "me-0000000001"
 SEAT = "s1="

@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.consumers.events import Assigned, Lost, Revoking
+from folkmoot.consumers.group.events import Assigned, Lost, Revoking
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.crowd import Crowd, Person
 

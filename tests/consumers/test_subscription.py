@@ -6,13 +6,21 @@ from typing import Any, cast
 
 import pytest
 
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.client.subscription import Callbacks, Starts, Subscription
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Replaced, Revoking
-from folkmoot.consumers.member import Member
-from folkmoot.consumers.positions import Positions
-from folkmoot.consumers.subscription import Callbacks, Starts, Subscription
-from folkmoot.coordination.bell import Bell
+from folkmoot.consumers.group.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Replaced,
+    Revoking,
+)
+from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.offsets.positions import Positions
+from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import ONE, TWO, ZERO

@@ -1,9 +1,9 @@
 """Whose turn it is to be asked for, and that the others are not looked at."""
 
-from folkmoot.consumers import fetcher as module
-from folkmoot.consumers.positions import Positions
-from folkmoot.consumers.reading import Asked, Reading
-from folkmoot.consumers.waiting import Waiting, by_leader, portions
+from folkmoot.consumers.fetch import fetcher as module
+from folkmoot.consumers.fetch.fetch_queue import Waiting, by_leader, portions
+from folkmoot.consumers.fetch.partition_state import Asked, Reading
+from folkmoot.consumers.offsets.positions import Positions
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
 from tests.consumers.fetching import ONE, ZERO, Bench

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from folkmoot.consumers.whole import HIGHEST, whole
+from folkmoot.consumers.offsets.validation import HIGHEST, whole
 from folkmoot.protocol.errors import ConfigError
 
 

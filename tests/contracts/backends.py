@@ -5,10 +5,10 @@ from typing import Protocol
 
 from kazoo.client import KazooClient
 
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.operations import Exists
-from folkmoot.coordination.store import Store, perform
-from folkmoot.coordination.zookeeper import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Exists
+from folkmoot.coordination.zookeeper.session import Store, perform
 from tests.waiting import eventually
 
 

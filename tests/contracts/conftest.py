@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from folkmoot.coordination.store import Store
+from folkmoot.coordination.zookeeper.session import Store
 from tests.contracts.backends import Backend, MemoryBackend, RealBackend
 
 

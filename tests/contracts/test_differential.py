@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
     Check,
     Children,
@@ -33,8 +34,7 @@ from folkmoot.coordination.operations import (
     Stat,
     Write,
 )
-from folkmoot.coordination.store import Outcome, SessionState, Store, perform
-from folkmoot.coordination.zookeeper import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, Store, perform
 from tests.contracts.backends import end_session, settle
 from tests.waiting import eventually
 

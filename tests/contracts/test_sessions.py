@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     Create,
     Exists,
@@ -12,7 +12,7 @@ from folkmoot.coordination.operations import (
     SessionLost,
     Set,
 )
-from folkmoot.coordination.store import Outcome, SessionState, Store, perform
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, Store, perform
 from tests.contracts.backends import Backend
 from tests.waiting import eventually
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     MAX_REQUEST_BYTES,
     BadVersion,
     Check,
@@ -28,7 +28,7 @@ from folkmoot.coordination.operations import (
     Verb,
     Write,
 )
-from folkmoot.coordination.store import (
+from folkmoot.coordination.zookeeper.session import (
     Outcome,
     SessionState,
     Store,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     Create,
     Delete,
@@ -16,7 +16,7 @@ from folkmoot.coordination.operations import (
     Operation,
     Set,
 )
-from folkmoot.coordination.store import Store, perform
+from folkmoot.coordination.zookeeper.session import Store, perform
 from tests.contracts.backends import Backend, settle
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
-from folkmoot.coordination import members, ownership, paths, plan_format, plans
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Exists, Get, Set, Verb
-from folkmoot.coordination.ownership import (
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import ownership, plan_format
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import (
     Blocked,
     Claim,
     Claimant,
@@ -14,8 +16,9 @@ from folkmoot.coordination.ownership import (
     Owner,
     Stale,
 )
-from folkmoot.coordination.plans import Plan, TopicBasis
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
+from folkmoot.coordination.zookeeper.operations import Exists, Get, Set, Verb
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.records import TopicPartition
 
 GROUP = "g"

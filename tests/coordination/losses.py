@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper, Request
-from folkmoot.coordination.operations import Create, Set
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import Create, Set
 
 
 class LossyZooKeeper(MemoryZooKeeper):

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.store import Store
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import Store
 
 Opener = Callable[[], Store]
 

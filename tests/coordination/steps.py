@@ -2,8 +2,14 @@
 
 from typing import Any, TypeVar
 
-from folkmoot.coordination.operations import ConnectionLost, Multi, Operation, StoreError, Verb
-from folkmoot.coordination.store import Store, perform
+from folkmoot.coordination.zookeeper.operations import (
+    ConnectionLost,
+    Multi,
+    Operation,
+    StoreError,
+    Verb,
+)
+from folkmoot.coordination.zookeeper.session import Store, perform
 
 T = TypeVar("T")
 ENOUGH = 60

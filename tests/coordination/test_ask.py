@@ -6,8 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from folkmoot.coordination import brokers
-from folkmoot.coordination.operations import ConnectionLost, Operation, SessionLost, StoreError
-from folkmoot.coordination.store import Outcome, SessionState, ask
+from folkmoot.coordination.zookeeper.operations import (
+    ConnectionLost,
+    Operation,
+    SessionLost,
+    StoreError,
+)
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, ask
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 
-from folkmoot.coordination.bell import Bell
+from folkmoot.coordination.wakeup import Bell
 
 
 def test_rings_before_it_is_looked_at_count_once_and_later_ones_again() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from folkmoot.coordination import brokers, paths
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.errors import BrokerIdTaken
 from tests.coordination.losses import every_loss, write
 

@@ -4,13 +4,15 @@ import random
 
 import pytest
 
-from folkmoot.coordination import chronicle, members, paths
-from folkmoot.coordination.chronicle import ENTRIES, MOST_BYTES, Entry, Move
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Create, Get, Set
-from folkmoot.coordination.plan_format import Plan, Standing, TopicBasis
-from folkmoot.coordination.questions import children
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan_format import Plan, Standing, TopicBasis
+from folkmoot.coordination.groups.rebalance_history import ENTRIES, MOST_BYTES, Entry, Move
+from folkmoot.coordination.zookeeper.operations import Create, Get, Set
+from folkmoot.coordination.zookeeper.retry import children
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, HAND_OVER, P0, Someone, make_plan, owner
 from tests.coordination.steps import ENOUGH, Steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.coordination.connect_string import parse
+from folkmoot.coordination.zookeeper.connect_string import parse
 from folkmoot.protocol.errors import ConfigError
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.coordination.operations import Children, Create, Exists, Multi
-from folkmoot.coordination.store import perform
-from folkmoot.coordination.zookeeper import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.operations import Children, Create, Exists, Multi
+from folkmoot.coordination.zookeeper.session import perform
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from tests.waiting import eventually
 

@@ -2,16 +2,19 @@
 
 import pytest
 
-from folkmoot.coordination import group_deletion, groups, members, ownership, paths
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import (
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import group_deletion, ownership
+from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import Claim, Fenced
+from folkmoot.coordination.zookeeper.operations import (
     Create,
     Delete,
     MultiFailed,
     StoreError,
 )
-from folkmoot.coordination.ownership import Claim, Fenced
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (

@@ -4,15 +4,19 @@ from contextlib import suppress
 
 import pytest
 
-from folkmoot.coordination import group_deletion, members, paths, plans, resets
-from folkmoot.coordination.operations import (
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import group_deletion
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import offset_admin as resets
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.ownership import Claim, Fenced
+from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Multi,
     Set,
 )
-from folkmoot.coordination.ownership import Claim, Fenced
-from folkmoot.coordination.plans import Plan
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (

@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination import members, ownership, paths
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.memory import MemoryZooKeeper, Request
-from folkmoot.coordination.operations import (
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, Owner
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
     Create,
@@ -18,9 +21,8 @@ from folkmoot.coordination.operations import (
     Operation,
     Verb,
 )
-from folkmoot.coordination.ownership import Blocked, Claim, Fenced, Owner
-from folkmoot.coordination.store import perform, run
-from folkmoot.coordination.tree import Tree
+from folkmoot.coordination.zookeeper.session import perform, run
+from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (

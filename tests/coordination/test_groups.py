@@ -1,10 +1,12 @@
 """Groups as an onlooker sees them."""
 
-from folkmoot.coordination import groups, paths, resets
-from folkmoot.coordination.groups import GroupState
-from folkmoot.coordination.operations import Create, Delete, Set
-from folkmoot.coordination.ownership import OffsetState, encode
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import offset_admin as resets
+from folkmoot.coordination.groups.inspection import GroupState
+from folkmoot.coordination.groups.ownership import OffsetState, encode
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, P0, P1, TOPIC_ID, Someone, make_plan

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.connect_string import addresses
 from folkmoot.coordination.guardian import Guardian
-from folkmoot.coordination.operations import Exists, Get
-from folkmoot.coordination.store import SessionState, perform
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.zookeeper.connect_string import addresses
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.operations import Exists, Get
+from folkmoot.coordination.zookeeper.session import SessionState, perform
 from tests.processes import state, told
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -28,10 +28,10 @@ AT_ONCE = SESSION / 2
 # A process that holds an ephemeral node, and says who guards it.
 HOLDER = f"""
 import os, sys, time
-from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.connector import connector
 from folkmoot.coordination.guardian import GUARDIAN
-from folkmoot.coordination.operations import Create
-from folkmoot.coordination.store import perform
+from folkmoot.coordination.zookeeper.operations import Create
+from folkmoot.coordination.zookeeper.session import perform
 store = connector(sys.argv[1], guarded=True)({SESSION})
 perform(store, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from folkmoot.coordination import members, paths
-from folkmoot.coordination.members import MemberInfo, Superseded
-from folkmoot.coordination.operations import Create, Delete, Set
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups.membership import MemberInfo, Superseded
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.steps import ENOUGH, Steps, going_on, step
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper, Request
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
     Create,
@@ -17,7 +17,7 @@ from folkmoot.coordination.operations import (
     SessionLost,
     Set,
 )
-from folkmoot.coordination.store import Outcome, SessionState, perform
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, perform
 
 Answers = list[object]
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from folkmoot.coordination import ownership, paths
-from folkmoot.coordination.operations import (
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
+from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     Delete,
     Get,
@@ -12,9 +14,8 @@ from folkmoot.coordination.operations import (
     NoNode,
     Set,
 )
-from folkmoot.coordination.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, settle, wait_for_rings
 from tests.coordination.groups import (

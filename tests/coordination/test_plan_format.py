@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import zstandard
 
-from folkmoot.coordination import plan_format
-from folkmoot.coordination.operations import MAX_REQUEST_BYTES
-from folkmoot.coordination.plan_format import Plan, Standing, TopicBasis, decode, encode
+from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups.plan_format import Plan, Standing, TopicBasis, decode, encode
+from folkmoot.coordination.zookeeper.operations import MAX_REQUEST_BYTES
 from folkmoot.protocol.records import TopicPartition
 
 

@@ -2,11 +2,14 @@
 
 import pytest
 
-from folkmoot.coordination import group_deletion, members, paths, plan_format, plans, topics
-from folkmoot.coordination.members import MemberInfo
-from folkmoot.coordination.operations import Delete, Exists, Multi, Set, TooLarge, Verb
-from folkmoot.coordination.plans import Facts, Plan, TopicBasis, VersionedPlan
-from folkmoot.coordination.store import Store, ensure, perform, run
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.groups import group_deletion, plan_format
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan import Facts, Plan, TopicBasis, VersionedPlan
+from folkmoot.coordination.zookeeper.operations import Delete, Exists, Multi, Set, TooLarge, Verb
+from folkmoot.coordination.zookeeper.session import Store, ensure, perform, run
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.steps import ENOUGH, Steps, going_on, step
 

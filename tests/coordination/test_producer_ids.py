@@ -7,10 +7,10 @@ from itertools import chain
 import pytest
 
 from folkmoot.coordination import paths, producer_ids
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.operations import Create, Operation, SessionLost, Set
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import ensure, perform, run
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Create, Operation, SessionLost, Set
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import ensure, perform, run
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
 from tests.schemas.stores import CountingStore, Loss

@@ -4,11 +4,13 @@ from itertools import count
 
 import pytest
 
-from folkmoot.coordination import group_deletion, ownership, paths, resets
-from folkmoot.coordination.operations import ConnectionLost, Set, Verb
-from folkmoot.coordination.ownership import Claim, Fenced, OffsetState
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import group_deletion, ownership
+from folkmoot.coordination.groups import offset_admin as resets
+from folkmoot.coordination.groups.ownership import Claim, Fenced, OffsetState
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Set, Verb
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.groups import (

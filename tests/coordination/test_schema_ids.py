@@ -10,8 +10,8 @@ from itertools import chain, repeat
 import pytest
 
 from folkmoot.coordination import paths, schema_ids
-from folkmoot.coordination.memory import MemoryZooKeeper, Request
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import (
     Create,
     Delete,
     Get,
@@ -21,8 +21,8 @@ from folkmoot.coordination.operations import (
     Set,
     Verb,
 )
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import Store, perform, run
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import Store, perform, run
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 from tests.coordination.sessions import Opener
 from tests.schemas.stores import CountingStore, Loss

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from folkmoot.coordination import paths, topics
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.operations import ConnectionLost
-from folkmoot.coordination.questions import Malformed
-from folkmoot.coordination.store import perform, run
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import ConnectionLost
+from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.session import perform, run
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.kazoo_adapter import CLOSE_TIMEOUT, ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
     Create,
@@ -16,8 +17,7 @@ from folkmoot.coordination.operations import (
     SessionLost,
     Set,
 )
-from folkmoot.coordination.store import Outcome, SessionState, perform
-from folkmoot.coordination.zookeeper import CLOSE_TIMEOUT, ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, perform
 from tests.contracts.backends import end_session
 from tests.processes import thread_states
 from tests.proxy import Proxy

@@ -4,10 +4,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from folkmoot.brokers.producer_states import Producers
+from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.coordination import brokers
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.store import Store, run
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.session import Store, run
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition

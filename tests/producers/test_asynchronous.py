@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.store import Store
+from folkmoot.coordination.zookeeper.session import Store
 from folkmoot.producers.asynchronous import SENDS_IN_A_ROW, AsyncProducer, _Core
 from folkmoot.producers.awaiting import Waiting
 from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch

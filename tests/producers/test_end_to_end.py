@@ -10,8 +10,8 @@ import pytest
 
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.connector import connector
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.deliveries import Delivery

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination import producer_ids
-from folkmoot.coordination.bell import Bell
-from folkmoot.coordination.store import run
+from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers import loop
 from folkmoot.producers.discovery import IDS_AT_ONCE
 from folkmoot.producers.loop import Loop

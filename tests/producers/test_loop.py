@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.bell import Bell
+from folkmoot.coordination.wakeup import Bell
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.store import Store
+from folkmoot.coordination.zookeeper.session import Store
 from folkmoot.producers import loop, producer
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.producer_states import Producers
+from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.producers.sequences import LONGEST_SILENCE, Identity, Sequences
 from folkmoot.protocol import batch as batch_format

@@ -3,7 +3,7 @@
 from collections import deque
 from random import Random
 
-from folkmoot.brokers.producer_states import Producers
+from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.producers.sender import Shipment
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.batch import BatchHeader

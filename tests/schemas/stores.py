@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-from folkmoot.coordination.memory import MemoryZooKeeper
-from folkmoot.coordination.operations import ConnectionLost, Operation
-from folkmoot.coordination.store import Outcome, SessionState, Store
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState, Store
 
 Loss = Literal["request", "reply"] | None
 """What is lost of an operation: it was never done, or done and nobody was told."""

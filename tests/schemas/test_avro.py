@@ -6,7 +6,7 @@ import fastavro
 import pytest
 
 from folkmoot.coordination import schema_ids
-from folkmoot.coordination.store import run
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.avro import AvroDeserializer, AvroSerializer, schema_id
 from folkmoot.schemas.registry import SchemaRegistry

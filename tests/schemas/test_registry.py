@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.operations import SessionLost
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import SessionLost
 from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound
 from folkmoot.schemas.identity import canonical
 from folkmoot.schemas.registry import SchemaRegistry

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from folkmoot.coordination import group_deletion, resets
-from folkmoot.coordination.operations import Operation, SessionLost, Verb
-from folkmoot.coordination.store import Outcome, SessionState
+from folkmoot.coordination.groups import group_deletion
+from folkmoot.coordination.groups import offset_admin as resets
+from folkmoot.coordination.zookeeper.operations import Operation, SessionLost, Verb
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.line import Line

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from folkmoot.consumers.events import (
+from folkmoot.consumers.group.events import (
     Assigned,
     Committed,
     Left,
@@ -17,10 +17,10 @@ from folkmoot.consumers.events import (
     Replaced,
     Revoking,
 )
-from folkmoot.consumers.liveness import Presence
-from folkmoot.consumers.member import Member, MemberSettings
-from folkmoot.consumers.phase import Phase
-from folkmoot.coordination.store import Store
+from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.group.liveness import Presence
+from folkmoot.consumers.group.phase import Phase
+from folkmoot.coordination.zookeeper.session import Store
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
 from tests.simulation.line import Line

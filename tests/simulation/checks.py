@@ -3,16 +3,16 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from folkmoot.consumers.events import Assigned
-from folkmoot.consumers.member import Member
+from folkmoot.consumers.group.events import Assigned
+from folkmoot.consumers.group.group_thread import Member
 from folkmoot.coordination import paths
-from folkmoot.coordination.members import seat
-from folkmoot.coordination.operations import Children, Delete, Get, Multi, Operation
-from folkmoot.coordination.ownership import OffsetState, Owner
-from folkmoot.coordination.plans import Plan
-from folkmoot.coordination.plans import Standing as Place
-from folkmoot.coordination.store import Outcome
-from folkmoot.coordination.tree import Tree
+from folkmoot.coordination.groups.membership import seat
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.groups.plan import Standing as Place
+from folkmoot.coordination.zookeeper.operations import Children, Delete, Get, Multi, Operation
+from folkmoot.coordination.zookeeper.session import Outcome
+from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
 from tests.simulation.standing import (

@@ -6,14 +6,14 @@ from functools import partial
 import msgspec
 
 from folkmoot.consumers.assignors.agreement import assignors_of
-from folkmoot.consumers.events import Committed, Rebalanced
-from folkmoot.consumers.member import MemberSettings
-from folkmoot.consumers.timing import Timing
+from folkmoot.consumers.group.events import Committed, Rebalanced
+from folkmoot.consumers.group.group_thread import MemberSettings
+from folkmoot.consumers.group.timing import Timing
 from folkmoot.coordination import paths
-from folkmoot.coordination.members import seat
-from folkmoot.coordination.memory import MemoryStore
-from folkmoot.coordination.operations import Create, Delete, Operation, Set
+from folkmoot.coordination.groups.membership import seat
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.memory import MemoryStore
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Operation, Set
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import Administrator
 from tests.simulation.application import HAND_OVER, SESSION_TIMEOUT, Application

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from folkmoot.coordination.operations import (
+from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
     Exists,
@@ -15,8 +15,8 @@ from folkmoot.coordination.operations import (
     SessionLost,
     Write,
 )
-from folkmoot.coordination.store import Outcome, SessionState
-from folkmoot.coordination.tree import Tree
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from folkmoot.coordination.zookeeper.tree import Tree
 from tests.simulation.world import World
 
 _OVER = Outcome(None, SessionLost("the session is over"))

@@ -7,14 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from folkmoot.consumers import assignment
-from folkmoot.consumers.claims import Claims
-from folkmoot.consumers.group import GroupMember
-from folkmoot.consumers.holdings import Holdings
-from folkmoot.consumers.liveness import Liveness
-from folkmoot.consumers.planning import Planning
-from folkmoot.coordination import group_deletion, members, ownership, paths, plans, resets
-from folkmoot.coordination.operations import (
+from folkmoot.consumers.assignors import next_plan as assignment
+from folkmoot.consumers.group.claims import Claims
+from folkmoot.consumers.group.liveness import Liveness
+from folkmoot.consumers.group.member_state import GroupMember
+from folkmoot.consumers.group.owned_partitions import Holdings
+from folkmoot.consumers.group.plan_schedule import Planning
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import group_deletion, ownership
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import offset_admin as resets
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
     Check,
     Delete,
@@ -27,7 +32,6 @@ from folkmoot.coordination.operations import (
     Verb,
     Write,
 )
-from folkmoot.coordination.ownership import OffsetState, Owner
 from folkmoot.protocol.records import TopicPartition
 
 Change = Callable[[Multi], tuple[Write, ...]]

@@ -4,12 +4,13 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from folkmoot.coordination import paths, plan_format
-from folkmoot.coordination.members import MemberInfo, seat
-from folkmoot.coordination.ownership import OffsetState, Owner
-from folkmoot.coordination.plans import Plan
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups.membership import MemberInfo, seat
+from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.tree import Tree
+from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 
 GROUP = "g"

@@ -8,10 +8,10 @@ from math import log
 from random import Random
 from typing import Protocol
 
-from folkmoot.coordination.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.operations import Children, Exists, Get, Operation, Ring
-from folkmoot.coordination.store import Outcome
-from folkmoot.coordination.tree import Tree
+from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.operations import Children, Exists, Get, Operation, Ring
+from folkmoot.coordination.zookeeper.session import Outcome
+from folkmoot.coordination.zookeeper.tree import Tree
 
 START = 1_000.0
 LAST_LINES = 400

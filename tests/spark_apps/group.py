@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from folkmoot.consumers.events import Assigned, Committed, Left, Lost, Notice, Revoking
-from folkmoot.coordination.bell import Bell
+from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
+from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST

@@ -2,7 +2,7 @@
 
 import json
 
-from folkmoot.consumers.events import Committed
+from folkmoot.consumers.group.events import Committed
 from tests.spark_apps.group import EMPTY, Scene, end, flights
 
 # -- a new query -------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.consumer import Consumer
-from folkmoot.coordination import ownership, topics
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination import topics
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.store import run
-from folkmoot.coordination.zookeeper import connect
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import local_session, stop_gracefully

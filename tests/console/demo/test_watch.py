@@ -1,8 +1,8 @@
 """What an onlooker tells of a group, from looks at it."""
 
 from folkmoot.console.demo.watch import Watch, client
-from folkmoot.coordination.groups import GroupState, PartitionState
-from folkmoot.coordination.members import MemberInfo
+from folkmoot.coordination.groups.inspection import GroupState, PartitionState
+from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.protocol.records import TopicPartition
 
 INFO = MemberInfo(("flights",), "host", 2.0)

@@ -1,0 +1,1 @@
+"""One event loop: requests, what waits, the broker's place in ZooKeeper."""

@@ -1,0 +1,225 @@
+"""The broker's thread towards ZooKeeper: keeps it registered, and the view of the cluster fresh."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+from typing import Final
+from uuid import uuid4
+
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
+from folkmoot.coordination.zookeeper.retry import Malformed, surely
+from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, run
+from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_PAUSE: Final = 1.0
+CLOSE_TIMEOUT: Final = 5.0
+_EXPIRY_SLACK: Final = 3.0
+
+_BROKERS: Final = object()
+_TOPICS: Final = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who registers: `directory` is the data directory's own id, which outlives the process."""
+
+    broker_id: int
+    directory: str
+    listeners: Mapping[str, str]
+    session_timeout: float
+    rack: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """Where the watcher's news go; called on its thread, must not wait.
+
+    `view` gets the new view and the ids of topics that were deleted; `failed` gets what ends the
+    broker.
+    """
+
+    view: Callable[[ClusterView, frozenset[str]], None]
+    failed: Callable[[Exception], None]
+
+
+class ClusterWatcher:
+    """Registers the broker and watches brokers and topics, over one ZooKeeper session after another.
+
+    A watch notes what to read again and rings a bell; the thread reads that, once for any number of
+    rings, and publishes a new view if anything differs. Only topics that changed are read.
+
+    A lost session: the broker goes on serving with the view it has, and opens a new session. That is
+    safe while topics have one replica: nobody else can lead them, so nothing that it accepts or
+    serves can contradict another broker. Clients that know its address notice nothing.
+
+    A topic counts as deleted only if this very session has seen it before. A ZooKeeper that comes
+    back empty, or the wrong one, starts a new session, and so never makes a broker delete data.
+
+    Our own earlier registration (of a process that died, or of the lost session) is waited for until
+    its session must have timed out. A registration of another data directory ends the broker.
+
+    A session begins with a Sync: from a server that lags behind we could learn of an old topic whose
+    name a new one has by now, and would take the new one's files for those of a deleted topic.
+    """
+
+    def __init__(self, connect: Connect, identity: Identity, reports: Reports) -> None:
+        self._connect = connect
+        self._identity = identity
+        self._reports = reports
+        self._bell = Bell()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
+        self._store: Store | None = None
+        self._mine = Registration({}, "")
+        self._stale: deque[object] = deque()
+        self._brokers: dict[int, Registration] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._patience = 0.0
+
+    def start(self) -> None:
+        """Connect, publish a first view, register; then keep doing so on a thread of its own.
+
+        Raises ZooKeeperUnreachable, BrokerIdTaken.
+        """
+        store = self._open_session()
+        try:
+            while not self._keep_up(store):
+                self._bell.wait(self._remaining_patience())
+        except SessionLost as error:
+            raise ZooKeeperUnreachable(
+                f"the ZooKeeper session was lost while registering: {error}"
+            ) from None
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave: the session ends at once, and the registration with it.
+
+        The thread that started it calls this.
+        """
+        self._stopping = True
+        self._bell.ring()
+        if self._store is not None:
+            self._store.close()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT)
+        if self._store is not None:
+            self._store.close()  # one that the thread may have opened meanwhile
+        if not self._thread.is_alive():
+            self._bell.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    self._serve_session()
+                except SessionLost:
+                    if not self._stopping:
+                        logger.warning("the ZooKeeper session is lost; opening another one")
+                        self._reopen()
+        except ClosedError:
+            pass
+        except Exception as error:
+            self._reports.failed(error)
+
+    def _serve_session(self) -> None:
+        store = self._store
+        assert store is not None
+        while not self._stopping:
+            registered = self._keep_up(store)
+            self._bell.wait(None if registered else self._remaining_patience())
+
+    def _reopen(self) -> None:
+        while not self._stopping:
+            try:
+                self._open_session()
+                return
+            except ZooKeeperUnreachable as error:
+                logger.warning("%s; trying again", error)
+                self._bell.wait(RECONNECT_PAUSE)
+
+    def _open_session(self) -> Store:
+        store = self._connect(self._identity.session_timeout)
+        self._store = store
+        if self._stopping:
+            store.close()
+            raise ClosedError("the broker stopped while it connected to ZooKeeper")
+        mine = self._identity
+        self._mine = Registration(dict(mine.listeners), uuid4().hex, mine.directory, mine.rack)
+        self._brokers, self._topics = {}, {}
+        self._stale = deque((_BROKERS, _TOPICS))
+        self._patience = time.monotonic() + store.session_timeout + _EXPIRY_SLACK
+        store.listen(lambda _state: self._bell.ring())
+        return store
+
+    def _keep_up(self, store: Store) -> bool:
+        """Read what changed, publish it, and register if we are not. True if we are registered."""
+        if store.state is SessionState.LOST:
+            raise SessionLost("the session is over")
+        number = self._identity.broker_id
+        if self._brokers.get(number) != self._mine:
+            run(store, surely(Sync()))
+        deleted = self._refresh(store)
+        if deleted is not None:
+            self._reports.view(ClusterView(self._brokers, self._topics), deleted)
+        if self._brokers.get(number) == self._mine:
+            return True
+        gone = partial(self._changed, self._stale, _BROKERS)
+        if not run(store, brokers.register(number, self._mine, gone)):
+            if time.monotonic() > self._patience:
+                raise BrokerIdTaken(
+                    f"broker id {number} is still registered for this data directory by another "
+                    "session: stop the broker that runs on a copy of it"
+                )
+            return False
+        self._patience = time.monotonic() + store.session_timeout + _EXPIRY_SLACK
+        if _BROKERS not in self._stale:
+            self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
+        return self._keep_up(store)
+
+    def _refresh(self, store: Store) -> frozenset[str] | None:
+        """Read again what rang. → ids of the topics deleted since, or None if nothing rang."""
+        stale = self._stale
+        rang: set[object] = set()
+        while stale:
+            rang.add(stale.popleft())
+        if not rang:
+            return None
+        before = {topic.topic_id for topic in self._topics.values()}
+        if _BROKERS in rang:
+            self._brokers = run(store, brokers.live(partial(self._changed, stale, _BROKERS)))
+        changed = {name for name in rang if isinstance(name, str)}
+        if _TOPICS in rang:
+            names = run(store, topics.names(partial(self._changed, stale, _TOPICS)))
+            changed |= self._topics.keys() ^ names
+        for name in sorted(changed):
+            self._read_topic(store, name)
+        return frozenset(before - {topic.topic_id for topic in self._topics.values()})
+
+    def _read_topic(self, store: Store, name: str) -> None:
+        try:
+            topic = run(store, topics.read(name, partial(self._changed, self._stale, name)))
+        except Malformed as error:
+            logger.warning("%s; what was known of it stays", error)
+            return
+        if topic is None:
+            self._topics.pop(name, None)
+        else:
+            self._topics[name] = topic
+
+    def _changed(self, stale: deque[object], what: object) -> None:
+        stale.append(what)
+        self._bell.ring()
+
+    def _remaining_patience(self) -> float:
+        return max(0.0, self._patience - time.monotonic()) + 0.01

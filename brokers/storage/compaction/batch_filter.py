@@ -1,0 +1,162 @@
+"""Opening batches to compact them: which records stay, and the batch with only these left."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import compress
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from folkmoot.brokers.storage.compaction.offset_map import KeyMap
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, UnsupportedCodec
+from folkmoot.protocol.packed import Int64s, Packed
+
+_Mask = npt.NDArray[np.bool_]
+_T = TypeVar("_T")
+
+
+class Thinned(NamedTuple):
+    """What is left of a batch: its bytes, none at all if no record is; how much that was."""
+
+    data: memoryview | bytes
+    records: int
+    tombstones: int
+    closed: bool = False
+    """It stays as it is, whatever keys it may have."""
+
+
+def opened(header: BatchHeader, data: memoryview) -> Columns | None:
+    """The columns of a batch; None: it stays as it is, uncounted.
+
+    That is one of a transaction, whose end is not known here; and one that cannot be opened, since its
+    codec's library is not there or its body is not what it should be.
+    """
+    if header.attributes != header.codec:
+        return None
+    try:
+        # Without flags: where append times count, the records' own ones are to stay all the same.
+        return batch.columns_of(msgspec.structs.replace(header, flags=0), data)
+    except (CorruptBatch, UnsupportedCodec):
+        return None
+
+
+def remember(keymap: KeyMap, header: BatchHeader, data: memoryview, since: int) -> None:
+    """Add the keys of a batch's records, from the offset `since` on."""
+    columns = opened(header, data)
+    if columns is None or columns.keys is None:
+        return
+    keys, absent = _keys(columns.keys)
+    chosen = _offsets(header, columns)
+    digests = keymap.digests(keys)
+    wanted = chosen >= since
+    if absent is not None:
+        wanted &= ~absent
+    if not wanted.all():
+        digests = type(digests)(digests.first[wanted], digests.second[wanted])
+        chosen = chosen[wanted]
+    keymap.add(digests, chosen)
+
+
+def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before: int) -> Thinned:
+    """The batch without the records that `keymap` has later ones of, and without old tombstones.
+
+    It keeps its range of offsets, its codec, what the producer and the leader wrote into its header,
+    and its records' own timestamps. Records without a key stay.
+    """
+    columns = opened(header, data)
+    if columns is None:
+        return Thinned(data, header.record_count, 0, closed=True)
+    if columns.keys is None:
+        return Thinned(data, header.record_count, 0)
+    keys, absent = _keys(columns.keys)
+    offsets = _offsets(header, columns)
+    keep = offsets >= keymap.latest(keymap.digests(keys))
+    nulls = _nulls(columns.values)
+    tombstones = 0
+    if nulls is not None:
+        keep &= ~nulls | (offsets >= droppable_before)
+    if absent is not None:
+        keep |= absent
+        nulls = None if nulls is None else nulls & ~absent
+    if nulls is not None:
+        tombstones = int(np.count_nonzero(nulls & keep))
+    left = int(np.count_nonzero(keep))
+    if left == 0:
+        return Thinned(b"", 0, 0)
+    if left == columns.count:
+        return Thinned(data, left, tombstones)
+    try:
+        rewritten = _rewritten(header, _selected(columns, keep, offsets - header.base_offset))
+    except (BatchTooLarge, CorruptBatch):
+        # To say which offsets are left takes more room than the records gave, or its producer has
+        # written what nobody else may write.
+        return Thinned(data, header.record_count, tombstones, closed=True)
+    return Thinned(rewritten, left, tombstones)
+
+
+def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
+    new = batch.encode(
+        columns,
+        header.codec,
+        schema_id=header.schema_id,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset_delta=header.last_offset_delta,
+    )
+    leader = batch.leader_part(
+        *(header.base_offset, len(new), header.leader_epoch, header.append_time),
+        stamps=header.uses_append_time,
+    )
+    return leader + new[LEADER_BYTES:]
+
+
+def _selected(columns: Columns, keep: _Mask, deltas: Int64s) -> Columns:
+    """The rows that are to stay, column by column, each of the kind that it was."""
+    mask = keep.tolist()
+    stamps = columns.timestamps
+    if isinstance(stamps, array):
+        times = array("q")
+        times.frombytes(np.frombuffer(stamps, np.int64)[keep].tobytes())
+        stamps = times
+    elif not isinstance(stamps, int):
+        stamps = list(compress(stamps, mask))
+    return Columns(
+        count=sum(mask),
+        keys=None if columns.keys is None else _cells(columns.keys, mask),
+        values=_cells(columns.values, mask),
+        timestamps=stamps,
+        headers=None if columns.headers is None else list(compress(columns.headers, mask)),
+        offsets=deltas[keep].tolist(),
+    )
+
+
+def _cells(cells: Sequence[bytes | None], mask: list[bool]) -> Sequence[bytes | None]:
+    left = list(compress(cells, mask))
+    return Packed.of(left) if isinstance(cells, Packed) else left
+
+
+def _keys(cells: Sequence[bytes | None]) -> tuple[Sequence[bytes], _Mask | None]:
+    """All keys, and where there is none, which counts as empty among them."""
+    keys = list(cells)
+    if None not in keys:
+        return keys, None  # type: ignore[return-value]  # just looked
+    return [key or b"" for key in keys], np.fromiter((key is None for key in keys), np.bool_)
+
+
+def _nulls(values: Sequence[bytes | None]) -> _Mask | None:
+    """Where there is no value; None if there is one everywhere."""
+    if isinstance(values, Packed):
+        return values.nulls
+    if None not in values:
+        return None
+    return np.fromiter((value is None for value in values), np.bool_, len(values))
+
+
+def _offsets(header: BatchHeader, columns: Columns) -> Int64s:
+    return np.asarray(batch.offsets_of(header, columns), np.int64)

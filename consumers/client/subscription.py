@@ -1,0 +1,318 @@
+"""A consumer's place in its group, seen from the thread that polls.
+
+Turns the group thread's notices into what the fetcher reads and into the application's callbacks,
+and the application's progress into commits. Notices are taken in their order; only the outcomes of
+commits overtake, since a callback may be waiting for one.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from folkmoot.consumers.assignors.agreement import assignors_of
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.group.events import (
+    Assigned,
+    Committed,
+    Left,
+    Lost,
+    Notice,
+    Rebalanced,
+    Replaced,
+    Revoking,
+)
+from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.offsets.offset_lookup import Place, checked, go_to
+from folkmoot.consumers.offsets.positions import Positions
+from folkmoot.coordination.wakeup import Bell
+from folkmoot.protocol.errors import (
+    ConfigError,
+    InstanceReplaced,
+    NotAssigned,
+    NotOwner,
+    RequestTimeout,
+)
+from folkmoot.protocol.records import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.5
+
+Starts = Mapping[TopicPartition, Place | None]
+"""Where to go on, per partition; None: at the committed offset, as without an answer."""
+OnAssign = Callable[[list[TopicPartition]], Starts | None]
+OnPartitions = Callable[[list[TopicPartition]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What the application wants to be told, in the polling thread."""
+
+    on_assign: OnAssign
+    on_revoke: OnPartitions
+    on_lost: OnPartitions
+    on_rebalance: Callable[[Rebalanced], None]
+
+    @classmethod
+    def of(cls, consumer: Any, *given: Callable[[Any, Any], Any] | None) -> Self:
+        """The application's callbacks in the order of the fields, with `consumer` as first argument."""
+        bound = [_ignore if each is None else partial(each, consumer) for each in given]
+        return cls(on_assign=bound[0], on_revoke=bound[1], on_lost=bound[2], on_rebalance=bound[3])
+
+
+def _ignore(notice: object) -> None:
+    """The callback of an application that does not want to be told."""
+
+
+def settings_of(config: ConsumerConfig) -> MemberSettings:
+    """What the member must know of its consumer's config, which has a group."""
+    assert config.group is not None
+    return MemberSettings(
+        group=config.group,
+        topics=tuple(config.topics),
+        pattern=config.pattern,
+        client_id=config.client_id,
+        instance_id=config.instance_id,
+        grace=config.grace,
+        hand_over=config.hand_over,
+        session_timeout=config.session_timeout,
+        max_processing_time=config.max_processing_time,
+        assignors=assignors_of(config.assignors),
+        weight=config.weight,
+        rack=config.rack,
+    )
+
+
+class Subscription:
+    """Serves one member; owned by the polling thread, which `bell` wakes."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member: Member,
+        fetcher: Fetcher,
+        positions: Positions,
+        callbacks: Callbacks,
+        bell: Bell,
+    ) -> None:
+        self.member = member
+        self.epochs: dict[TopicPartition, int] = {}
+        self.left = False
+        self.replaced = False
+        """Another process has our instance id: every call raises it from then on."""
+        self._config = config
+        self._fetcher = fetcher
+        self._positions = positions
+        self._callbacks = callbacks
+        self._bell = bell
+        self._notices: deque[Notice] = deque()
+        self._untaken: dict[TopicPartition, Assigned] = {}
+        """Ours, but on_assign has failed for them: not read before it has succeeded."""
+        self._leaving = False
+        self._awaited: dict[int, list[Committed]] = {}
+        self._token = 0
+        self._commit_at = 0.0
+        self._plan_commit()
+
+    def serve(self) -> None:
+        """Act on what the group thread said since the last time, and commit when it is due.
+
+        Raises what callbacks raise, what ended the group thread, InstanceReplaced.
+        """
+        self.member.polled(time.monotonic())
+        self._pump()
+        while self._notices:
+            notice = self._notices.popleft()
+            match notice:
+                case Assigned():
+                    self._assigned([notice, *self._more(Assigned)])
+                case Revoking():
+                    self._revoking([notice, *self._more(Revoking)])
+                case Lost():
+                    self._lost([notice, *self._more(Lost)])
+                case Rebalanced():
+                    self._callbacks.on_rebalance(notice)
+                case Left():
+                    self.left = True
+                case Replaced():
+                    self.replaced = True
+        self._check_replaced()
+        if self._untaken and not self._leaving:
+            self._assigned([*self._untaken.values()])
+        if self._config.auto_commit and time.monotonic() >= self._commit_at:
+            self._plan_commit()
+            offsets = self._positions.uncommitted(self.epochs)
+            if offsets:
+                self._token += 1
+                self.member.commit(self._token, offsets, self.epochs)
+
+    def _check_replaced(self) -> None:
+        """Raises InstanceReplaced, at every call from the first one on."""
+        if self.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
+
+    def _plan_commit(self) -> None:
+        """The next automatic commit; the application may be busy with one batch for longer."""
+        self._commit_at = time.monotonic() + self._config.commit_interval
+        if self._config.auto_commit:
+            self.member.remind(self._commit_at)
+
+    def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
+        """Commit and wait. Raises NotOwner, RequestTimeout, InstanceReplaced."""
+        self._check_replaced()
+        self.member.polled(time.monotonic())
+        ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
+        refused = offsets.keys() - ours.keys()
+        if ours:
+            refused |= self._commit(ours, timeout)
+        if refused:
+            some = ", ".join(map(str, sorted(refused)))
+            raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
+
+    def _commit(self, offsets: dict[TopicPartition, int], timeout: float) -> set[TopicPartition]:
+        """Commit and wait; the partitions that were refused."""
+        self._token += 1
+        token = self._token
+        outcomes = self._awaited[token] = []
+        self.member.commit(token, offsets, self.epochs)
+        deadline = time.monotonic() + timeout
+        try:
+            while True:
+                self._pump()
+                if sum(len(each.offsets) + len(each.refused) for each in outcomes) == len(offsets):
+                    return set().union(*(each.refused for each in outcomes))
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise RequestTimeout(
+                        f"ZooKeeper did not answer a commit within {timeout:g} s: "
+                        "it may still come to pass"
+                    )
+                self._bell.wait(min(remaining, _LOOK))
+        finally:
+            del self._awaited[token]
+
+    def leave(self, deadline: float) -> None:
+        """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic).
+
+        Raises what a callback raised, or what has ended the group thread, once all is given up.
+        """
+        self._leaving = True
+        self.member.begin_to_leave()
+        error: Exception | None = None
+        while not self.left and not self.replaced and self.member.error is None:
+            try:
+                self.serve()
+            except Exception as raised:
+                error = error or raised
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            if not self.left:
+                self._bell.wait(min(remaining, _LOOK))
+        self.member.stop(max(0.0, deadline - time.monotonic()))
+        if error is not None:
+            raise error
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Take what the group thread said. Raises what ended it."""
+        while self.member.notices:
+            notice = self.member.notices.popleft()
+            if not isinstance(notice, Committed):
+                self._notices.append(notice)
+                continue
+            self._positions.commit(notice.offsets)
+            if notice.token in self._awaited:
+                self._awaited[notice.token].append(notice)
+            elif notice.refused:
+                some = ", ".join(map(str, sorted(notice.refused)))
+                log.warning("a commit was refused: %s is not ours any more", some)
+        if self.member.error is not None:
+            raise self.member.error
+
+    def _more(self, kind: type[Any]) -> Iterator[Any]:
+        """The notices of the same kind that follow at once: the application is called for all."""
+        while self._notices and isinstance(self._notices[0], kind):
+            yield self._notices.popleft()
+
+    def _assigned(self, notices: list[Assigned]) -> None:
+        """Nothing is fetched before the callback has returned: it may seek.
+
+        If it fails, nobody knows where to go on: nothing of the partitions is read then, and `serve`
+        calls it for them again before anything more is handed out.
+        """
+        try:
+            for notice in notices:
+                self._positions.forget(notice.partition)  # what was true in an earlier time of ours
+                self.epochs[notice.partition] = notice.epoch
+                self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
+                self._untaken.pop(notice.partition, None)
+            self._go_on(self._callbacks.on_assign([notice.partition for notice in notices]))
+        except BaseException:
+            for notice in notices:
+                self._fetcher.remove(notice.partition)
+                self._positions.forget(notice.partition)
+                self._untaken[notice.partition] = notice
+            raise
+
+    def _go_on(self, starts: Starts | None) -> None:
+        """Go where the application says; all of it is checked before anything is moved."""
+        if not isinstance(starts or {}, Mapping):
+            raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
+        named = ((TopicPartition(*each), place) for each, place in (starts or {}).items())
+        places = {each: checked(each, place) for each, place in named if place is not None}
+        for partition in places:
+            if partition not in self.epochs or partition in self._untaken:
+                raise NotAssigned(
+                    f"on_assign returned a place in {partition}, which is not assigned to this consumer"
+                )
+        for partition, place in places.items():
+            go_to(self._fetcher, partition, place)
+            self._positions.forget(partition)
+
+    def _revoking(self, notices: list[Revoking]) -> None:
+        """The application finishes; what it has processed by then is committed with the release.
+
+        Not with what was lost while it stayed away: that it is told next, and it owns nothing of it.
+        Nor with what it has never taken over, since on_assign failed: nothing of that is under way.
+        """
+        gone = {each.partition for each in self._notices if isinstance(each, Lost)}
+        named = [each.partition for each in notices]
+        partitions = [each for each in named if each in self.epochs and each not in gone]
+        taken = [each for each in partitions if each not in self._untaken]
+        finished = False
+        try:
+            if taken:
+                self._callbacks.on_revoke(taken)
+            finished = True
+        finally:  # what the callback raises must not keep the partitions from others
+            for partition in partitions:
+                commits = finished and self._config.auto_commit
+                final = self._positions.processed(partition) if commits else None
+                epoch = self.epochs[partition]
+                self._forget(partition)
+                self.member.drained(partition, epoch, final)
+
+    def _lost(self, notices: list[Lost]) -> None:
+        named = [each.partition for each in notices]
+        partitions = [each for each in named if each in self.epochs and each not in self._untaken]
+        for notice in notices:
+            log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
+            self._forget(notice.partition)
+        if partitions:
+            self._callbacks.on_lost(partitions)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._fetcher.remove(partition)
+        self._positions.forget(partition)
+        self.epochs.pop(partition, None)
+        self._untaken.pop(partition, None)

@@ -1,0 +1,1 @@
+"""Asking brokers for batches and handing them out."""

@@ -1,0 +1,198 @@
+"""One partition being read: where fetching and handing out are, and what lies between. No I/O."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.errors import CorruptBatch, FolkmootError
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.requests import EARLIEST
+
+Fetched = tuple[BatchHeader, memoryview]
+Body = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Room:
+    """How many bytes the readings that share it have buffered."""
+
+    used: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request to a broker, or what that has kept of one: the partitions that wait for an answer.
+
+    `named` are those that this request tells of itself; the others were named by the one that it goes
+    on with. `stale`: some of them are read from elsewhere now, or no more. `waits`: at the broker, for
+    new records, as far as is known.
+    """
+
+    address: str
+    named: Sequence["Reading"]
+    members: dict[TopicPartition, "Reading"]
+    version: int
+    """Of the metadata, when all of them were named."""
+    stale: bool = False
+    waits: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
+
+    Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
+    is) and the `batches` that were not; of the first few of these the `bodies` may be there,
+    decompressed ahead. A `start_at` takes it out of the request that was `asked`: that answer no longer
+    counts. `stuck` ends with the next `start_at`, `paused` only when the application says so.
+    """
+
+    partition: TopicPartition
+    topic_id: str = ""
+    pinned: bool = False
+    """The id was given, not learned: another id is a topic that does not concern us."""
+    offset: int | None = None
+    """None while `look_up` is being asked for."""
+    look_up: int = EARLIEST
+    since: int | None = None
+    """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
+    hand_out: int = 0
+    asked: Asked | None = None
+    """The request whose answer it waits for."""
+    failures: int = 0
+    retry_at: float = 0.0
+    gone_since: float | None = None
+    """Since when the topic is missing or another one."""
+    paused: bool = False
+    stuck: bool = False
+    end: int = -1
+    buffered_bytes: int = 0
+    room: Room = field(default_factory=Room)
+    batches: deque[Fetched] = field(default_factory=deque)
+    bodies: deque[Body] = field(default_factory=deque)
+    opened: RecordBatchView | None = None
+    row: int = 0
+    taken: bool = False
+    """Whether what was handed out last may come back: there was no `start_at` since."""
+    resume: int = 0
+    """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The first three fields of a request's entry: topic, its id, partition."""
+        return self.partition.topic, self.topic_id, self.partition.partition
+
+    def about(self, error: FolkmootError) -> str:
+        """The error's sentence with the partition's name in it."""
+        name, said = str(self.partition), str(error)
+        return said if name in said else f"{name}: {said}"
+
+    def start_at(self, place: int, since: int | None = None) -> None:
+        """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
+        self.stuck = False
+        if self.asked is not None:
+            self.asked.stale = True
+            self.asked = None
+        self.since = since
+        self.batches.clear()
+        self.bodies.clear()
+        self.opened = None
+        self.row = 0
+        self.taken = False
+        self._hold(-self.buffered_bytes)
+        if place < 0:
+            self.offset, self.look_up = None, place
+        else:
+            self.offset = self.hand_out = place
+
+    def start_at_time(self, timestamp: int) -> None:
+        """Forget what is buffered or in flight; go on at the first record of a time (ms) or later."""
+        self.start_at(EARLIEST, timestamp)
+        # Two times before 1970 mean something else to a broker; an earlier one does no harm.
+        self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
+
+    def buffer(self, fetched: Sequence[Fetched]) -> None:
+        """These batches follow what is buffered."""
+        self.batches.extend(fetched)
+        self._hold(sum(header.length for header, _ in fetched))
+        self.offset = fetched[-1][0].next_offset
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
+        return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
+    def has_more(self) -> bool:
+        return self.opened is not None or bool(self.batches)
+
+    def take(self, limit: int) -> RecordBatchView | None:
+        """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
+        while self.opened is None:
+            if not self.batches:
+                return None
+            self._open_next()
+        whole, start = self.opened, self.row
+        end = min(start + limit, len(whole))
+        part = whole.part(start, end)
+        self.taken = True
+        if end < len(whole):
+            self.row, self.hand_out = end, whole.offsets[end]
+        else:
+            self.opened, self.hand_out = None, self.resume
+        return part
+
+    def put_back(self, taken: RecordBatchView, row: int) -> None:
+        """Of what was taken last only the rows before `row` were handed out."""
+        if self.taken and row < len(taken):
+            if self.opened is None:
+                self.opened, self.row = taken, row
+            else:
+                self.row -= len(taken) - row
+            self.hand_out = taken.offsets[row]
+        self.taken = False
+
+    def _open_next(self) -> None:
+        """Open the next batch; its first records may lie before the place where we started."""
+        header, data = self.batches[0]
+        body = self.bodies[0] if self.bodies else None
+        try:
+            view = RecordBatchView.of(self.partition, header, data, body)
+        except FolkmootError as error:
+            where = f"{self.partition}, batch at {header.base_offset}"
+            raise type(error)(f"{where}: {error}") from None
+        self._pop()
+        row = view.row_of_offset(self.hand_out)
+        if self.since is not None:
+            row = view.row_of_time(self.since, row)
+        self.resume = header.next_offset
+        if row == len(view):
+            self.hand_out = max(self.hand_out, header.next_offset)
+            return
+        if self.since is not None:
+            self.hand_out, self.since = view.offsets[row], None
+        self.opened, self.row = view, row
+
+    def _pop(self) -> None:
+        """The first batch is open: interrupted before, it is still there."""
+        if self.bodies:
+            self.bodies.popleft()
+        self._hold(-self.batches.popleft()[0].length)
+
+    def _hold(self, more: int) -> None:
+        self.buffered_bytes += more
+        self.room.used += more
+
+
+def whole_batches(data: memoryview) -> tuple[list[Fetched], CorruptBatch | None]:
+    """The batches in front of the first damaged one, and what is wrong with that one."""
+    fetched: list[Fetched] = []
+    try:
+        for header, view in batch.split(data):
+            fetched.append((header, view))
+    except CorruptBatch as error:
+        return fetched, error
+    return fetched, None

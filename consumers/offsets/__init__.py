@@ -1,0 +1,1 @@
+"""Positions, commits, and where to begin."""

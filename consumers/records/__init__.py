@@ -1,0 +1,1 @@
+"""Fetched batches as records, columns and Arrow tables."""

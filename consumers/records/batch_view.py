@@ -1,0 +1,144 @@
+"""A batch, or a part of one, as its consumer gets it in columns."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from folkmoot.protocol import batch
+from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.records import Headers, Record, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RecordBatchView:
+    """Records of one partition, in order, column by column; no object per record is made.
+
+    `values`, `keys`, `timestamps`, `headers` and `offsets` are sequences of one length. Iterating, or
+    `records()`, gives `Record`s, made when they are asked for; `arrow()` gives a record batch.
+    """
+
+    __slots__ = ("_columns", "append_time", "offsets", "topic_partition")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        columns: Columns,
+        offsets: Sequence[int],
+        append_time: bool,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.offsets = offsets
+        self.append_time = append_time
+        self._columns = columns
+
+    @classmethod
+    def of(
+        cls,
+        topic_partition: TopicPartition,
+        header: BatchHeader,
+        data: memoryview,
+        body: bytes | bytearray | memoryview | None = None,
+    ) -> "RecordBatchView":
+        """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
+        columns = batch.columns_of(header, data, body)
+        return cls(
+            topic_partition,
+            columns,
+            batch.offsets_of(header, columns),
+            header.uses_append_time,
+        )
+
+    @property
+    def topic(self) -> str:
+        return self.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        return self.topic_partition.partition
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.offsets[-1] + 1
+
+    @property
+    def values(self) -> Sequence[bytes | None]:
+        return self._columns.values
+
+    @property
+    def keys(self) -> Sequence[bytes | None]:
+        keys = self._columns.keys
+        return [None] * len(self) if keys is None else keys
+
+    @property
+    def timestamps(self) -> Sequence[int]:
+        """Milliseconds since the epoch."""
+        stamps = self._columns.timestamps
+        return [stamps] * len(self) if isinstance(stamps, int) else stamps
+
+    @property
+    def headers(self) -> Sequence[Headers]:
+        headers = self._columns.headers
+        return [()] * len(self) if headers is None else headers
+
+    @property
+    def columns(self) -> Columns:
+        """The columns as the batch has them: what no record has is None, timestamps may be one."""
+        return self._columns
+
+    def records(self) -> list[Record]:
+        return list(self)
+
+    def arrow(self, *, headers: bool = False) -> "pa.RecordBatch":
+        """As Spark names the columns: key, value, topic, partition, offset, timestamp, timestampType.
+
+        Raises MissingExtra without pyarrow.
+        """
+        from folkmoot.consumers.records.arrow import record_batch
+
+        return record_batch(self, headers=headers)
+
+    def part(self, start: int, end: int) -> "RecordBatchView":
+        """The rows from `start` to before `end`."""
+        if start <= 0 and end >= len(self):
+            return self
+        columns, rows = self._columns, slice(start, end)
+        stamps = columns.timestamps
+        return RecordBatchView(
+            self.topic_partition,
+            Columns(
+                len(self.offsets[rows]),
+                None if columns.keys is None else columns.keys[rows],
+                columns.values[rows],
+                stamps if isinstance(stamps, int) else stamps[rows],
+                None if columns.headers is None else columns.headers[rows],
+            ),
+            self.offsets[rows],
+            self.append_time,
+        )
+
+    def row_of_offset(self, offset: int) -> int:
+        """The first row at or behind an offset; their number if there is none."""
+        return bisect_left(self.offsets, offset)
+
+    def row_of_time(self, timestamp: int, start: int = 0) -> int:
+        """The first row from `start` on of that time (ms) or later; their number if there is none."""
+        stamps = self.timestamps
+        rows = range(start, len(self))
+        return next((row for row in rows if stamps[row] >= timestamp), len(self))
+
+    def __len__(self) -> int:
+        return self._columns.count
+
+    def __iter__(self) -> Iterator[Record]:
+        topics = repeat(self.topic, len(self))
+        return batch.records_from(
+            topics, self.partition, self.offsets, self._columns, self.append_time
+        )
+
+    def __repr__(self) -> str:
+        return f"RecordBatchView({self.topic_partition}, {self.offsets[0]} to {self.offsets[-1]})"

@@ -1,0 +1,1 @@
+"""What ZooKeeper holds of consumer groups."""

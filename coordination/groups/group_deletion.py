@@ -1,0 +1,171 @@
+"""Deleting a group: its plan and what it knew, in a transaction after which it has no members.
+
+A member that joined in the middle of a deletion could read a node right before it goes (an offset's, the
+plan's) and write to the one that is made anew, once that has come to the same version. So neither is ever
+deleted while there is a member: each transaction takes the members' place away, too, which fails if there
+is anybody in it that the transaction does not remove (as it does by force). A group of more partitions
+than a transaction holds takes several, and each makes sure anew.
+
+Without members nothing of the group can be in anybody's hands: their writes check that they are members
+(ownership.py), so a zombie's fail whatever is made anew under these names. By force, members that live
+find themselves removed, join anew and begin as a new group does.
+
+| if the administrator dies right before a transaction | right after it |
+|---|---|
+| nothing has changed | its partitions are forgotten; to delete the group again does the rest |
+"""
+
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.zookeeper.operations import (
+    ConnectionLost,
+    Create,
+    Delete,
+    Exists,
+    Multi,
+    MultiFailed,
+    NoNode,
+    NotEmpty,
+    Set,
+    Stat,
+    Sync,
+    Verb,
+    Write,
+)
+from folkmoot.coordination.zookeeper.retry import children, surely
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from folkmoot.protocol.records import TopicPartition
+
+PARTITIONS_PER_TRANSACTION: Final = 250
+"""A quarter of what a transaction may hold if all are owned and all names are as long as they may be."""
+
+
+def delete(group: str, force: bool = False) -> Verb[None]:
+    """Delete a group that has no members. Raises UnknownGroup, GroupNotEmpty.
+
+    With `force` its members are removed; those that live join anew and begin as a new group does.
+    """
+    yield from surely(Sync())
+    if (yield from surely(Exists(paths.group(group)))) is None:
+        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+    if not force:
+        yield from _check_owners(group)
+    forgotten = 0
+    while True:
+        there = yield from _look(group)
+        if there.members and not force:
+            raise _occupied(group, ", ".join(there.members), forgotten)
+        if not (yield from _take_away(group, there)):
+            continue
+        forgotten += len(there.partitions)
+        if there.is_all and (yield from _is_done(group)):
+            break
+    yield from _sweep(group)
+
+
+class _There(NamedTuple):
+    """What a transaction is to take away: nodes of partitions, for one; `is_all` if that is the rest."""
+
+    members: list[str]
+    has_place: bool
+    has_plan: bool
+    partitions: list[TopicPartition]
+    nodes: list[str]
+    is_all: bool
+
+
+def _look(group: str) -> Verb[_There]:
+    """Members last: they are what changes while we look."""
+    offsets = yield from groups.with_offsets(group)
+    owners = yield from groups.with_owners(group)
+    partitions = sorted(offsets | owners)
+    some = partitions[:PARTITIONS_PER_TRANSACTION]
+    nodes = [paths.offset(group, *each) for each in some if each in offsets]
+    nodes += [paths.owner(group, *each) for each in some if each in owners]
+    top = yield from children(paths.group(group))
+    names = yield from children(paths.members(group))
+    return _There(sorted(names), "ids" in top, "plan" in top, some, nodes, some == partitions)
+
+
+def _take_away(group: str, there: _There) -> Verb[bool]:
+    """Do it, if nothing else has come or gone meanwhile; whether it was done."""
+    place = paths.members(group)
+    writes = [*_emptying(group, there), *map(Delete, there.nodes)]
+    # By the version of the groups' node resets know that offsets were deleted (resets.py).
+    writes.append(Set(paths.GROUPS, b""))
+    witness = place if there.has_place else next(iter(there.nodes), "")
+    made = (yield from _made(witness)) if witness else 0
+    try:
+        yield Multi(tuple(writes))
+    except MultiFailed as refusal:
+        newcomer = isinstance(refusal.cause, NotEmpty) and writes[refusal.failed].path == place
+        if not newcomer:
+            ownership.check_foreseen(refusal)
+        return (yield from surely(Exists(paths.group(group)))) is None
+    except ConnectionLost:
+        return bool(witness) and (yield from _made(witness)) != made
+    return True
+
+
+def _is_done(group: str) -> Verb[bool]:
+    """Whoever came and went since we looked may have left offsets; who is there now has a new group."""
+    if not (yield from groups.with_offsets(group)):
+        return True
+    return bool((yield from children(paths.members(group))))
+
+
+def _emptying(group: str, there: _There) -> list[Write]:
+    """Have no members and no plan; to begin a transaction, which fails if somebody else is a member."""
+    place = paths.members(group)
+    writes: list[Write] = [Delete(paths.member(group, name)) for name in there.members]
+    if not there.has_place:
+        writes.append(Create(place))
+    writes.append(Delete(place))
+    if there.has_plan:
+        writes.append(Delete(paths.plan(group)))
+    return writes
+
+
+def _made(path: str) -> Verb[int]:
+    """The transaction that made a node; 0 if it is not there."""
+    stat: Stat | None = yield from surely(Exists(path))
+    return 0 if stat is None else stat.czxid
+
+
+def _check_owners(group: str) -> Verb[None]:
+    """Nobody owns anything, not even one whose member's node was removed by hand. Raises GroupNotEmpty."""
+    for each in sorted((yield from groups.with_owners(group))):
+        owner = yield from ownership.owner_of(group, each)
+        if owner is not None:
+            raise _occupied(group, owner.member or "somebody")
+
+
+def _occupied(group: str, who: str, forgotten: int = 0) -> GroupNotEmpty:
+    joined = f", joined meanwhile: {forgotten} partitions are forgotten, the rest is kept"
+    return GroupNotEmpty(
+        f"group {group} has live members: stop them first, or use --force ({who}"
+        f"{joined if forgotten else ''})"
+    )
+
+
+def _sweep(group: str) -> Verb[None]:
+    """What is left, but for what somebody has made or filled meanwhile."""
+    for above in (paths.all_owners(group), paths.all_offsets(group)):
+        for topic in (yield from children(above)):
+            yield from _gone(Delete(f"{above}/{topic}"))
+        yield from _gone(Delete(above))
+    for name in (yield from children(paths.left(group))):
+        yield from _gone(Delete(paths.left(group, name)))
+    for noted in (paths.left(group), paths.events(group)):
+        yield from _gone(Delete(noted))
+    yield from _gone(Delete(paths.group(group)))
+
+
+def _gone(deletion: Delete) -> Verb[None]:
+    """Delete a node unless it is gone, or has children."""
+    with suppress(NoNode, NotEmpty):
+        yield from surely(deletion)

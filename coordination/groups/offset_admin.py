@@ -1,0 +1,112 @@
+"""Resets: an offset moved to somewhere else by an administrator, also while the group runs.
+
+A reset is a claim by nobody. One transaction writes the offset's node with the next epoch, on condition
+of the version just read, and takes the owner's node away, if there is one. So the holder is fenced
+from that moment on: what it did under its epoch cannot be committed any more. It watches its own node,
+drops the partition, claims it again as the plan says, and goes on at the new offset. A claim that was
+under way meanwhile meets another version and reads again.
+
+| if the administrator dies right before the transaction | right after it |
+|---|---|
+| nothing has changed | the partition is reset, its owner goes on at the new offset |
+
+An administrator is no member, whose own node would tell that the group is still the same one. So it checks
+that no offset was deleted since it looked (group_deletion.py notes that): the version of an offset's node
+that was made anew may be the one just read.
+
+Each partition is reset for itself: dying in between leaves some reset and some not, and to do it again is
+harmless. A lost reply is asked for again: claims carry the mark of the last reset along, so that it is
+recognised though somebody owns the partition by then.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups.ownership import (
+    OffsetState,
+    check_foreseen,
+    encode,
+    next_epoch,
+    offset_node,
+    owner_of,
+    state_of,
+)
+from folkmoot.coordination.zookeeper.operations import (
+    Check,
+    ConnectionLost,
+    Delete,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
+    NoNode,
+    Set,
+    Verb,
+    Write,
+)
+from folkmoot.coordination.zookeeper.retry import Malformed, surely
+from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.protocol.records import TopicPartition
+
+PATIENCE: Final = 3
+"""An owner that commits without a pause may move the fence before every attempt. After so many its
+node is taken away first, so that it has to claim, which takes longer than an attempt."""
+
+
+def reset(
+    group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
+) -> Verb[OffsetState]:
+    """Have the group go on at `offset`; returns what was written.
+
+    `mark` must be unique to this call, or to several on different partitions. What somebody else has
+    written over is mended by that.
+    """
+    path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
+    attempts = 0
+    while True:
+        try:
+            deletions = yield from _deletions()
+            node = yield from offset_node(group, partition)
+            was = _known(path, node)
+            if was.reset == mark:
+                return was  # an attempt of ours was not answered, and had been done
+            new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
+            no_deletion = Check(paths.GROUPS, deletions)
+            writes: list[Write] = [no_deletion, Set(path, encode(new), node.stat.version)]
+            # Read after the offset: an owner that comes later has moved the fence.
+            if (yield from owner_of(group, partition)) is not None:
+                writes.append(Delete(owner_path))
+            if attempts >= PATIENCE and len(writes) > 2:
+                with suppress(NoNode):
+                    yield Delete(owner_path)
+                attempts = 0
+                continue
+            attempts += 1
+            yield Multi(tuple(writes))
+            return new
+        except MultiFailed as refusal:
+            check_foreseen(refusal)
+        except ConnectionLost:
+            continue
+
+
+def _known(path: str, node: Node) -> OffsetState:
+    """The offset as it is; of one that is illegible, the highest epoch that it can have had.
+
+    Each epoch was a write of its own, and the first came after the node was made.
+    """
+    try:
+        return state_of(path, node)
+    except Malformed:
+        return OffsetState(epoch=node.stat.czxid + node.stat.version)
+
+
+def _deletions() -> Verb[int]:
+    """What grows whenever offsets are deleted, of whatever group."""
+    while True:
+        try:
+            node: Node = yield from surely(Get(paths.GROUPS))
+            return node.stat.version
+        except NoNode:
+            yield from ensure(paths.GROUPS)

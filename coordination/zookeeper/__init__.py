@@ -1,0 +1,1 @@
+"""ZooKeeper as operations and sessions, over kazoo and in memory."""
