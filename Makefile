@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test lint bench chaos model simulate clean requirements
+.PHONY: env demo test test-spark test-chaos test-all lint bench chaos model simulate clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -44,8 +44,17 @@ $(READY): requirements-dev.txt pyproject.toml setup.py
 demo: env
 	$(BIN)/folkmoot demo $(DEMO_ARGS)
 
+# Spark sessions and chaos are slow by their nature: they have targets of their own, all three in `test-all`.
 test: env
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -m "not spark and not chaos" $(TEST_ARGS)
+
+test-spark: env
+	$(BIN)/python -m pytest -m spark tests $(TEST_ARGS)
+
+test-chaos: env
+	$(BIN)/python -m pytest -m chaos $(TEST_ARGS)
+
+test-all: test test-spark test-chaos
 
 lint: env
 	$(BIN)/ruff format --check .

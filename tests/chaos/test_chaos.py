@@ -13,6 +13,7 @@ from tests.chaos.run import run_cluster
 from tests.chaos.settings import IN_A_HAND, once_each
 
 
+@pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_one_event_of_each_kind_loses_nothing_and_lets_no_zombie_commit(tmp_path: Path) -> None:
