@@ -228,7 +228,7 @@ def told_of(entry: "Entry") -> list[str]:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from folkmoot.protocol.errors import NotConfirmed
+    from folkmoot.console.options import NotConfirmed
 
     with _admin(args) as admin:
         if not args.yes:

@@ -9,12 +9,18 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from folkmoot.protocol.errors import FolkmootError
+
 if TYPE_CHECKING:
     from folkmoot.coordination.zookeeper.session import Connect, Store
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
+
+
+class NotConfirmed(FolkmootError):
+    """Something that cannot be undone was asked for, and not confirmed."""
 
 
 def add_zookeeper(parser: argparse.ArgumentParser) -> None:

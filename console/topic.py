@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import topic_changes
-from folkmoot.console.options import add_output, add_zookeeper, store_of
+from folkmoot.console.options import NotConfirmed, add_output, add_zookeeper, store_of
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import ConfigError, NotConfirmed, UnknownTopicOrPartition
+from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 

@@ -6,9 +6,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from folkmoot.console.offset_files import text_in
-from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    NotConfirmed,
+    add_output,
+    add_zookeeper,
+    connecting,
+)
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import ConfigError, NotConfirmed
+from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:

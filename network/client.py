@@ -22,7 +22,7 @@ from folkmoot.protocol.errors import (
     Overloaded,
     RequestTimeout,
 )
-from folkmoot.protocol.requests import Api, HelloRequest
+from folkmoot.protocol.messages import Api, HelloRequest
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = 30.0

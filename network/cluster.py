@@ -19,8 +19,8 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import Api, ReportDamageEntry, ReportDamageRequest
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api, ReportDamageEntry, ReportDamageRequest
 
 METADATA_TIMEOUT: Final = 5.0
 AVOID_FOR: Final = 2.0

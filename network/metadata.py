@@ -4,8 +4,8 @@ import math
 from typing import Final, NamedTuple
 
 from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.messages import BrokerInfo, MetadataRequest, MetadataResponse, TopicMetadata
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import BrokerInfo, MetadataRequest, MetadataResponse, TopicMetadata
 
 MAX_AGE: Final = 300.0
 FIRST_PAUSE: Final = 0.05

@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
-from folkmoot.protocol.batch import MAX_BODY_BYTES
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.batch_header import MAX_BODY_BYTES
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import check_numbers

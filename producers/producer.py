@@ -23,7 +23,7 @@ from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.given import HeadersArgument, as_bytes, as_headers, as_int, check_topic
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.staging import Staging
-from folkmoot.protocol import codecs
+from folkmoot.protocol import compression
 from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
@@ -90,7 +90,7 @@ class Producer:
         """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
         if self._closed:
             raise ClosedError("the producer is closed")
-        codecs.require(self.config.codec)
+        compression.require(self.config.codec)
         if self._thread is None:
             self._discovery.open()
             name = f"folkmoot-{self.config.client_id}"

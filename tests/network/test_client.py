@@ -22,7 +22,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     FetchEntry,
     FetchRequest,

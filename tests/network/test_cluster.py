@@ -12,8 +12,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
     ListOffsetsEntry,
@@ -24,6 +23,7 @@ from folkmoot.protocol.requests import (
     PartitionMetadata,
     TopicMetadata,
 )
+from folkmoot.protocol.records import TopicPartition
 from tests.network.stub import StubBroker
 from tests.network.test_client import unused_address
 

@@ -4,14 +4,14 @@ import math
 
 from folkmoot.network.metadata import LONGEST_PAUSE, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
+from folkmoot.protocol.records import TopicPartition
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

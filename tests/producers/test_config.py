@@ -7,7 +7,7 @@ import pytest
 
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import ConfigError, InvalidName, MissingExtra
 
 

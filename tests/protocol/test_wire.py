@@ -20,7 +20,7 @@ from folkmoot.protocol.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     APIS,
     MAX_ENTRIES,
     Api,

@@ -9,21 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from folkmoot.protocol.batch import (
+from folkmoot.protocol.batch_header import (
     HEADER_BYTES,
     LEADER_BYTES,
     batch_length,
     check,
-    columns_of,
-    encode,
     following_sequence,
     leader_part,
-    records_of,
-    signed,
+    reseal,
     split,
 )
-from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.record_batch import columns_of, encode, records_of
 from tests.protocol.forged import castagnoli, opened
 from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, SPARSE, Golden, T
 from tests.seeds import new_seed
@@ -218,11 +216,11 @@ def test_sequences_go_on_at_0_behind_the_highest() -> None:
 @golden_files
 def test_a_batch_signed_anew_has_the_same_records(golden: Golden) -> None:
     batch = golden.path.read_bytes()
-    again = signed(batch, 2**40, 7, 2**31 - 1)
+    again = reseal(batch, 2**40, 7, 2**31 - 1)
     header = check(again)
     identity = (header.producer_id, header.producer_epoch, header.base_sequence)
     assert identity == (2**40, 7, 2**31 - 1)
     assert read(again) == read(batch)
     before = check(batch)
     identity = (before.producer_id, before.producer_epoch, before.base_sequence)
-    assert signed(again, *identity) == batch
+    assert reseal(again, *identity) == batch
