@@ -5,7 +5,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 import zmq
@@ -210,12 +209,7 @@ class Connections:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # -- a peer's life ------------------------------------------------------------------------------

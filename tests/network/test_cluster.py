@@ -9,6 +9,7 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     NotLeader,
+    ResponseTooLarge,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
@@ -189,3 +190,19 @@ def test_a_topic_that_comes_later_is_found_without_asking_for_it() -> None:
             world.exists = True
             poll_until(cluster, lambda: cluster.leader_address(T0))
             assert not cluster.is_missing("t")
+
+
+def test_an_answer_too_large_makes_it_ask_for_fewer_topics_of_the_same_broker() -> None:
+    def handle(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        if len(body.topics) > 3:
+            raise ResponseTooLarge("ask for less at a time")
+        partitions = [PartitionMetadata(0, 1, 0, [1])]
+        topics = [TopicMetadata(name, 0, "id", partitions) for name in body.topics]
+        return MetadataResponse([BrokerInfo(1, {"client": one.address})], topics)
+
+    with StubBroker(handle) as one, Cluster(Connections("me"), lambda: [one.address]) as cluster:
+        wanted = [TopicPartition(f"t{number}", 0) for number in range(10)]
+        for partition in wanted:
+            cluster.want(partition.topic)
+        poll_until(cluster, lambda: all(cluster.leader_address(each) for each in wanted))
+        assert cluster.trouble is None

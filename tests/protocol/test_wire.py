@@ -15,6 +15,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     NotLeader,
+    ResponseTooLarge,
     StorageError,
     UnknownApi,
     UnknownServerError,
@@ -29,6 +30,9 @@ from folkmoot.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsResult,
     MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
 )
 from tests.protocol.messages import REQUESTS, RESPONSES
 
@@ -273,6 +277,16 @@ def test_an_answer_about_more_than_it_can_say_says_less_and_arrives() -> None:
     assert len(frame) <= wire.MAX_ENVELOPE_BYTES
     found = wire.response_body(Api.FETCH, wire.decode_response(frame)).results
     assert [(each.partition, each.error) for each in found] == [(n, 3) for n in range(MAX_ENTRIES)]
+
+
+def test_an_answer_larger_than_an_envelope_is_answered_by_a_typed_error() -> None:
+    partitions = [PartitionMetadata(number, 1, 0, [1]) for number in range(100)]
+    topics = [TopicMetadata("t" * 200, 0, "id", partitions) for _ in range(10_000)]
+    frame = wire.encode_response(7, MetadataResponse([], topics))
+    envelope = wire.decode_response(frame)
+    assert envelope.correlation_id == 7
+    with pytest.raises(ResponseTooLarge, match="ask for less"):
+        wire.response_body(Api.METADATA, envelope)
 
 
 def test_what_an_answer_says_of_an_error_can_be_sent_whatever_a_file_is_called() -> None:
