@@ -1,9 +1,18 @@
 """BinaryColumn columns: a sequence like any other, and the same bytes in and out."""
 
+import msgpack
 import numpy as np
 import pytest
 
-from folkmoot.protocol.columns import BinaryColumn, BinaryRuns, encoded
+from folkmoot.protocol.columns import (
+    BinaryColumn,
+    BinaryRuns,
+    array_header,
+    bin_header,
+    bytes_of,
+    encoded,
+    lengths_of,
+)
 from folkmoot.protocol.errors import CorruptBatch
 
 CELLS = [b"a", None, b"", b"bcd", None, b"ef"]
@@ -131,3 +140,21 @@ def test_columns_of_one_length_do_not_disturb_each_other_whatever_their_rows() -
             assert decoded.size == size
             assert list(decoded.offsets) == list(range(0, count * size + 1, size))
             assert list(decoded) == cells
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 2**16 - 1, 2**16])
+def test_headers_are_what_messagepack_writes(count: int) -> None:
+    assert array_header(count) == msgpack.Packer().pack_array_header(count)
+    for size in (count, 255, 256):
+        packed: bytes = msgpack.packb(bytes(size))
+        assert bin_header(size) + bytes(size) == packed
+
+
+def test_the_bytes_and_the_length_of_each_cell_are_told() -> None:
+    short = [b"a", b"", b"x" * 255]
+    for cells in (short, [*short, b"y" * 256]):
+        assert lengths_of(cells).tolist() == [len(cell) for cell in cells]
+        assert bytes_of(cells) == bytes_of(BinaryColumn.of(cells)) == sum(map(len, cells))
+    assert bytes_of(CELLS) == bytes_of(BinaryColumn.of(CELLS)) == 6
+    with pytest.raises(TypeError):
+        lengths_of(CELLS)

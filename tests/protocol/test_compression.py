@@ -349,3 +349,37 @@ def test_a_single_body_and_a_few_bytes_are_not_worth_threads() -> None:
     assert together(zstd_of(BODIES[0])) == []
     assert together(zstd_of(b"a", b"b")) == []
     assert together([]) == []
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("sizes", [[], [5], [1000, 0, 200_000], [262_144, 262_144]])
+def test_bodies_compressed_together_are_those_of_each_by_itself(
+    codec: Codec, sizes: list[int]
+) -> None:
+    bodies = [random.Random(size).randbytes(size // 2) + bytes(size // 2) for size in sizes]
+    made = compression.compress_together(codec, bodies)
+    assert [bytes(each) for each in made] == [compress(codec, body) for body in bodies]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("size", "threads"), [(131_071, 1), (131_072, 2)])
+def test_threads_compress_only_what_is_worth_them(
+    size: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Compressor:
+        def multi_compress_to_buffer(self, bodies: list[bytes], *, threads: int) -> list[bytes]:
+            asked.append(threads)
+            return bodies
+
+    monkeypatch.setattr(compression._zstd, "compressor", Compressor())
+    compression.compress_together(Codec.ZSTD, [bytes(size), bytes(size)])
+    assert asked == [threads]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("size", "count"), [(131_071, 0), (131_072, 2)])
+def test_threads_decompress_only_what_is_worth_them(size: int, count: int) -> None:
+    assert compression.count_together(zstd_of(bytes(size), bytes(size)), 2**20) == count
+    assert compression.decompress_together([], 2) == []
