@@ -92,10 +92,11 @@ def check_numbers(config: Any) -> None:
 
 
 def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for an option that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f": did you mean {near[0]!r}?" if near else ""
-    return ConfigError(f"option {name!r} is not known{hint}")
+    """The error for an option that does not exist, with the nearest one that does, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+    return ConfigError(f"option {name!r} is not known: {hint}")
 
 
 def _value(config: Any, name: str, text: str) -> Any:

@@ -10,6 +10,7 @@ from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult
+from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
 
 
@@ -40,7 +41,7 @@ class Bench:
         self.now = 100.0
         self.rings = 0
         settings: dict[str, Any] = {"compression": "none", "retry_backoff": 1.0, **options}
-        self.config = ProducerConfig.of(zookeeper="nowhere:1", **settings)
+        self.config = build(ProducerConfig, {"zookeeper": "nowhere:1", **settings})
         self.accumulator = Accumulator(
             self.config.buffer_bytes, self.config.batch_bytes, self._ring, lambda: self.now
         )

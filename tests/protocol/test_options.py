@@ -35,7 +35,10 @@ def test_a_config_is_made_of_its_options() -> None:
     [
         ({}, "option name=… is missing"),
         ({"nam": "a"}, "option 'nam' is not known: did you mean 'name'?"),
-        ({"name": "a", "zzz": 1}, "option 'zzz' is not known"),
+        (
+            {"name": "a", "zzz": 1},
+            "option 'zzz' is not known: known are how, linger, min_ratio, most, name, size, wait",
+        ),
     ],
 )
 def test_unknown_and_missing_options_are_refused(options: dict[str, Any], said: str) -> None:
