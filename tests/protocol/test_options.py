@@ -37,7 +37,7 @@ def test_a_config_is_made_of_its_options() -> None:
         ({"nam": "a"}, "option 'nam' is not known: did you mean 'name'?"),
         (
             {"name": "a", "zzz": 1},
-            "option 'zzz' is not known: known are how, linger, min_ratio, most, name, size, wait",
+            "option 'zzz' is not known: known are name, size, linger, wait, most, min_ratio, how",
         ),
     ],
 )
