@@ -58,6 +58,7 @@ def test_parts_are_written_as_one_column_with_their_nils() -> None:
     assert BinaryColumn.decode(memoryview(b"".join(encoded(parts))), 5) == cells
     assert b"".join(encoded(parts[1:2])) == BinaryColumn.of([b"y"]).encode()
     assert not runs.is_constant()
+    assert BinaryRuns([BinaryColumn.of([b"y", b"y"])]).is_constant()
     assert BinaryRuns([BinaryColumn.of([b"y"]), BinaryColumn.of([b"y", b"y"])]).is_constant()
     assert not BinaryRuns(
         [BinaryColumn.of([b"y", b"x"]), BinaryColumn.of([b"y", b"y"])]

@@ -295,9 +295,11 @@ def test_bodies_decompressed_together_are_those_of_each_by_itself() -> None:
 def test_no_more_is_decompressed_together_than_the_bound_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compression, "TOGETHER_BYTES", 500_000)
-    made = together(zstd_of(*BODIES))
-    assert [bytes(body) for body in made] == BODIES[:2]
+    for allowed, count in ((401_999, 1), (402_000, 2), (602_999, 2), (603_000, 3)):
+        monkeypatch.setattr(compression, "TOGETHER_BYTES", allowed)
+        monkeypatch.setattr(compression, "WORTH_THREADS_BYTES", 100_000)
+        made = together(zstd_of(*BODIES))
+        assert [bytes(body) for body in made] == BODIES[:count]
     huge = zstd_of(*BODIES[:2], bytes(2**20 + 1), *BODIES[2:])
     monkeypatch.setattr(compression, "TOGETHER_BYTES", 2**30)
     made = together(huge)

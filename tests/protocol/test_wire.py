@@ -9,7 +9,7 @@ import msgpack
 import msgspec
 import pytest
 
-from folkmoot.protocol import wire
+from folkmoot.protocol import messages, wire
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -277,6 +277,23 @@ def test_an_answer_about_more_than_it_can_say_says_less_and_arrives() -> None:
     assert len(frame) <= wire.MAX_ENVELOPE_BYTES
     found = wire.response_body(Api.FETCH, wire.decode_response(frame)).results
     assert [(each.partition, each.error) for each in found] == [(n, 3) for n in range(MAX_ENTRIES)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowest", "highest"),
+    [
+        (messages.Int32, -(2**31), 2**31 - 1),
+        (messages.Int64, -(2**63), 2**63 - 1),
+        (messages.Count, 0, 2**31 - 1),
+        (messages.Seconds, 0, 3600),
+    ],
+)
+def test_numbers_have_the_range_of_their_kind(kind: Any, lowest: int, highest: int) -> None:
+    for number in (lowest, highest):
+        assert msgspec.convert(number, kind) == number
+    for number in (lowest - 1, highest + 1):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(number, kind)
 
 
 def test_an_answer_larger_than_an_envelope_is_answered_by_a_typed_error() -> None:
