@@ -6,7 +6,7 @@ A config is a dataclass; what its numbers may be is said where each is declared,
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from math import isfinite
 from numbers import Integral, Real
@@ -120,19 +120,22 @@ def _value(config: Any, name: str, text: str) -> Any:
 @cache
 def _declarations(config: Any) -> Mapping[str, _Declared]:
     hints = get_type_hints(config, include_extras=True)
-    return {field.name: _declared(hints[field.name]) for field in dataclasses.fields(config)}
+    found = {}
+    for field in dataclasses.fields(config):
+        parts = list(_parts(hints[field.name]))
+        ranges = tuple(part for part in parts if isinstance(part, Meta))
+        kinds = tuple(part for part in parts if not isinstance(part, Meta))
+        found[field.name] = _Declared(kinds, ranges)
+    return found
 
 
-def _declared(hint: Any) -> _Declared:
-    """The plain types in `int`, `float | None`, `Annotated[int, Meta(…)] | None` and their like."""
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types and ranges in `int`, `float | None`, `Annotated[int, Meta(…)] | None` and their like."""
     if hasattr(hint, "__metadata__"):
-        inner = _declared(hint.__origin__)
-        ranges = tuple(each for each in hint.__metadata__ if isinstance(each, Meta))
-        return _Declared(inner.kinds, inner.ranges + ranges)
-    parts = [_declared(each) for each in get_args(hint)] if type(None) in get_args(hint) else []
-    if not parts:
-        return _Declared((hint,), ())
-    return _Declared(
-        tuple(kind for part in parts for kind in part.kinds),
-        tuple(each for part in parts for each in part.ranges),
-    )
+        yield from _parts(hint.__origin__)
+        yield from hint.__metadata__
+    elif NoneType in get_args(hint):
+        for each in get_args(hint):
+            yield from _parts(each)
+    else:
+        yield hint

@@ -57,7 +57,7 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     body: msgspec.Raw
 
 
-_encoder = msgspec.msgpack.Encoder()
+_pack = msgspec.msgpack.Encoder().encode
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
 _requests = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
@@ -129,10 +129,6 @@ def response_body(api: Api, envelope: ResponseEnvelope) -> Any:
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
     return _decode(f"{api.name} response", _responses[api], envelope.body)
-
-
-def _pack(message: tuple[Any, ...]) -> bytes:
-    return _encoder.encode(message)
 
 
 def _decode(what: str, decoder: msgspec.msgpack.Decoder[_T], data: _Bytes | msgspec.Raw) -> _T:
