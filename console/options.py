@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,13 @@ CONNECT_TIMEOUT: Final = 5.0
 
 class NotConfirmed(FolkmootError):
     """Something that cannot be undone was asked for, and not confirmed."""
+
+
+def confirm(warning: str, what: str, name: str, done: str) -> None:
+    """Have the name typed of what is to be lost. Raises NotConfirmed."""
+    print(f"{warning}Type its name to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 
 def add_zookeeper(parser: argparse.ArgumentParser) -> None:
