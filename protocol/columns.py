@@ -111,7 +111,7 @@ class BinaryColumn(Sequence[bytes | None]):
             return cls(even, column[_SAME_START:], None, size)
         width = form & ~_NILS
         start = 1 + count * width
-        if form < 0 or width not in _TYPES or len(column) < start:
+        if width not in _TYPES or len(column) < start:
             raise CorruptBatch(f"a binary column does not have the lengths of {count} cells")
         lengths = np.frombuffer(column, _TYPES[width], count, 1)
         nulls = None

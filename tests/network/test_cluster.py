@@ -110,8 +110,10 @@ def test_the_leader_that_a_result_names_counts_at_once() -> None:
             reply = one_reply(cluster)
             assert reply.response.results[0].error == NotLeader.code
             assert cluster.leader_address(T0) == two.address
+            assert cluster.version == 2
             cluster.send(two.address, Api.LIST_OFFSETS, ASK)
             assert one_reply(cluster).response.results[0].offset == 42
+            poll_until(cluster, lambda: cluster.version == 3)
 
 
 def test_a_lost_broker_makes_it_ask_another_one() -> None:

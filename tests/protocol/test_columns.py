@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from folkmoot.protocol.batch_header import HEADER_BYTES, MAX_TIMESTAMP, check
-from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.columns import BinaryColumn, Columns, unpack
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.record_batch import columns_of, encode, records_of
 from folkmoot.protocol.records import Headers, Record, TopicPartition
@@ -124,3 +124,8 @@ def test_the_last_header_of_a_name_counts() -> None:
     record = Record("t", 0, 5, 9, None, None, (("a", b"1"), ("b", None), ("a", b"2")))
     assert (record.header("a"), record.header("b"), record.header("c")) == (b"2", None, None)
     assert str(record.topic_partition) == "t-0"
+
+
+def test_one_time_for_all_rows_is_a_delta_too() -> None:
+    body = msgpack.packb([[0, None], [0, b"v"], [0, 5], [0, None], [0, None]])
+    assert unpack(body, 2, 100).timestamps == 105
