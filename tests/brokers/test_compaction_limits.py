@@ -74,7 +74,7 @@ def test_a_tombstone_stays_behind_a_batch_that_cannot_be_opened(
     upkept = with_a_deleted_key(tmp_path, Codec.GZIP)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "folkmoot.brokers.storage.compaction.batch_filter.batch.columns_of", without_gzip
+            "folkmoot.brokers.storage.compaction.batch_filter.record_batch.columns_of", without_gzip
         )
         compact_until_tombstones_could_go(upkept)
     assert values_of(upkept, b"k") == [b"v" * 400, None]
