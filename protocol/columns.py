@@ -26,6 +26,7 @@ list is compared with MAX_RECORDS before any of it is made.
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from io import BytesIO
 from itertools import chain
 from operator import lt
@@ -49,6 +50,7 @@ MAX_DELTA: Final = 2**62
 _SAME: Final = 0
 _NILS: Final = 0x80
 _SAME_START: Final = 5
+_MOST_SHARED: Final = 16_384
 _INT32: Final = np.dtype(np.int32)
 _TYPES: Final[dict[int, np.dtype[Any]]] = {width: np.dtype(f"<u{width}") for width in (1, 2, 4)}
 _DELTAS: Final[dict[int, np.dtype[Any]]] = {**_TYPES, 8: np.dtype("<i8")}
@@ -106,9 +108,8 @@ class BinaryColumn(Sequence[bytes | None]):
         if form == _SAME and len(column) >= _SAME_START:
             size = int.from_bytes(column[1:_SAME_START], "little")
             _check_run(len(column) - _SAME_START, count * size)
-            steps = np.arange(0, count * size + 1, size or 1, dtype=_INT32)
-            even = steps if size else np.zeros(count + 1, _INT32)
-            return cls(even, column[_SAME_START:], None, size)
+            offsets = (_shared_even_ends if count <= _MOST_SHARED else _even_ends)(count, size)
+            return cls(offsets, column[_SAME_START:], None, size)
         width = form & ~_NILS
         start = 1 + count * width
         if width not in _TYPES or len(column) < start:
@@ -119,8 +120,8 @@ class BinaryColumn(Sequence[bytes | None]):
             nulls = lengths == (1 << 8 * width) - 1
             lengths = np.where(nulls, _TYPES[width].type(0), lengths)
         _check_run(len(column) - start, int(lengths.sum(dtype=np.int64)))
-        offsets = np.zeros(count + 1, np.int32)  # Arrow's; no body is longer
-        np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
+        offsets = np.zeros(count + 1, _INT32)  # Arrow's; no body is longer
+        np.cumsum(lengths, dtype=_INT32, out=offsets[1:])
         return cls(offsets, column[start:], nulls)
 
     def encode(self) -> bytes:
@@ -469,3 +470,16 @@ def ends(lengths: Int64s) -> Int64s:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _even_ends(count: int, size: int) -> npt.NDArray[np.int32]:
+    """`ends` of that many cells of one size, to be read only."""
+    offsets = (
+        np.arange(0, count * size + 1, size, dtype=_INT32) if size else np.zeros(count + 1, _INT32)
+    )
+    offsets.flags.writeable = False
+    return offsets
+
+
+_shared_even_ends = lru_cache(maxsize=16)(_even_ends)
+"""Many batches are alike."""

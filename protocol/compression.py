@@ -116,59 +116,52 @@ def compress(codec: int, body: bytes) -> bytes:
 def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
     library: Any = None if codec in _BUILT_IN else _library(codec)
+    made: _Bytes | None = None
     try:
-        size = _declared_size(codec, library, body)
-        if 0 <= size <= limit:
-            made = _decompressed(codec, library, body, size)
-            if made is not None and len(made) == size:
-                return made
-    except MemoryError:
+        match codec:
+            case Codec.ZSTD:
+                size = _allowed(codec, zstandard.frame_content_size(body), limit)
+                # The library looks no further than an empty frame.
+                if size or _zstd_frame_end(body) == len(body):
+                    made = _zstd.decompressor.decompress(body, allow_extra_data=False)
+            case Codec.NONE:
+                size, made = _allowed(codec, len(body), limit), body
+            case Codec.LZ4:
+                # Skippable frames and the old format declare nothing; where a frame does not, the
+                # library reports 0, which is then the size allowed.
+                is_frame = bytes(body[:4]) == _LZ4_MAGIC
+                declared = library.get_frame_info(body)["content_size"] if is_frame else -1
+                size = _allowed(codec, declared, limit)
+                lz4 = library.LZ4FrameDecompressor()
+                made = _if_whole(lz4.decompress(body, max_length=size + 1), lz4)
+            case Codec.SNAPPY:
+                size = _allowed(codec, library.snappy.decompress_raw_len(body), limit)
+                made = bytearray(size)
+                size = library.snappy.decompress_raw_into(body, made)
+            case _:
+                size = _allowed(codec, int.from_bytes(body[-4:], "little"), limit)
+                gzip = zlib.decompressobj(_GZIP_WINDOW)
+                found = gzip.decompress(body, size + 1)
+                # The trailer is looked at only when there is room for more.
+                made = _if_whole(found + gzip.decompress(gzip.unconsumed_tail, 1), gzip)
+    except (CorruptBatch, MemoryError):
         raise
     except Exception as error:  # each library has its own for damaged bodies
         raise CorruptBatch(f"a {_name(codec)} body cannot be read: {error}") from None
-    if 0 <= size <= limit:
+    if made is None or len(made) != size:
         raise CorruptBatch(f"a {_name(codec)} body is not one whole frame of {size} bytes")
-    raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
+    return made
 
 
-def _declared_size(codec: int, library: Any, body: _Bytes) -> int:
-    match codec:
-        case Codec.ZSTD:
-            return zstandard.frame_content_size(body)
-        case Codec.NONE:
-            return len(body)
-        case Codec.LZ4:
-            # Skippable frames and the old format declare nothing; where a frame does not, the library
-            # reports 0, which is then the size allowed.
-            is_frame = bytes(body[:4]) == _LZ4_MAGIC
-            return int(library.get_frame_info(body)["content_size"]) if is_frame else -1
-        case Codec.SNAPPY:
-            return int(library.snappy.decompress_raw_len(body))
-        case _:
-            return int.from_bytes(body[-4:], "little")
+def _allowed(codec: int, size: int, limit: int) -> int:
+    if not 0 <= size <= limit:
+        raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
+    return size
 
 
-def _decompressed(codec: int, library: Any, body: _Bytes, size: int) -> _Bytes | None:
-    """At most `size + 1` bytes; None if the body is cut off or something follows it."""
-    match codec:
-        case Codec.ZSTD:
-            if size == 0 and _zstd_frame_end(body) != len(body):
-                return None  # the library looks no further than an empty frame
-            return _zstd.decompressor.decompress(body, allow_extra_data=False)
-        case Codec.NONE:
-            return body
-        case Codec.SNAPPY:
-            made = bytearray(size)
-            return made if library.snappy.decompress_raw_into(body, made) == size else None
-        case Codec.LZ4:
-            decompressor = library.LZ4FrameDecompressor()
-            found = decompressor.decompress(body, max_length=size + 1)
-        case _:
-            decompressor = zlib.decompressobj(_GZIP_WINDOW)
-            found = decompressor.decompress(body, size + 1)
-            # The trailer is looked at only when there is room for more.
-            found += decompressor.decompress(decompressor.unconsumed_tail, 1)
-    return found if decompressor.eof and not decompressor.unused_data else None
+def _if_whole(made: bytes, decompressor: Any) -> bytes | None:
+    """None if the body is cut off or something follows it."""
+    return made if decompressor.eof and not decompressor.unused_data else None
 
 
 def _library(codec: int) -> Any:

@@ -141,6 +141,8 @@ def test_columns_of_one_length_do_not_disturb_each_other_whatever_their_rows() -
             assert decoded.size == size
             assert list(decoded.offsets) == list(range(0, count * size + 1, size))
             assert list(decoded) == cells
+            with pytest.raises(ValueError, match="read-only"):
+                decoded.offsets[0] = 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 2**16 - 1, 2**16])
