@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-spark test-chaos test-all lint bench chaos model simulate clean requirements
+.PHONY: env demo test test-spark test-chaos test-all lint bench chaos model mutants simulate clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -77,6 +77,12 @@ AT_ONCE ?= 2
 CHAOS_DIRECTORY ?= .chaos
 chaos: env
 	$(BIN)/python -m tests.chaos --events $(EVENTS) --at-once $(AT_ONCE) --directory $(CHAOS_DIRECTORY) $(if $(SEED),--seed $(SEED))
+
+# Whether the tests see small changes of the code: make mutants N=200 SEED=7. Takes hours, goes on where it was ended.
+N ?= 100
+SEED_OF_MUTANTS = $(or $(SEED),1)
+mutants: env
+	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED_OF_MUTANTS) --at-once $(AT_ONCE)
 
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -26,9 +26,9 @@ from folkmoot.coordination import topics
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.session import run as carry_out
 from folkmoot.network.client import Connections
-from folkmoot.protocol import batch
+from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
+from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 
 NAME: Final = "restart"
 TITLE: Final = "Restart and memory of a broker"
@@ -138,7 +138,7 @@ def _fill(logs: Logs, topic_id: str, partitions: int, size: int) -> None:
 
 def _batch(size: int) -> bytes:
     values = [os.urandom(50).hex().encode() for _ in range(max(1, size // 100))]
-    return batch.encode(Columns(len(values), None, values, time.time_ns() // 1_000_000))
+    return record_batch.encode(Columns(len(values), None, values, time.time_ns() // 1_000_000))
 
 
 def _started(context: Context, server: FolkmootServer, topic_id: str, what: str) -> Sample:

@@ -24,16 +24,15 @@ from benchmarks.records import RecordSets
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.records.arrow import record_batch
+from folkmoot.consumers.records.arrow import record_batch as arrow_batch
 from folkmoot.consumers.records.batch_cursor import Lent
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.zookeeper.connector import connector
 from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol import batch, codecs
-from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol import batch_header, compression, record_batch
+from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.records import TopicPartition
 
 RECORDS: Final = 50_000
@@ -74,11 +73,11 @@ class Stages:
             rows = slice(start, start + size)
             columns: list[Any] = [keys[rows], values[rows]]
             if packed:
-                columns = [Packed.of(column) for column in columns]
+                columns = [BinaryColumn.of(column) for column in columns]
             count = len(columns[1])
             stamps = array("q", [1_760_000_000_000 + row // 50 for row in range(count)])
-            data = memoryview(batch.encode(Columns(count, columns[0], columns[1], stamps)))
-            self.batches.append((batch.check(data), data))
+            data = memoryview(record_batch.encode(Columns(count, columns[0], columns[1], stamps)))
+            self.batches.append((batch_header.check(data), data))
         self.bodies = [self._body(header, data) for header, data in self.batches]
         self.views = [RecordBatchView.of(WHERE, header, data) for header, data in self.batches]
 
@@ -94,33 +93,33 @@ class Stages:
 
         headers = self.batches
         return {
-            "check": each(lambda _, data: batch.check(data), headers),
+            "check": each(lambda _, data: batch_header.check(data), headers),
             "unzstd": each(self._body, headers),
             "columns": each(
                 lambda one, body: RecordBatchView.of(WHERE, one[0], one[1], body), both
             ),
             "lists": each(lambda view: (list(view.keys), list(view.values)), self._alone()),
             "iterate": each(lambda view: deque(Lent(view).records, 0), self._alone()),
-            "arrow": each(record_batch, self._alone()),
+            "arrow": each(arrow_batch, self._alone()),
             "= records": each(self._records, headers),
             "= columns": each(self._view, headers),
-            "= arrow": each(lambda header, data: record_batch(self._view(header, data)), headers),
+            "= arrow": each(lambda header, data: arrow_batch(self._view(header, data)), headers),
         }
 
     def _alone(self) -> list[tuple[RecordBatchView]]:
         return [(view,) for view in self.views]
 
     @staticmethod
-    def _body(header: batch.BatchHeader, data: memoryview) -> Any:
-        body = data[batch.HEADER_BYTES : header.length]
-        return codecs.decompress(header.codec, body, batch.MAX_BODY_BYTES)
+    def _body(header: batch_header.BatchHeader, data: memoryview) -> Any:
+        body = data[batch_header.HEADER_BYTES : header.length]
+        return compression.decompress(header.codec, body, batch_header.MAX_BODY_BYTES)
 
     @staticmethod
-    def _view(_: batch.BatchHeader, data: memoryview) -> RecordBatchView:
-        return RecordBatchView.of(WHERE, batch.check(data), data)
+    def _view(_: batch_header.BatchHeader, data: memoryview) -> RecordBatchView:
+        return RecordBatchView.of(WHERE, batch_header.check(data), data)
 
     @classmethod
-    def _records(cls, header: batch.BatchHeader, data: memoryview) -> None:
+    def _records(cls, header: batch_header.BatchHeader, data: memoryview) -> None:
         for _ in Lent(cls._view(header, data)).records:
             pass
 

@@ -20,12 +20,12 @@ from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.checkpoints import Checkpoints
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.protocol import batch
+from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
 
 PARTITIONS: Final = 10_000
 BATCHES: Final = 3
-BATCH: Final = batch.encode(Columns(100, None, [bytes([n]) * 100 for n in range(100)], 0))
+BATCH: Final = record_batch.encode(Columns(100, None, [bytes([n]) * 100 for n in range(100)], 0))
 
 
 def anonymous_bytes() -> int:

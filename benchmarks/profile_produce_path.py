@@ -33,8 +33,8 @@ from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol.errors import ClosedError
+from folkmoot.protocol.messages import ProduceResponse, ProduceResult
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import ProduceResponse, ProduceResult
 
 PARTITIONS: Final = 12
 RECORDS: Final = 16_384

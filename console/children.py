@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import IO, TypeVar
 
-from folkmoot.protocol.errors import AddressTaken, StartFailed
+from folkmoot.protocol.errors import AddressTaken, FolkmootError
 
 T = TypeVar("T")
 
@@ -32,6 +32,10 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+
+
+class StartFailed(FolkmootError):
+    """A child process (ZooKeeper, a broker, a Spark app) did not come up."""
 
 
 class Spawner:

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from folkmoot.console.children import ChildProcess, free_port, port_is_free
+from folkmoot.console.children import ChildProcess, StartFailed, free_port, port_is_free
 from folkmoot.console.java import find_java, zookeeper_classpath
-from folkmoot.protocol.errors import AddressTaken, ConfigError, StartFailed
+from folkmoot.protocol.errors import AddressTaken, ConfigError
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 5.0

@@ -13,6 +13,7 @@ from folkmoot.console.options import (
     add_output,
     add_zookeeper,
     at_least_one,
+    confirm,
     connecting,
 )
 from folkmoot.console.tables import show
@@ -228,22 +229,11 @@ def told_of(entry: "Entry") -> list[str]:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from folkmoot.protocol.errors import NotConfirmed
-
     with _admin(args) as admin:
         if not args.yes:
             known = len(admin.group_offsets(args.group))
-            print(
-                f"This forgets where {args.group} is in {_count(known, 'partition')}. "
-                "Type its name to go on: ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-            if sys.stdin.readline().strip() != args.group:
-                raise NotConfirmed(
-                    f"group {args.group} was not deleted: type its name, or use --yes"
-                )
+            warning = f"This forgets where {args.group} is in {_count(known, 'partition')}. "
+            confirm(warning, "group", args.group, "deleted")
         admin.delete_group(args.group, args.force)
     print(f"deleted group {args.group}")
     return 0

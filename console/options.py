@@ -3,11 +3,14 @@
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final
+
+from folkmoot.protocol.errors import FolkmootError
 
 if TYPE_CHECKING:
     from folkmoot.coordination.zookeeper.session import Connect, Store
@@ -15,6 +18,17 @@ if TYPE_CHECKING:
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
+
+
+class NotConfirmed(FolkmootError):
+    """Something that cannot be undone was asked for, and not confirmed."""
+
+
+def confirm(warning: str, what: str, name: str, done: str) -> None:
+    """Have the name typed of what is to be lost. Raises NotConfirmed."""
+    print(f"{warning}Type its name to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 
 def add_zookeeper(parser: argparse.ArgumentParser) -> None:

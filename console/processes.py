@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from folkmoot.console.children import ChildProcess
+from folkmoot.console.children import ChildProcess, StartFailed
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
-from folkmoot.protocol.errors import ConfigError, DirectoryLocked, StartFailed
+from folkmoot.protocol.errors import ConfigError, DirectoryLocked
 
 # Longer than a session of a broker that was killed may outlive it.
 START_TIMEOUT = 60.0

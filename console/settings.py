@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,18 +15,7 @@ PREFIX: Final = "FOLKMOOT_"
 LOG: Final = "log"
 
 # What the environment may say, besides FOLKMOOT_LOG_<OPTION>.
-_ENVIRONMENT: Final = {
-    "BROKER_ID": "broker_id",
-    "DATA": "data",
-    "ZOOKEEPER": "zookeeper",
-    "LISTENERS": "listeners",
-    "SESSION_TIMEOUT": "session_timeout",
-    "RACK": "rack",
-    "OPEN_SEGMENTS": "open_segments",
-    "SCRUB_PERIOD": "scrub_period",
-    "COMPACTION_MEMORY_BYTES": "compaction_memory_bytes",
-    "COMPACTION_BYTES_PER_SECOND": "compaction_bytes_per_second",
-}
+_ENVIRONMENT: Final = [field.name for field in fields(BrokerConfig) if field.name != LOG]
 
 # What `--set` may say, besides log.<option>.
 _FLAGS: Final = (
@@ -55,20 +45,12 @@ def broker_config(
     listeners = options.get("listeners")
     if listeners is not None:
         options["listeners"] = tuple(map(Listener.parse, listeners))
-    for name, kind in (("data", Path), ("broker_id", int)):
-        if isinstance(options.get(name), str):
-            options[name] = _made(name, kind, options[name])
     texts = {name: value for name, value in options.items() if isinstance(value, str)}
     options |= parsed(BrokerConfig, texts)
+    if "data" in texts:
+        options["data"] = Path(texts["data"])
     log |= parsed(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
-
-
-def _made(name: str, kind: type[Any], text: str) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not allowed") from None
 
 
 def _in_file(path: Path | None) -> dict[str, Any]:
@@ -91,8 +73,8 @@ def _in_file(path: Path | None) -> dict[str, Any]:
 
 def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    for variable, name in _ENVIRONMENT.items():
-        text = environment.get(PREFIX + variable)
+    for name in _ENVIRONMENT:
+        text = environment.get(PREFIX + name.upper())
         if text:
             said[name] = text.split(",") if name == "listeners" else text
     start = f"{PREFIX}{LOG.upper()}_"

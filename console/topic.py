@@ -1,14 +1,13 @@
 """`folkmoot topic`: create, list, describe, configure and delete topics."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import topic_changes
-from folkmoot.console.options import add_output, add_zookeeper, store_of
+from folkmoot.console.options import add_output, add_zookeeper, confirm, store_of
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import ConfigError, NotConfirmed, UnknownTopicOrPartition
+from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 
@@ -170,14 +169,8 @@ def _delete(args: argparse.Namespace) -> int:
         if not args.yes:
             if run(store, topics.read(args.topic)) is None:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
-            _confirm(args.topic)
+            warning = f"This deletes all records of {args.topic}. "
+            confirm(warning, "topic", args.topic, "deleted")
         run(store, topics.delete(args.topic))
     print(f"deleted topic {args.topic}")
     return 0
-
-
-def _confirm(topic: str) -> None:
-    prompt = f"This deletes all records of {topic}. Type its name to go on: "
-    print(prompt, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != topic:
-        raise NotConfirmed(f"topic {topic} was not deleted: type its name, or use --yes")

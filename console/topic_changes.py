@@ -6,9 +6,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from folkmoot.console.offset_files import text_in
-from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    add_output,
+    add_zookeeper,
+    confirm,
+    connecting,
+)
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import ConfigError, NotConfirmed
+from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -72,22 +78,16 @@ def _alter(args: argparse.Namespace) -> int:
     with _admin(args) as admin:
         before = len(admin.partitions_of(args.topic))
         if not args.yes and args.partitions > before:
-            _confirm(args.topic, before, args.partitions)
+            warning = (
+                f"With {args.partitions} partitions instead of {before}, most keys of {args.topic} map to "
+                "other partitions. What is\nwritten stays where it is: a key's records may then be in two "
+                "partitions, with no order between them,\nand a compacted topic keeps a value in both. "
+                "There is no way back.\n"
+            )
+            confirm(warning, "topic", args.topic, "changed")
         admin.add_partitions(args.topic, args.partitions)
     print(f"topic {args.topic} has {args.partitions} partitions now, {before} before")
     return 0
-
-
-def _confirm(topic: str, before: int, after: int) -> None:
-    print(
-        f"With {after} partitions instead of {before}, most keys of {topic} map to other partitions. "
-        "What is\nwritten stays where it is: a key's records may then be in two partitions, with no "
-        "order between them,\nand a compacted topic keeps a value in both. There is no way back.",
-        file=sys.stderr,
-    )
-    print("Type the topic's name to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != topic:
-        raise NotConfirmed(f"topic {topic} was not changed: type its name, or use --yes")
 
 
 # -- delete-records --------------------------------------------------------------------------------

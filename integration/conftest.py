@@ -13,12 +13,12 @@ from testcontainers.core.network import Network
 
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import (
+    DockerUnavailable,
     ZooKeeperContainer,
     broker_image,
     require_images,
     zookeeper_image,
 )
-from folkmoot.protocol.errors import DockerUnavailable
 
 
 @cache

@@ -14,7 +14,8 @@ from os import environ
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from folkmoot.protocol.errors import DockerUnavailable, MissingExtra, StartFailed
+from folkmoot.console.children import StartFailed
+from folkmoot.protocol.errors import FolkmootError, MissingExtra
 
 try:
     from docker.errors import APIError, DockerException, ImageNotFound, NotFound
@@ -38,6 +39,10 @@ _FIXED_PORTS: Final = range(20_000, 32_000)
 _PORT_TAKEN: Final = re.compile(r"port is already allocated|address already in use")
 _START_ATTEMPTS: Final = 5
 _LAST_WORDS: Final = 15
+
+
+class DockerUnavailable(FolkmootError):
+    """No Docker engine answers, or an image that is needed is neither here nor to be had."""
 
 
 def broker_image() -> str:

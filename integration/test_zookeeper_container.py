@@ -3,11 +3,11 @@
 import pytest
 from testcontainers.core.network import Network
 
+from folkmoot.console.children import StartFailed
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Create, Exists, Get
 from folkmoot.coordination.zookeeper.session import SessionState, perform
-from folkmoot.integration.containers import ZooKeeperContainer
-from folkmoot.protocol.errors import DockerUnavailable, StartFailed
+from folkmoot.integration.containers import DockerUnavailable, ZooKeeperContainer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.docker

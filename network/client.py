@@ -5,7 +5,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 import zmq
@@ -22,7 +21,7 @@ from folkmoot.protocol.errors import (
     Overloaded,
     RequestTimeout,
 )
-from folkmoot.protocol.requests import Api, HelloRequest
+from folkmoot.protocol.messages import Api, HelloRequest
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = 30.0
@@ -210,12 +209,7 @@ class Connections:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # -- a peer's life ------------------------------------------------------------------------------

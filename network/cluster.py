@@ -5,22 +5,22 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from folkmoot.network.client import REQUEST_TIMEOUT, Connections, Reply, SupportsFileno
+from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.network.metadata import MAX_AGE, Metadata
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
     NotLeader,
     RequestTimeout,
+    ResponseTooLarge,
     RetriableError,
     StaleTopicId,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import Api, ReportDamageEntry, ReportDamageRequest
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api, ReportDamageEntry, ReportDamageRequest
 
 METADATA_TIMEOUT: Final = 5.0
 AVOID_FOR: Final = 2.0
@@ -54,6 +54,9 @@ class Cluster:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = connections
+        self.send = connections.send
+        self.in_flight = connections.in_flight
+        self.max_batch_bytes = connections.max_batch_bytes
         self._discover = discover
         self._clock = clock
         self._metadata = Metadata(listener, max_age)
@@ -109,21 +112,6 @@ class Cluster:
         with suppress(FolkmootError):
             self.send(address, Api.REPORT_DAMAGE, ReportDamageRequest([entry]))
 
-    def send(
-        self,
-        address: str,
-        api: Api,
-        request: Any,
-        payloads: Sequence[_Bytes] = (),
-        *,
-        timeout: float = REQUEST_TIMEOUT,
-        expect_reply: bool = True,
-    ) -> int:
-        """As `Connections.send`."""
-        return self._connections.send(
-            address, api, request, payloads, timeout=timeout, expect_reply=expect_reply
-        )
-
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
         """Replies, as `Connections.poll`; ends early, with nothing, when metadata was dealt with."""
         now = self._clock()
@@ -139,12 +127,6 @@ class Cluster:
                 replies.append(reply)
         return replies
 
-    def in_flight(self, address: str) -> int:
-        return self._connections.in_flight(address)
-
-    def max_batch_bytes(self, address: str) -> int | None:
-        return self._connections.max_batch_bytes(address)
-
     def close(self, *, linger: float = 0.0) -> None:
         """As `Connections.close`."""
         self._connections.close(linger=linger)
@@ -152,12 +134,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # -- metadata -----------------------------------------------------------------------------------
@@ -198,7 +175,9 @@ class Cluster:
     def _answered(self, reply: Reply) -> None:
         self._asking = -1
         if reply.error is not None:
-            self._fail(reply.address, reply.error)
+            is_too_large = isinstance(reply.error, ResponseTooLarge)
+            if not (is_too_large and self._metadata.ask_for_less(self._clock())):
+                self._fail(reply.address, reply.error)
             return
         self._avoid.pop(reply.address, None)
         self._metadata.update(reply.response, self._clock())

@@ -8,7 +8,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import BrokerUnreachable, UnsupportedVersion
-from folkmoot.protocol.requests import APIS, Api, HelloResponse
+from folkmoot.protocol.messages import APIS, Api, HelloResponse
 
 HEARTBEAT_INTERVAL: Final = 1.0
 HEARTBEAT_TIMEOUT: Final = 5.0

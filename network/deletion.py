@@ -14,8 +14,8 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
     from_wire,
 )
+from folkmoot.protocol.messages import Api, DeleteRecordsEntry, DeleteRecordsRequest
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api, DeleteRecordsEntry, DeleteRecordsRequest
 
 ENTRIES: Final = 1_000
 PAUSE: Final = 0.1

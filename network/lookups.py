@@ -14,8 +14,8 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     from_wire,
 )
+from folkmoot.protocol.messages import LATEST, Api, ListOffsetsEntry, ListOffsetsRequest
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import LATEST, Api, ListOffsetsEntry, ListOffsetsRequest
 
 ANSWER_WAIT = 2.0
 TRIES = 3

@@ -4,8 +4,14 @@ import math
 from typing import Final, NamedTuple
 
 from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.messages import (
+    MAX_ENTRIES,
+    BrokerInfo,
+    MetadataRequest,
+    MetadataResponse,
+    TopicMetadata,
+)
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import BrokerInfo, MetadataRequest, MetadataResponse, TopicMetadata
 
 MAX_AGE: Final = 300.0
 FIRST_PAUSE: Final = 0.05
@@ -30,6 +36,9 @@ class Metadata:
     long as a wanted topic or the leader of one of its partitions is not known. Between two requests
     lies a pause that grows while answers do not help; while one is under way nothing is due.
 
+    Wanted topics are asked for and no others: `at_a_time` in one request, half as many from then on
+    when an answer would have been too large, and the rest as soon as the answer is there.
+
     An answer may come from a broker that knows less than another: a leader of an older epoch never
     replaces one of a newer epoch of the same topic id. A hint (the leader that a broker names when
     it is not the leader itself) counts at once, until the next answer.
@@ -44,6 +53,8 @@ class Metadata:
         self._topics: dict[str, _Topic] = {}
         self._missing: set[str] = set()
         self._wanted: set[str] = set()
+        self._rest: list[str] = []
+        self._at_a_time = MAX_ENTRIES
         self._expired = False
         self._asked = False
         self._answered_at = -math.inf
@@ -97,6 +108,8 @@ class Metadata:
         """Keep this topic known from now on. Every look-up wants its topic."""
         if topic not in self._wanted:
             self._wanted.add(topic)
+            if self._rest:
+                self._rest.append(topic)
             self._expired = True
             self._not_before = -math.inf  # what others miss is no reason for this one to wait
 
@@ -124,14 +137,24 @@ class Metadata:
         """The request to send now; then comes `update` or `fail`."""
         self._asked = True
         self._pause(now)
-        return MetadataRequest(sorted(self._wanted))
+        topics = self._rest or sorted(self._wanted)
+        self._rest = topics[self._at_a_time :]
+        return MetadataRequest(topics[: self._at_a_time])
 
     def fail(self, now: float) -> None:
         """The request was not answered, or there was no broker to send it to."""
         self._asked = False
         self._expired = True
+        self._rest = []
         self._unhelpful += 1
         self._pause(now)
+
+    def ask_for_less(self, now: float) -> bool:
+        """The answer would have been too large. False if it was asked for one topic."""
+        self._asked, self._not_before, self._rest = False, now, []
+        can_be_less = self._at_a_time > 1
+        self._at_a_time = max(1, min(self._at_a_time, len(self._wanted)) // 2)
+        return can_be_less
 
     def update(self, response: MetadataResponse, now: float) -> None:
         """Take an answer in."""
@@ -146,6 +169,9 @@ class Metadata:
         self._brokers = brokers or self._brokers
         for topic in response.topics:
             self._take(topic)
+        if self._rest:
+            self._not_before = now
+            return
         self._expired = not self._is_complete()
         self._unhelpful = self._unhelpful + 1 if self._expired else 0
 

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from folkmoot.producers.sequences import NOBODY, Identity
-from folkmoot.protocol import batch as batch_format
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.columns import BinaryColumn, BinaryRuns, Columns, bytes_of
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.protocol.packed import Packed, PackedRuns
 from folkmoot.protocol.records import Headers, TopicPartition
 
 PACK_FROM: Final = 64
@@ -29,8 +28,8 @@ Stamps = npt.NDArray[np.int64]
 class Sorted(NamedTuple):
     """The records of a chunk, as columns, sorted by partition."""
 
-    keys: Packed | None
-    values: Packed
+    keys: BinaryColumn | None
+    values: BinaryColumn
     stamps: Stamps
     headers: Sequence[Headers] | None
 
@@ -98,8 +97,8 @@ class Few:
         self.values = values
         self.stamps = stamps
         self.headers = headers
-        self.size = RECORD_OVERHEAD_BYTES * len(values) + cells_size(values)
-        self.size += cells_size(keys or ()) + headers_size(headers or ())
+        self.size = RECORD_OVERHEAD_BYTES * len(values) + bytes_of(values)
+        self.size += bytes_of(keys or ()) + headers_size(headers or ())
 
     def __len__(self) -> int:
         return len(self.values)
@@ -110,9 +109,9 @@ class Few:
 
     def packed(self) -> Piece:
         """The same records as a Piece."""
-        keys = None if self.keys is None else Packed.of(self.keys)
+        keys = None if self.keys is None else BinaryColumn.of(self.keys)
         stamps = np.array(self.stamps, np.int64)
-        columns = Sorted(keys, Packed.of(self.values), stamps, self.headers)
+        columns = Sorted(keys, BinaryColumn.of(self.values), stamps, self.headers)
         return Piece(columns, 0, len(self), self.size)
 
 
@@ -137,7 +136,7 @@ class Batch:
         self.pieces: list[Piece | Few] = []
         self.count = 0
         self.size = 0
-        self.unsigned: batch_format.Unsigned | None = None  # made ahead of `payload`
+        self.unsigned: batch_header.UnsealedBatch | None = None  # made ahead of `payload`
         self.payload: bytes | None = None
         self.turn = -1  # among those of the partition that were signed; -1: to be signed
         self.flying = False
@@ -166,14 +165,14 @@ class Batch:
         if self.payload is None:
             if self.unsigned is None:
                 (self.unsigned,) = _compressed([self._packed()], codec)
-            self.payload = batch_format.sign(self.unsigned, *signature)
+            self.payload = batch_header.seal(self.unsigned, *signature)
             self.pieces, self.unsigned = [], None
         else:
-            self.payload = batch_format.signed(self.payload, *signature)
+            self.payload = batch_header.reseal(self.payload, *signature)
         return self.payload
 
-    def _packed(self) -> batch_format.Unsigned:
-        return batch_format.packed(_columns(self.pieces, self.count))
+    def _packed(self) -> batch_header.UnsealedBatch:
+        return record_batch.pack(_columns(self.pieces, self.count))
 
     @property
     def is_sealed(self) -> bool:
@@ -207,11 +206,11 @@ def compress_ahead(batches: Sequence[Batch], codec: Codec) -> None:
 
 
 def _compressed(
-    batches: Sequence[batch_format.Unsigned], codec: Codec
-) -> list[batch_format.Unsigned]:
+    batches: Sequence[batch_header.UnsealedBatch], codec: Codec
+) -> list[batch_header.UnsealedBatch]:
     """All of them, those that are worth it compressed."""
     worth = [each.body_bytes > TINY_BYTES for each in batches]
-    made = iter(batch_format.compressed(list(compress(batches, worth)), codec))
+    made = iter(record_batch.compress(list(compress(batches, worth)), codec))
     return [next(made) if is_worth else each for each, is_worth in zip(batches, worth, strict=True)]
 
 
@@ -227,14 +226,6 @@ def describe(batches: Iterable[Batch]) -> str:
 
 def headers_size(headers: Sequence[Headers]) -> int:
     return sum(len(name.encode()) + len(value or b"") for row in headers for name, value in row)
-
-
-def cells_size(cells: Sequence[bytes | None]) -> int:
-    """The bytes of keys or values."""
-    try:
-        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
-    except TypeError:
-        return sum(len(cell) for cell in cells if cell is not None)
 
 
 def _columns(pieces: list[Piece | Few], count: int) -> Columns:
@@ -260,13 +251,13 @@ def _few_columns(pieces: list[Few], count: int) -> Columns:
 
 
 def _many_columns(pieces: list[Piece], count: int) -> Columns:
-    keys: PackedRuns | None = None
+    keys: BinaryRuns | None = None
     if any(piece.columns.keys is not None for piece in pieces):
-        keys = PackedRuns([_keys(piece) for piece in pieces])
+        keys = BinaryRuns([_keys(piece) for piece in pieces])
     headers: Sequence[Headers] | None = None
     if any(piece.columns.headers is not None for piece in pieces):
         headers = [row for piece in pieces for row in _headers(piece)]
-    values = PackedRuns([piece.columns.values.rows(piece.start, piece.end) for piece in pieces])
+    values = BinaryRuns([piece.columns.values.rows(piece.start, piece.end) for piece in pieces])
     if count < PACK_FROM:
         few_keys = None if keys is None else keys.tolist()
         return Columns(count, few_keys, values.tolist(), _stamps(pieces), headers)
@@ -280,11 +271,11 @@ def _stamps(pieces: list[Piece]) -> "array[int]":
     return stamps
 
 
-def _keys(piece: Piece) -> Packed:
+def _keys(piece: Piece) -> BinaryColumn:
     if piece.columns.keys is not None:
         return piece.columns.keys.rows(piece.start, piece.end)
     count = len(piece)
-    return Packed(np.zeros(count + 1, np.int64), b"", np.ones(count, np.bool_))
+    return BinaryColumn(np.zeros(count + 1, np.int64), b"", np.ones(count, np.bool_))
 
 
 def _headers(piece: Piece) -> Sequence[Headers]:

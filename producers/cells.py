@@ -15,10 +15,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.protocol.columns import array_header, bin_header
-from folkmoot.protocol.packed import Packed, ends
+from folkmoot.protocol.columns import (
+    BinaryColumn,
+    Int64s,
+    array_header,
+    bin_header,
+    ends,
+    lengths_of,
+)
 
-Int64s = npt.NDArray[np.int64]
 NIL: Final = -1
 SAMPLE: Final = 64
 SAMPLE_OF_LENGTHS: Final = 8
@@ -40,7 +45,7 @@ class Cells(Protocol):
 
     def take(self, order: Int64s) -> "Cells": ...
 
-    def packed(self) -> Packed: ...
+    def packed(self) -> BinaryColumn: ...
 
     def run(self) -> bytes | memoryview:
         """The bytes of all cells, back to back; there are no nils."""
@@ -87,8 +92,8 @@ class SameCells:
     def take(self, order: Int64s) -> "SameCells":
         return SameCells(_run_of(self._rows()[order]), self.size)
 
-    def packed(self) -> Packed:
-        return Packed(np.arange(len(self) + 1) * self.size, self.run(), None, self.size)
+    def packed(self) -> BinaryColumn:
+        return BinaryColumn(np.arange(len(self) + 1) * self.size, self.run(), None, self.size)
 
     def run(self) -> bytes | memoryview:
         back_to_back = self.stride == self.size and self.start == 0
@@ -123,11 +128,11 @@ class ListCells:
     def take(self, order: Int64s) -> "ListCells":
         return ListCells(picked(self.column, order.tolist()), self.lengths[order])
 
-    def packed(self) -> Packed:
+    def packed(self) -> BinaryColumn:
         try:
-            return Packed(ends(self.lengths), self.run())
+            return BinaryColumn(ends(self.lengths), self.run())
         except TypeError:  # there are nils
-            return Packed.of(self.column)
+            return BinaryColumn.of(self.column)
 
     def run(self) -> bytes | memoryview:
         return b"".join(self.column)  # type: ignore[arg-type]  # no None
@@ -151,13 +156,13 @@ class ArrowCells:
         rows = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
         return ArrowCells(self._array.take(rows), self.lengths[order])
 
-    def packed(self) -> Packed:
+    def packed(self) -> BinaryColumn:
         places = _places(_pyarrow(), self._array)
         nulls = self.lengths == NIL if self._array.null_count else None
         if nulls is not None and int(np.diff(places)[nulls].sum()):
             # What lies behind a null may be anything, and must not be sent.
-            return Packed.of(as_binary(self._array).to_pylist())
-        return Packed(places.astype(np.int64, copy=False), _data(self._array), nulls)
+            return BinaryColumn.of(as_binary(self._array).to_pylist())
+        return BinaryColumn(places.astype(np.int64, copy=False), _data(self._array), nulls)
 
     def run(self) -> bytes | memoryview:
         return self.packed().run()
@@ -181,17 +186,6 @@ def has_nils(cells: Cells) -> bool:
 def picked(cells: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
     """The cells at these places."""
     return itemgetter(*places)(cells) if len(places) > 1 else [cells[place] for place in places]
-
-
-def lengths_of(cells: Sequence[Any]) -> Int64s:
-    """The length of each. Raises TypeError if one has none, as None has.
-
-    Cells shorter than 256 bytes, as most are, are measured in two thirds of the time.
-    """
-    try:
-        return np.frombuffer(bytearray(map(len, cells)), np.uint8).astype(np.int64)
-    except ValueError:
-        return np.fromiter(map(len, cells), np.int64, len(cells))
 
 
 def cells_of_list(column: Sequence[Any]) -> SameCells | ListCells:

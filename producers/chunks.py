@@ -14,14 +14,14 @@ from folkmoot.producers.batches import (
     Few,
     Piece,
     Sorted,
-    cells_size,
     headers_size,
 )
-from folkmoot.producers.cells import Int64s, cells_of_any_list, has_nils, picked
+from folkmoot.producers.cells import cells_of_any_list, has_nils, picked
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.key_memory import KeyMemory, remembered
 from folkmoot.producers.partitioners import Partitions
 from folkmoot.producers.rows import ROW, Columns, columns_of
+from folkmoot.protocol.columns import Int64s, bytes_of
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import Headers, TopicPartition
 
@@ -165,7 +165,7 @@ class Chunk:
 
     def _size(self, start: int, end: int) -> int:
         staged = self.rows[ROW * start : ROW * end]
-        size = cells_size(staged[0::ROW]) + cells_size(staged[1::ROW])
+        size = bytes_of(staged[0::ROW]) + bytes_of(staged[1::ROW])
         size += RECORD_OVERHEAD_BYTES * (end - start)
         if self.headers:
             size += headers_size([self.headers.get(number, ()) for number in range(start, end)])

@@ -1,20 +1,21 @@
 """What a producer can be told."""
 
-import difflib
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
 
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
-from folkmoot.protocol.batch import MAX_BODY_BYTES
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.batch_header import MAX_BODY_BYTES
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import check_numbers
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
-LARGEST: Final = {"batch_bytes": _ROOM_BYTES // 2, "max_record_bytes": _ROOM_BYTES}
+Positive = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +36,28 @@ class ProducerConfig:
     """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
     partitioner: Strategy | Choose = "key-hash"
     """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
-    linger: float = 0.005
+    linger: Annotated[float, Meta(ge=0)] = 0.005
     """How long a record may wait for others to share its batch."""
-    batch_bytes: int = 512 * 1024
+    batch_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
     """A batch of this size, before compression, is sent without lingering; at most 15 MiB."""
-    max_record_bytes: int = 1024 * 1024
+    max_record_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
     """Key, value and headers of one record may be this large; at most 30 MiB."""
-    buffer_bytes: int = 64 * 1024 * 1024
+    buffer_bytes: Annotated[int, Meta(gt=0)] = 64 * 1024 * 1024
     """Records not yet acknowledged; `send` blocks while there are more."""
-    max_block: float = 60.0
+    max_block: Annotated[float, Meta(ge=0)] = 60.0
     """How long `send` may block, for room in the buffer or for a topic to be known."""
-    max_in_flight: int = 5
+    max_in_flight: Annotated[int, Meta(gt=0)] = 5
     """Requests under way to one broker. A partition has up to five batches under way if the producer
     is idempotent, else one; its order is kept either way."""
-    request_timeout: float = 30.0
+    request_timeout: Positive = 30.0
     """After this long without an answer a request is taken for lost, and its batches are sent again."""
-    delivery_timeout: float = 120.0
+    delivery_timeout: Positive = 120.0
     """After this long a record that is not acknowledged has failed."""
-    retry_backoff: float = 0.1
+    retry_backoff: Annotated[float, Meta(ge=0)] = 0.1
     """Pause before a batch is sent again; doubles with every attempt, up to one second."""
-    session_timeout: float = 6.0
+    session_timeout: Positive = 6.0
     """Of the ZooKeeper session in which brokers are looked up."""
-    switch_interval: float | None = 0.0005
+    switch_interval: Positive | None = 0.0005
     """How long a busy thread may keep Python from the thread that sends: `sys.setswitchinterval` of the
     whole process, made shorter if it is longer (Python's own is 0.005). None leaves it alone."""
 
@@ -73,31 +74,12 @@ class ProducerConfig:
             raise ConfigError(
                 "idempotent=True is not allowed with acks=0: what is not answered is not sent again"
             )
-        if self.switch_interval is not None and not self.switch_interval > 0:
-            raise ConfigError(
-                f"switch_interval={self.switch_interval!r} must be greater than 0, or None"
-            )
         Codec.named(self.compression)
         if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
             raise ConfigError(
                 f"partitioner={self.partitioner!r} is not known: use one of {', '.join(STRATEGIES)}, "
                 "or a function of topic, keys and number of partitions"
             )
-        for name in (
-            *("batch_bytes", "max_record_bytes", "buffer_bytes", "max_in_flight"),
-            *("request_timeout", "delivery_timeout", "session_timeout"),
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be greater than 0")
-        for name, largest in LARGEST.items():
-            if getattr(self, name) > largest:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r} is too much: at most {largest}, so that every "
-                    "batch can be written"
-                )
-        for name in ("linger", "max_block", "retry_backoff"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must not be negative")
 
     @property
     def longest_wait(self) -> float:
@@ -115,16 +97,3 @@ class ProducerConfig:
     @property
     def codec(self) -> Codec:
         return Codec.named(self.compression)
-
-    @classmethod
-    def of(cls, **options: Any) -> "ProducerConfig":
-        """A configuration, or a ConfigError that names the option meant by an unknown one."""
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-                raise ConfigError(f"a producer has no option {name!r}: {hint}")
-        if "zookeeper" not in options:
-            raise ConfigError("a producer needs zookeeper=HOST:PORT[,HOST:PORT]...[/chroot]")
-        return cls(**options)

@@ -17,7 +17,7 @@ from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
-from folkmoot.protocol.requests import Api
+from folkmoot.protocol.messages import Api
 
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0

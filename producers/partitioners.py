@@ -10,12 +10,7 @@ import numpy.typing as npt
 
 from folkmoot.producers.cells import NIL, Cells, SameCells, cells_of_list, has_nils
 from folkmoot.protocol.errors import PartitionerFailed
-from folkmoot.protocol.murmur2 import (
-    murmur2_packed,
-    murmur2_same,
-    partition_for,
-    partitions_of,
-)
+from folkmoot.protocol.murmur2 import murmur2_column, murmur2_even, partition_for, partitions_of
 
 KEYS_REMEMBERED: Final = 16_384
 FEW_KEYS: Final = 64
@@ -58,9 +53,9 @@ def by_hash(keys: Cells, count: int) -> Partitions:
     if count == 1:
         return np.zeros(len(keys), np.uint8)
     if isinstance(keys, SameCells):
-        hashes = murmur2_same(keys.data, keys.size, keys.start, keys.stride, len(keys))
+        hashes = murmur2_even(keys.data, keys.size, keys.start, keys.stride, len(keys))
     else:
-        hashes = murmur2_packed(keys.run(), keys.lengths)
+        hashes = murmur2_column(keys.run(), keys.lengths)
     return partitions_of(hashes, count)
 
 

@@ -22,8 +22,8 @@ from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.given import HeadersArgument, as_bytes, as_headers, as_int, check_topic
 from folkmoot.producers.loop import Loop
-from folkmoot.producers.staging import Staging
-from folkmoot.protocol import codecs
+from folkmoot.producers.staging import MAX_RECORD_TIMESTAMP, Staging
+from folkmoot.protocol import compression
 from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
@@ -31,10 +31,10 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     RecordTooLarge,
 )
+from folkmoot.protocol.options import build
 
 SMALL_CELL_BYTES: Final = 4096
 COLUMNS_BYTES: Final = 2 * 1024 * 1024
-MAX_TIMESTAMP: Final = 2**50
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
@@ -66,7 +66,7 @@ class Producer:
     """
 
     def __init__(self, **options: Any) -> None:
-        self.config = ProducerConfig.of(**options)
+        self.config = build(ProducerConfig, options)
         self._bell = Bell()
         self._accumulator = Accumulator(
             self.config.buffer_bytes,
@@ -90,7 +90,7 @@ class Producer:
         """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
         if self._closed:
             raise ClosedError("the producer is closed")
-        codecs.require(self.config.codec)
+        compression.require(self.config.codec)
         if self._thread is None:
             self._discovery.open()
             name = f"folkmoot-{self.config.client_id}"
@@ -175,7 +175,10 @@ class Producer:
             type(value) is bytes
             and len(value) <= self._small
             and (key is None or (type(key) is bytes and len(key) <= self._small))
-            and (timestamp is None or (type(timestamp) is int and 0 <= timestamp <= MAX_TIMESTAMP))
+            and (
+                timestamp is None
+                or (type(timestamp) is int and 0 <= timestamp <= MAX_RECORD_TIMESTAMP)
+            )
             and partition is None
             and headers is None
             and on_delivery is None
@@ -217,7 +220,7 @@ class Producer:
             )
         if timestamp is None:
             stamp = _now()
-        elif -MAX_TIMESTAMP <= as_int("timestamp", timestamp) <= MAX_TIMESTAMP:
+        elif -MAX_RECORD_TIMESTAMP <= as_int("timestamp", timestamp) <= MAX_RECORD_TIMESTAMP:
             stamp = timestamp / 1000
         else:
             raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")

@@ -8,14 +8,13 @@ import numpy.typing as npt
 
 from folkmoot.producers.cells import (
     Cells,
-    Int64s,
     SameCells,
     all_begin,
     cells_of_any_list,
     encode,
     size_of_some,
 )
-from folkmoot.protocol.columns import array_header, bin_header
+from folkmoot.protocol.columns import Int64s, array_header, bin_header
 
 ROW: Final = 3
 """Rows are flat: key, value, stamp, key, value, stamp. Stamps are floats, in seconds."""

@@ -12,14 +12,9 @@ from folkmoot.producers.dividing import Division, View, indivisible
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.queues import GATHERING, Queue, Terms
 from folkmoot.producers.sequences import Sequences
-from folkmoot.protocol.errors import (
-    DeliveryTimeout,
-    FolkmootError,
-    NotLeader,
-    from_wire,
-)
+from folkmoot.protocol.errors import DeliveryTimeout, FolkmootError, NotLeader, from_wire
+from folkmoot.protocol.messages import ProduceEntry, ProduceRequest
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import ProduceEntry, ProduceRequest
 
 REQUEST_BYTES: Final = 16 * 1024 * 1024
 REQUEST_ENTRIES: Final = 1000

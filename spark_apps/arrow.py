@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from folkmoot.consumers.records.arrow import SCHEMA as SCHEMA
-from folkmoot.consumers.records.arrow import bytes_of, record_batch
+from folkmoot.consumers.records.arrow import record_batch
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.batch import BatchHeader
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.columns import BinaryColumn, bytes_of
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.planning import Slice
 
@@ -90,7 +90,7 @@ def _pieces(view: RecordBatchView) -> Iterator[RecordBatchView]:
 
 def _ends(cells: Sequence[bytes | None]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The bytes before each cell, and of all of them."""
-    if isinstance(cells, Packed):
+    if isinstance(cells, BinaryColumn):
         return cells.offsets.astype(np.int64) - int(cells.offsets[0])
     lengths = np.fromiter((len(cell or b"") for cell in cells), np.int64, len(cells))
     return np.concatenate(([0], np.cumsum(lengths)))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (
     CorruptBatch,
     OffsetOutOfRange,
@@ -30,8 +30,8 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     from_wire,
 )
+from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest, FetchResult
 from folkmoot.spark_apps.arrow import Rows
 from folkmoot.spark_apps.planning import Slice
 

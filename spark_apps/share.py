@@ -41,8 +41,8 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import RequestTimeout, RetriableError
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST, LATEST
 from folkmoot.spark_apps import planning
 from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.offsets import Ends, Range, from_json, to_json

@@ -132,8 +132,8 @@ def test_the_wheel_can_be_imported_without_the_repository(built: Built, tmp_path
     with zipfile.ZipFile(built.wheel) as archive:
         archive.extractall(tmp_path / "site")
     program = (
-        "import folkmoot, folkmoot.protocol.batch, folkmoot.console.demo;"
-        "print(folkmoot.__file__, folkmoot.protocol.batch.__file__)"
+        "import folkmoot, folkmoot.protocol.record_batch, folkmoot.console.demo;"
+        "print(folkmoot.__file__, folkmoot.protocol.record_batch.__file__)"
     )
     # What Python is told by its surroundings goes, so that only the unpacked wheel is found.
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -152,7 +152,7 @@ def test_the_wheel_can_be_imported_without_the_repository(built: Built, tmp_path
 def test_another_python_process_imports_the_installed_package(tmp_path: Path) -> None:
     """As a Spark worker does: same interpreter, other directory, nothing set."""
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    program = "import folkmoot.protocol.batch, folkmoot.spark_apps, pyspark_folkmoot"
+    program = "import folkmoot.protocol.record_batch, folkmoot.spark_apps, pyspark_folkmoot"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=surroundings, check=True)
 
 

@@ -21,8 +21,7 @@ from folkmoot.protocol.errors import (
     StorageError,
     UnknownServerError,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     BrokerInfo,
     DeleteRecordsEntry,
     FetchEntry,
@@ -30,6 +29,7 @@ from folkmoot.protocol.requests import (
     ProduceEntry,
     ReportDamageEntry,
 )
+from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -183,4 +183,4 @@ class Context:
 
 def code_of(error: FolkmootError) -> int:
     """What an error is called on the wire."""
-    return UnknownServerError.code if error.code is None else error.code
+    return error.code or UnknownServerError.code

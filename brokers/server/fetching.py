@@ -6,20 +6,15 @@ from typing import Final
 from folkmoot.brokers.server.context import NO_OFFSET, Answer, Asked, Context, code_of
 from folkmoot.brokers.server.purgatory import Parked
 from folkmoot.brokers.server.scheduler import Now
-from folkmoot.protocol.errors import (
-    FolkmootError,
-    InvalidRequest,
-    OffsetOutOfRange,
-    UnknownFetch,
-)
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.errors import FolkmootError, InvalidRequest, OffsetOutOfRange, UnknownFetch
+from folkmoot.protocol.messages import (
     MAX_ENTRIES,
     FetchEntry,
     FetchRequest,
     FetchResponse,
     FetchResult,
 )
+from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.wire import message_of
 
 MAX_WAIT: Final = 30.0

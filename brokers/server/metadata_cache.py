@@ -6,7 +6,7 @@ from types import MappingProxyType
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import UnknownTopicOrPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     BrokerInfo,
     MetadataResponse,
     PartitionMetadata,

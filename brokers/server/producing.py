@@ -10,8 +10,8 @@ from folkmoot.brokers.server.scheduler import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.produced import Duplicate, Fresh
 from folkmoot.protocol.errors import FolkmootError, Overloaded, UnknownTopicOrPartition
+from folkmoot.protocol.messages import ProduceEntry, ProduceRequest, ProduceResponse, ProduceResult
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import ProduceEntry, ProduceRequest, ProduceResponse, ProduceResult
 from folkmoot.protocol.wire import message_of
 
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024

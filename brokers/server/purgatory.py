@@ -6,8 +6,8 @@ from math import inf
 from typing import Any, Final
 
 from folkmoot.protocol.errors import Overloaded
+from folkmoot.protocol.messages import FetchEntry
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import FetchEntry
 
 MAX_WATCHES: Final = 100_000
 _SPARE_TIMERS: Final = 64

@@ -17,12 +17,8 @@ from folkmoot.brokers.server.fetching import fetch
 from folkmoot.brokers.server.producing import produce
 from folkmoot.brokers.server.scheduler import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol.errors import (
-    FolkmootError,
-    InvalidRequest,
-    OffsetOutOfRange,
-)
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.errors import FolkmootError, InvalidRequest, OffsetOutOfRange
+from folkmoot.protocol.messages import (
     APIS,
     EARLIEST,
     LATEST,

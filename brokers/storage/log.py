@@ -24,12 +24,7 @@ from folkmoot.brokers.storage.recovery import look, recover, skip_lost
 from folkmoot.brokers.storage.retention import expired
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.brokers.storage.segments import Remove, Segments
-from folkmoot.protocol.errors import (
-    BatchTooLarge,
-    ClosedError,
-    OffsetOutOfRange,
-    StorageError,
-)
+from folkmoot.protocol.errors import BatchTooLarge, ClosedError, OffsetOutOfRange, StorageError
 from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)

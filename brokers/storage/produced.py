@@ -7,7 +7,7 @@ from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.brokers.storage.segment import Stamped
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     CorruptBatch,

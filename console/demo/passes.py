@@ -11,8 +11,8 @@ from folkmoot.console.demo.direct import Sums
 from folkmoot.console.demo.members import Members
 from folkmoot.console.demo.report import Screen
 from folkmoot.console.demo.store import ResultStore
+from folkmoot.console.demo.story import DemoFailed
 from folkmoot.console.demo.watch import Watch
-from folkmoot.protocol.errors import DemoFailed
 from folkmoot.protocol.records import TopicPartition
 
 PARTITIONS: Final = 12

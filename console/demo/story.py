@@ -14,11 +14,16 @@ from typing import Final
 from folkmoot.console.demo.members import SPARK, MemberProcess, Members
 from folkmoot.console.demo.store import ResultStore
 from folkmoot.console.demo.watch import Watch
+from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
 NEWCOMER: Final = "plain-4"
 KILL_AFTER: Final = 0.2
 """Share of all flights that is sent before the kill."""
+
+
+class DemoFailed(FolkmootError):
+    """The demo did not come to its end, or did not show what it is there to show."""
 
 
 class Stage(Enum):

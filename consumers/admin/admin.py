@@ -25,9 +25,9 @@ from folkmoot.protocol.errors import (
     RecordsNotDeleted,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST, LATEST
 
 TIMEOUT: Final = 30.0
 _PLACES: Final = {"beginning": EARLIEST, "end": LATEST}

@@ -36,9 +36,9 @@ from folkmoot.protocol.errors import (
     UnknownGroup,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST, LATEST
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from folkmoot.consumers.fetch.fetch_queue import Waiting
 from folkmoot.consumers.fetch.partition_state import Fetched, Reading
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.consumers.records.prefetch_decompression import Ahead, give
-from folkmoot.protocol import batch, codecs
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import compression, record_batch
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
@@ -90,10 +90,10 @@ class Turns:
             self._ahead.popleft().finish()
         if not reading.bodies:
             found = self._following()
-            give(found, batch.bodies_of([fetched for _, fetched in found]))
-        piece = codecs.TOGETHER_BYTES
+            give(found, record_batch.bodies_of([fetched for _, fetched in found]))
+        piece = compression.TOGETHER_BYTES
         held = sum(len(body) for each in self._next() for body in each.bodies)
-        while held + (len(self._ahead) + 1) * piece <= (codecs.THREADS + 1) * piece:
+        while held + (len(self._ahead) + 1) * piece <= (compression.THREADS + 1) * piece:
             ahead = Ahead.begin(self._following())
             if ahead is None:
                 return

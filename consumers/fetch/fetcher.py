@@ -53,8 +53,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     from_wire,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
     Api,
@@ -66,6 +65,7 @@ from folkmoot.protocol.requests import (
     ListOffsetsRequest,
     ListOffsetsResult,
 )
+from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
 FETCHES_IN_FLIGHT: Final = 4

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from folkmoot.consumers.fetch.partition_state import Reading
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol.batch_header import BatchHeader
 
 
 @dataclass(slots=True)

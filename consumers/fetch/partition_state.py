@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
+from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST
 
 Fetched = tuple[BatchHeader, memoryview]
 Body = bytes | bytearray | memoryview
@@ -191,7 +191,7 @@ def whole_batches(data: memoryview) -> tuple[list[Fetched], CorruptBatch | None]
     """The batches in front of the first damaged one, and what is wrong with that one."""
     fetched: list[Fetched] = []
     try:
-        for header, view in batch.split(data):
+        for header, view in batch_header.split(data):
             fetched.append((header, view))
     except CorruptBatch as error:
         return fetched, error

@@ -13,8 +13,8 @@ from folkmoot.consumers.offsets.validation import whole
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import ConfigError, FolkmootError, RequestTimeout
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
 

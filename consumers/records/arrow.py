@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.protocol.columns import BinaryColumn, bytes_of
 from folkmoot.protocol.errors import BatchTooLarge, MissingExtra
-from folkmoot.protocol.packed import Packed
 
 try:
     import pyarrow as pa
@@ -72,11 +72,11 @@ def table(batches: Sequence[pa.RecordBatch], *, headers: bool = False) -> pa.Tab
 
 
 def _binary(cells: Sequence[bytes | None]) -> pa.Array:
-    if not isinstance(cells, Packed):
+    if not isinstance(cells, BinaryColumn):
         size = bytes_of(cells)
         if size > _MAX_BYTES:
             raise BatchTooLarge(f"a column of {size} bytes is more than Arrow has room for")
-        cells = Packed.of(cells)  # `pa.array` would import pandas
+        cells = BinaryColumn.of(cells)  # `pa.array` would import pandas
     offsets, data = cells.offsets, cells.data
     if offsets.dtype != np.int32:  # what was read from a batch is Arrow's already
         offsets, data = (offsets - offsets[0]).astype(np.int32), cells.run()
@@ -90,16 +90,6 @@ def _binary(cells: Sequence[bytes | None]) -> pa.Array:
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Shares the memory of `values`; `pa.array` would import pandas."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def bytes_of(cells: Sequence[bytes | None]) -> int:
-    """What a column's cells take in Arrow, without their places."""
-    if isinstance(cells, Packed):
-        return len(cells.run())
-    try:
-        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
-    except TypeError:
-        return sum(len(cell) for cell in cells if cell is not None)
 
 
 # -- columns with one value, made once for many batches ------------------------------------------------

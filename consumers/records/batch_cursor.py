@@ -4,7 +4,7 @@ from operator import length_hint
 
 from folkmoot.consumers.offsets.positions import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol import batch
+from folkmoot.protocol import record_batch
 
 
 class Lent:
@@ -33,7 +33,7 @@ class Lent:
         self.is_asked = False
         self._gate = [view.topic] * len(view)
         self._offsets = iter(view.offsets)
-        self.records = batch.records_from(
+        self.records = record_batch.records_from(
             self._gate, view.partition, self._offsets, view.columns, view.append_time
         )
 

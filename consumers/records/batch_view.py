@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol import record_batch
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.records import Headers, Record, TopicPartition
 
@@ -44,11 +44,11 @@ class RecordBatchView:
         body: bytes | bytearray | memoryview | None = None,
     ) -> "RecordBatchView":
         """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
-        columns = batch.columns_of(header, data, body)
+        columns = record_batch.columns_of(header, data, body)
         return cls(
             topic_partition,
             columns,
-            batch.offsets_of(header, columns),
+            record_batch.offsets_of(header, columns),
             header.uses_append_time,
         )
 
@@ -136,7 +136,7 @@ class RecordBatchView:
 
     def __iter__(self) -> Iterator[Record]:
         topics = repeat(self.topic, len(self))
-        return batch.records_from(
+        return record_batch.records_from(
             topics, self.partition, self.offsets, self._columns, self.append_time
         )
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from threading import Thread
 
 from folkmoot.consumers.fetch.partition_state import Body, Fetched, Reading
-from folkmoot.protocol import batch, codecs
+from folkmoot.protocol import compression, record_batch
 
 
 class Ahead:
@@ -35,7 +35,7 @@ class Ahead:
     @classmethod
     def begin(cls, found: Sequence[tuple[Reading, Fetched]]) -> "Ahead | None":
         """Of these the first, as many as may be decompressed together; None where it would not pay."""
-        compressed = batch.openable_together([fetched for _, fetched in found])
+        compressed = record_batch.openable_together([fetched for _, fetched in found])
         if not compressed:
             return None
         ahead = cls(found[: len(compressed)], compressed)
@@ -57,7 +57,7 @@ class Ahead:
 
     def _decompress(self) -> None:
         with suppress(MemoryError):  # told by whoever opens them one by one, if there is none then
-            self._bodies = codecs.decompress_all(self._compressed, 1)
+            self._bodies = compression.decompress_together(self._compressed, 1)
 
 
 def give(found: Sequence[tuple[Reading, Fetched]], bodies: Sequence[Body]) -> None:

@@ -9,9 +9,9 @@ from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.deletions import Deletions
 from folkmoot.brokers.storage.flushing import flush_all
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
@@ -22,12 +22,12 @@ ONE_SEGMENT = LogConfig(segment_bytes=1024 * 1024, index_interval_bytes=256)
 
 
 def a_batch(*values: bytes) -> bytes:
-    return batch.encode(Columns(len(values), None, values, NOW), Codec.NONE)
+    return record_batch.encode(Columns(len(values), None, values, NOW), Codec.NONE)
 
 
 def timed_batch(*timestamps: int) -> bytes:
     """One record for each timestamp."""
-    return batch.encode(
+    return record_batch.encode(
         Columns(len(timestamps), None, [b""] * len(timestamps), list(timestamps)), Codec.NONE
     )
 
@@ -44,8 +44,8 @@ def values_of(chunk: memoryview) -> list[tuple[int, bytes]]:
     """Offset and value of each record; every checksum is compared."""
     return [
         (record.offset, record.value or b"")
-        for header, data in batch.split(chunk)
-        for record in batch.records_of("flights", 0, header, data)
+        for header, data in batch_header.split(chunk)
+        for record in record_batch.records_of("flights", 0, header, data)
     ]
 
 

@@ -11,9 +11,9 @@ from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, C
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import Record
 from tests.brokers.batches import NOW
 
@@ -32,7 +32,7 @@ def keyed(*rows: Row, codec: int = Codec.NONE, timestamp: int = NOW) -> bytes:
     """A batch of keys and values."""
     keys = [key for key, _ in rows]
     values = [value for _, value in rows]
-    return batch.encode(Columns(len(rows), keys, values, timestamp), codec)
+    return record_batch.encode(Columns(len(rows), keys, values, timestamp), codec)
 
 
 def never(error: Exception) -> None:
@@ -113,9 +113,11 @@ def records_in(log: Log, offset: int | None = None, max_bytes: int = 1500) -> li
     while position < log.end_offset:
         chunk = log.read(position, max_bytes)
         assert chunk, f"nothing at {position} of {log.end_offset}"
-        for header, data in batch.split(chunk):
+        for header, data in batch_header.split(chunk):
             assert header.next_offset > position
-            found += [r for r in batch.records_of("t", 0, header, data) if r.offset >= position]
+            found += [
+                r for r in record_batch.records_of("t", 0, header, data) if r.offset >= position
+            ]
             position = header.next_offset
     return found
 

@@ -15,10 +15,10 @@ from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.protocol import batch, wire
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest, ProduceEntry, ProduceRequest
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, ProduceEntry, ProduceRequest
 
 ME = 1
 OTHER = 2
@@ -31,7 +31,7 @@ VIEW = ClusterView(BROKERS, {"t": TOPIC})
 
 
 def make_batch(*values: bytes, codec: int = Codec.NONE) -> bytes:
-    return batch.encode(Columns(len(values), None, list(values), 1000), codec)
+    return record_batch.encode(Columns(len(values), None, list(values), 1000), codec)
 
 
 def make_context(logs: Logs, view: ClusterView = VIEW) -> Context:

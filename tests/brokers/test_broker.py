@@ -22,7 +22,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.requests import Api, HelloRequest, MetadataRequest
+from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest
 from tests.brokers.batches import a_batch, append
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.waiting import eventually

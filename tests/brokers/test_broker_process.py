@@ -16,7 +16,7 @@ from folkmoot.coordination.zookeeper import kazoo_adapter as zookeeper
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.errors import NotLeader
-from folkmoot.protocol.requests import Api, MetadataRequest
+from folkmoot.protocol.messages import Api, MetadataRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.processes import children
 from tests.waiting import eventually

@@ -12,11 +12,10 @@ from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE, load
 from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, Compactor
 from folkmoot.brokers.storage.config import DAY, LogConfig
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import OutOfOrderSequence
-from folkmoot.protocol.packed import Packed
 from folkmoot.protocol.records import Headers
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, last_of_each, records_in, rows
@@ -62,7 +61,7 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path: Path, stop: bo
     # Every place can be read from, in a gap or not, and small reads lead to the end as well.
     for offset in range(len(written)):
         chunk = upkept.log.read(offset, 100)
-        first, _ = next(batch.split(chunk))
+        first, _ = next(batch_header.split(chunk))
         assert first.next_offset > offset
     for max_bytes in (1, 130, 5000):
         assert records_in(upkept.log, max_bytes=max_bytes) == found
@@ -91,24 +90,27 @@ def test_what_a_batch_says_of_itself_stays(tmp_path: Path) -> None:
     for number, codec in enumerate((Codec.ZSTD, Codec.NONE, Codec.GZIP)):
         columns = Columns(6, keys, [b"value"] * 6, [NOW + n for n in range(6)], headers)
         if number == 1:
-            columns = Columns(6, Packed.of(keys), Packed.of([b"value"] * 6), NOW, headers)
-        sent = batch.encode(
+            columns = Columns(
+                6, BinaryColumn.of(keys), BinaryColumn.of([b"value"] * 6), NOW, headers
+            )
+        sent = record_batch.encode(
             columns, codec, schema_id=5, producer_id=7, producer_epoch=2, base_sequence=6 * number
         )
         upkept.append(sent)
     for number in range(100):
         upkept.append(keyed((b"z", b"%d" % number * 30)))
-    before = dict(enumerate(batch.split(upkept.log.read(0, 2000))))
+    before = dict(enumerate(batch_header.split(upkept.log.read(0, 2000))))
     upkept.compact()
     after = {
-        header.base_offset: (header, data) for header, data in batch.split(upkept.log.read(0, 2000))
+        header.base_offset: (header, data)
+        for header, data in batch_header.split(upkept.log.read(0, 2000))
     }
     for number, (header, _) in list(before.items())[:3]:
         new, data = after[header.base_offset]
         same = ["base_offset", "leader_epoch", "append_time", "flags", "attributes", "schema_id"]
         same += ["last_offset_delta", "producer_id", "producer_epoch", "base_sequence"]
         assert [getattr(new, name) for name in same] == [getattr(header, name) for name in same]
-        found = batch.records_of("t", 0, new, data)
+        found = record_batch.records_of("t", 0, new, data)
         kept = (4,) if number < 2 else (1, 2, 3, 4)
         assert [each.offset - header.base_offset for each in found] == list(kept)
         assert [each.headers for each in found] == [headers[n] for n in kept]
@@ -308,8 +310,8 @@ def test_without_its_note_gaps_are_told_as_damage_and_the_rest_is_served(tmp_pat
     for offset in range(upkept.log.end_offset):
         if offset not in lost:
             chunk = upkept.log.read(offset, 1)
-            header, data = next(batch.split(chunk))
-            found += [r.offset for r in batch.records_of("t", 0, header, data)]
+            header, data = next(batch_header.split(chunk))
+            found += [r.offset for r in record_batch.records_of("t", 0, header, data)]
     assert sorted(set(found)) == before
     upkept.logs.close()
 
@@ -320,7 +322,7 @@ def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
 ) -> None:
     def sent(producer_id: int, sequence: int) -> bytes:
         columns = Columns(1, [b"key"], [b"v" * 100], NOW)
-        return batch.encode(
+        return record_batch.encode(
             columns, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
         )
 
@@ -329,7 +331,9 @@ def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
     for number in range(60):
         upkept.append(sent(8, number))
     upkept.compact()
-    assert 7 not in {header.producer_id for header, _ in batch.split(upkept.log.read(0, 10_000))}
+    assert 7 not in {
+        header.producer_id for header, _ in batch_header.split(upkept.log.read(0, 10_000))
+    }
     upkept.reopen(clean=clean)
     with pytest.raises(OutOfOrderSequence):
         upkept.append(sent(7, 3))
@@ -344,9 +348,9 @@ def test_a_million_records_of_ten_thousand_keys_are_compacted_in_seconds(tmp_pat
     source = random.Random(5)
     batches = []
     for _ in range(50):
-        keys = Packed.of([b"key-%05d" % source.randrange(10_000) for _ in range(2000)])
-        values = Packed.of([source.randbytes(30) * 3 for _ in range(2000)])
-        batches.append(batch.encode(Columns(2000, keys, values, NOW)))
+        keys = BinaryColumn.of([b"key-%05d" % source.randrange(10_000) for _ in range(2000)])
+        values = BinaryColumn.of([source.randbytes(30) * 3 for _ in range(2000)])
+        batches.append(record_batch.encode(Columns(2000, keys, values, NOW)))
     for number in range(0, 500, 5):
         upkept.append(*(batches * 10)[number : number + 5])
     before = upkept.log.size

@@ -11,9 +11,9 @@ from folkmoot.brokers.storage.compaction import batch_filter as thinning
 from folkmoot.brokers.storage.compaction.compacted import Compacted
 from folkmoot.brokers.storage.compaction.offset_map import KeyMap
 from folkmoot.brokers.storage.damage import Damage
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import CorruptBatch, UnsupportedCodec
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Upkept, keyed, records_in, rows
@@ -64,9 +64,9 @@ def test_a_tombstone_stays_behind_a_damaged_segment(tmp_path: Path) -> None:
 def test_a_tombstone_stays_behind_a_batch_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_it = batch.columns_of
+    open_it = record_batch.columns_of
 
-    def without_gzip(header: batch.BatchHeader, data: memoryview) -> Columns:
+    def without_gzip(header: batch_header.BatchHeader, data: memoryview) -> Columns:
         if header.codec == Codec.GZIP:
             raise UnsupportedCodec("its library is not installed")
         return open_it(header, data)
@@ -74,7 +74,7 @@ def test_a_tombstone_stays_behind_a_batch_that_cannot_be_opened(
     upkept = with_a_deleted_key(tmp_path, Codec.GZIP)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "folkmoot.brokers.storage.compaction.batch_filter.batch.columns_of", without_gzip
+            "folkmoot.brokers.storage.compaction.batch_filter.record_batch.columns_of", without_gzip
         )
         compact_until_tombstones_could_go(upkept)
     assert values_of(upkept, b"k") == [b"v" * 400, None]
@@ -129,15 +129,15 @@ def test_retention_by_size_goes_on_behind_segments_that_compaction_has_emptied(
 def test_one_long_key_of_many_records_is_hashed_once() -> None:
     """Such a batch has a few hundred bytes: whoever sends it is not to occupy the background for hours."""
     columns = Columns(100_000, [b"k" * 1_000_000] * 100_000, [b"v"] * 100_000, NOW)
-    data = memoryview(batch.encode(columns))
+    data = memoryview(record_batch.encode(columns))
     assert len(data) < 1000
-    header = batch.check(data)
+    header = batch_header.check(data)
     keymap = KeyMap(1_000_000)
     begun = time.thread_time()
     thinning.remember(keymap, header, data, 0)
     thinned = thinning.thin(header, data, keymap, 0)
     assert time.thread_time() - begun < 5.0
-    found = batch.records_of("t", 0, batch.check(thinned.data), thinned.data)
+    found = record_batch.records_of("t", 0, batch_header.check(thinned.data), thinned.data)
     assert [record.offset for record in found] == [99_999]
 
 
@@ -145,9 +145,9 @@ def test_a_batch_that_nobody_may_write_stays_as_it_is_and_stops_no_pass(tmp_path
     """A producer of its own kind: its header and its body are legal, its timestamps together are not."""
     pack = msgspec.msgpack.encode
     body = pack(((1, [b"k", b"j"]), (1, [b"1", b"2"]), (1, [0, 2**62]), (0, None), (0, None)))
-    unsigned = batch.Unsigned([body], Codec.NONE, 1, 2, 2**61 - 1, 2**61)
+    unsigned = batch_header.UnsealedBatch([body], Codec.NONE, 1, 2, 2**61 - 1, 2**61)
     upkept = Upkept(tmp_path)
-    upkept.append(batch.sign(unsigned, -1, -1, -1, 0))
+    upkept.append(batch_header.seal(unsigned, -1, -1, -1, 0))
     for _ in range(60):
         upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
     before = upkept.log.size

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from tests.brokers.batches import NOW, delete_before
 from tests.brokers.compaction import Upkept, records_in
 
@@ -55,7 +55,7 @@ class CompactedLogAgainstList(RuleBasedStateMachine):
                 source.choice([None, source.randbytes(source.randrange(50))]) for _ in range(size)
             ]
             times = [NOW + source.randrange(-50, 50) for _ in range(size)]
-            self.upkept.append(batch.encode(Columns(size, keys, values, times), codec))
+            self.upkept.append(record_batch.encode(Columns(size, keys, values, times), codec))
             self.written += zip(keys, values, times, strict=True)
 
     @rule()
@@ -102,8 +102,8 @@ class CompactedLogAgainstList(RuleBasedStateMachine):
         later = [r.offset for r in records_in(log) if r.timestamp >= timestamp]
         assert not [offset for offset in later if offset < found]
         if later and found < log.end_offset:
-            header, data = next(batch.split(log.read(found, 1)))
-            stamps = [r.timestamp for r in batch.records_of("t", 0, header, data)]
+            header, data = next(batch_header.split(log.read(found, 1)))
+            stamps = [r.timestamp for r in record_batch.records_of("t", 0, header, data)]
             assert max(stamps) >= timestamp or header.base_offset < self.begin
 
     @precondition(lambda self: self.written)

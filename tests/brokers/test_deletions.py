@@ -24,7 +24,7 @@ from folkmoot.protocol.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.requests import LATEST, DeleteRecordsEntry, DeleteRecordsRequest
+from folkmoot.protocol.messages import LATEST, DeleteRecordsEntry, DeleteRecordsRequest
 from tests.brokers.batches import SMALL, a_batch, append, read_all
 from tests.brokers.hands import Hands
 from tests.brokers.parts import BROKERS, ME, carried_out, make_logs

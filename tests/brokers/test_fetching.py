@@ -13,7 +13,7 @@ from folkmoot.brokers.server.purgatory import ParkedRequests
 from folkmoot.brokers.server.scheduler import Now
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (
     InvalidRequest,
     Overloaded,
@@ -21,7 +21,7 @@ from folkmoot.protocol.errors import (
     UnknownFetch,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.requests import FetchEntry, FetchRequest, FetchResponse
+from folkmoot.protocol.messages import FetchEntry, FetchRequest, FetchResponse
 from tests.brokers.parts import (
     BROKERS,
     ME,
@@ -95,7 +95,7 @@ def partitions(answer: Answer | FetchResponse) -> list[int]:
 
 
 def offsets_in(chunk: bytes | memoryview) -> list[int]:
-    return [header.base_offset for header, _ in batch.split(chunk)]
+    return [header.base_offset for header, _ in batch_header.split(chunk)]
 
 
 # -- waiting ---------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class _Reader:
             assert not result.error
             assert result.partition not in self._free, "it was not asked for"
             self._free.add(result.partition)
-            for header, _ in batch.split(chunk):
+            for header, _ in batch_header.split(chunk):
                 assert header.base_offset == self.offsets[result.partition]
                 self.offsets[result.partition] = header.next_offset
         self._kept = self.bench.number if answer.response.kept else None

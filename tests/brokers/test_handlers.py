@@ -11,7 +11,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.scheduler import Now
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     CorruptBatch,
@@ -25,7 +25,7 @@ from folkmoot.protocol.errors import (
     UnknownProducer,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
     Api,
@@ -83,7 +83,7 @@ def read(context: Context, *entries: Any, **options: Any) -> tuple[FetchResponse
 
 
 def offsets_in(chunk: bytes) -> list[int]:
-    return [header.base_offset for header, _ in batch.split(chunk)]
+    return [header.base_offset for header, _ in batch_header.split(chunk)]
 
 
 def test_hello_names_the_broker_its_limit_and_every_api(context: Context) -> None:
@@ -119,13 +119,13 @@ def test_batches_are_appended_in_the_order_given_and_read_back_as_stored(context
         (0, 1),
         (0, 3),
     ]
-    header = batch.check(chunks[1])
+    header = batch_header.check(chunks[1])
     assert (header.leader_epoch, header.append_time) == (0, NOW.wall)
 
 
 def test_a_producer_s_batches_are_judged_one_by_one(context: Context) -> None:
     def sent(first: int, epoch: int = 1, producer: int = 7) -> bytes:
-        return batch.signed(make_batch(b"x"), producer, epoch, first)
+        return batch_header.reseal(make_batch(b"x"), producer, epoch, first)
 
     appended: list[int] = []
     context.parked.appended = lambda partition, length: appended.append(length)  # type: ignore[method-assign]

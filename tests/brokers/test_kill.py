@@ -19,10 +19,10 @@ from folkmoot.brokers.storage.compaction import compacted
 from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.protocol import batch, wire
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.messages import (
     Api,
     DeleteRecordsEntry,
     DeleteRecordsRequest,
@@ -71,7 +71,7 @@ class Load:
             columns = Columns(count, keys, values, 1_700_000_000_000)
             asked.append((place, first, count))
             entries.append(ProduceEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0))
-            batches.append(batch.encode(columns, source.choice(CODECS)))
+            batches.append(record_batch.encode(columns, source.choice(CODECS)))
             self.sent[place] += count
         correlation_id = peer.ask(Api.PRODUCE, ProduceRequest(1, 5.0, entries), batches)
         self.waiting[correlation_id] = asked

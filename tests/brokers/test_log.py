@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -36,7 +36,7 @@ from tests.brokers.batches import (
 
 
 def with_a_gap() -> bytes:
-    return batch.encode(Columns(2, None, [b"a", b"b"], NOW, offsets=[0, 5]), 0)
+    return record_batch.encode(Columns(2, None, [b"a", b"b"], NOW, offsets=[0, 5]), 0)
 
 
 def with_codec(number: int) -> bytes:
@@ -58,9 +58,9 @@ def test_the_leader_stamps_its_part_and_leaves_the_rest_as_it_came(tmp_path: Pat
     sent = a_batch(b"c")
     assert append(log, sent) == [2]
     stored = log.read(2, 1000)
-    header = batch.check(stored)
+    header = batch_header.check(stored)
     assert (header.base_offset, header.leader_epoch, header.append_time) == (2, 3, NOW)
-    assert stored[batch.LEADER_BYTES :] == sent[batch.LEADER_BYTES :]
+    assert stored[batch_header.LEADER_BYTES :] == sent[batch_header.LEADER_BYTES :]
     log.close()
 
 

@@ -14,9 +14,9 @@ from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.openfiles import OpenFiles
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import OffsetOutOfRange
 from tests.brokers.batches import NAME, NOW, flushed, values_of
 
@@ -67,7 +67,9 @@ class LogAgainstList(RuleBasedStateMachine):
         for lengths in sizes:
             values = [source.randbytes(length) for length in lengths]
             times = [NOW + source.randrange(-50, 50) for _ in values]
-            batches.append(batch.encode(Columns(len(values), None, values, times), Codec.NONE))
+            batches.append(
+                record_batch.encode(Columns(len(values), None, values, times), Codec.NONE)
+            )
             self.times.append(max(times))
             self.appended.append(self.now)
             bases.append(len(self.values))
@@ -83,7 +85,7 @@ class LogAgainstList(RuleBasedStateMachine):
         number = max(n for n, start in enumerate(self.starts) if start <= offset)
         while True:
             chunk = self.log.read(offset, max_bytes)
-            found = [header.base_offset for header, _ in batch.split(chunk)]
+            found = [header.base_offset for header, _ in batch_header.split(chunk)]
             assert found == self.starts[number : number + len(found)]
             assert values_of(chunk) == [
                 (at, self.values[at]) for at in range(found[0], found[0] + len(values_of(chunk)))

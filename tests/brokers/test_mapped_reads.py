@@ -12,7 +12,7 @@ import zmq
 
 from folkmoot.brokers.storage.config import DAY
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header, record_batch
 from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, records_in, rows
 from tests.brokers.test_compaction import fill
@@ -35,8 +35,8 @@ def held_views(log: Log, source: random.Random, count: int) -> list[Held]:
 
 def is_good(offset: int, view: memoryview, copy: bytes) -> bool:
     """Whether a view shows whole batches, the same as ever."""
-    found = list(batch.split(view))
-    opened = [batch.records_of("t", 0, header, data) for header, data in found]
+    found = list(batch_header.split(view))
+    opened = [record_batch.records_of("t", 0, header, data) for header, data in found]
     return all(opened) and found[0][0].next_offset > offset and view == copy
 
 

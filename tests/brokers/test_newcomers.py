@@ -16,8 +16,8 @@ from folkmoot.brokers.storage import partition_creation as newcomers
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import DiskFull, Overloaded, UnknownTopicOrPartition
+from folkmoot.protocol.messages import ProduceRequest, ProduceResponse
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import ProduceRequest, ProduceResponse
 from tests.brokers.hands import Hands
 from tests.brokers.parts import BROKERS, ME, carried_out, into, make_batch, make_logs, produce
 

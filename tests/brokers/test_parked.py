@@ -6,8 +6,8 @@ import pytest
 
 from folkmoot.brokers.server.purgatory import Parked, ParkedRequests
 from folkmoot.protocol.errors import Overloaded
+from folkmoot.protocol.messages import FetchEntry
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import FetchEntry
 from tests.seeds import new_seed
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

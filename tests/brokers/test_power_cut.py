@@ -13,8 +13,8 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.brokers.storage.producer_state import Producers, ProducerState
 from folkmoot.brokers.storage.retention import Retention
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import BatchHeader
 from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, records_in
 from tests.brokers.power import NAMES, Power
@@ -79,10 +79,10 @@ class Writer:
             )
             for _ in range(self.chance.randrange(1, 4))
         ]
-        data = batch.signed(keyed(*rows), producer, epoch, first)
+        data = batch_header.reseal(keyed(*rows), producer, epoch, first)
         base = upkept.log.end_offset
         upkept.append(data)
-        self.headers.append((batch.check(data), base))
+        self.headers.append((batch_header.check(data), base))
         self.rows += rows
         self._next[producer] = [epoch, first + len(rows)]
 

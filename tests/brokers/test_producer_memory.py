@@ -21,8 +21,8 @@ from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segments import Segments
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (
     DiskFull,
     FolkmootError,
@@ -48,7 +48,7 @@ from tests.seeds import new_seed
 def sent(first: int, *, producer: int = 1, epoch: int = 0, records: int = 1) -> bytes:
     """A batch whose values tell where it comes from."""
     values = [b"%d.%d.%d" % (producer, epoch, first + n) for n in range(records)]
-    return batch.signed(a_batch(*values), producer, epoch, first)
+    return batch_header.reseal(a_batch(*values), producer, epoch, first)
 
 
 def states_of(log: Log) -> list[ProducerState]:
@@ -178,7 +178,7 @@ def test_producers_are_known_after_a_kill_from_the_snapshot_and_the_headers_behi
         append(log, sent(first))
     (*_, last) = snapshots(log)
     assert 0 < last < 50
-    monkeypatch.setattr("folkmoot.protocol.codecs.decompress", None)
+    monkeypatch.setattr("folkmoot.protocol.compression.decompress", None)
     asked: list[int] = []
     original = Segments.headers
 

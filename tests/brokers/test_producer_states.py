@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.storage.producer_state import KEPT_BATCHES, KEPT_FOR, Producers
-from folkmoot.protocol.batch import MAX_SEQUENCE, BatchHeader, following_sequence
+from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,

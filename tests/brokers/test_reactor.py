@@ -16,7 +16,7 @@ from folkmoot.brokers.server.event_loop import NO_CORRELATION, Reactor
 from folkmoot.brokers.server.job_queue import Background
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.network.server import ServerSocket
-from folkmoot.protocol import batch, wire
+from folkmoot.protocol import batch_header, wire
 from folkmoot.protocol.errors import (
     BrokerStopping,
     CorruptBatch,
@@ -26,7 +26,7 @@ from folkmoot.protocol.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import Api, HelloRequest, ListOffsetsEntry, ListOffsetsRequest
+from folkmoot.protocol.messages import Api, HelloRequest, ListOffsetsEntry, ListOffsetsRequest
 from tests.brokers.parts import (
     BROKERS,
     ME,
@@ -88,9 +88,9 @@ def test_what_is_produced_is_fetched_byte_for_byte_behind_the_leaders_part(peer:
     response, _ = peer.call(Api.PRODUCE, produce(into(0), into(1)), [small, large])
     assert [each.error for each in response.results] == [0, 0]
     _, frames = peer.call(Api.FETCH, fetch(out_of(1), out_of(0)))
-    assert [frame[batch.LEADER_BYTES :] for frame in frames] == [
-        large[batch.LEADER_BYTES :],
-        small[batch.LEADER_BYTES :],
+    assert [frame[batch_header.LEADER_BYTES :] for frame in frames] == [
+        large[batch_header.LEADER_BYTES :],
+        small[batch_header.LEADER_BYTES :],
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_fetch_that_waits_is_answered_by_the_append_of_another_client(
         other.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
     envelope, frames = peer.receive()
     assert envelope.correlation_id == asked
-    assert batch.check(frames[0]).record_count == 1
+    assert batch_header.check(frames[0]).record_count == 1
 
 
 def test_a_fetch_that_waits_in_vain_is_answered_empty_at_its_deadline(peer: Peer) -> None:

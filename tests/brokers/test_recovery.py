@@ -10,7 +10,7 @@ import pytest
 
 from folkmoot.brokers.storage.flushing import CleanEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import (
     NAME,
@@ -245,10 +245,11 @@ def test_a_batch_within_a_record_is_never_taken_for_one_of_the_log(
 ) -> None:
     monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.fsync", lambda fd: None)
     stowaway = (
-        batch.leader_part(1, len(a_batch(b"x")), 3, NOW) + a_batch(b"x")[batch.LEADER_BYTES :]
+        batch_header.leader_part(1, len(a_batch(b"x")), 3, NOW)
+        + a_batch(b"x")[batch_header.LEADER_BYTES :]
     )
     crashed = Crashed(tmp_path, [a_batch(b"a"), a_batch(stowaway * 3), a_batch(b"b")])
-    for position in range(crashed.ends[1] + batch.LEADER_BYTES, crashed.ends[2]):
+    for position in range(crashed.ends[1] + batch_header.LEADER_BYTES, crashed.ends[2]):
         crashed.file.with_suffix(".damage").unlink(missing_ok=True)
         content = bytearray(crashed.bytes)
         content[position] ^= 1

@@ -15,7 +15,7 @@ from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.damage_reports import Suspects
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import DURABLE_FILE, Logs
-from folkmoot.protocol import batch, batch_header
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import append, timed_batch
 from tests.seeds import new_seed
@@ -101,7 +101,7 @@ class History:
                 offset = _where_to_go_on(str(error), offset)
                 continue
             try:
-                for header, data in batch.split(chunk):
+                for header, data in batch_header.split(chunk):
                     batch_header.check(data)
                     found.add(header.base_offset)
                     offset = header.next_offset

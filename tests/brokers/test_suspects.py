@@ -18,7 +18,7 @@ from folkmoot.protocol.errors import (
     Overloaded,
     StaleTopicId,
 )
-from folkmoot.protocol.requests import ReportDamageEntry, ReportDamageRequest, ReportDamageResponse
+from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest, ReportDamageResponse
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
 from tests.brokers.compaction import never
 from tests.brokers.parts import make_context, make_logs

@@ -15,7 +15,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.timelookups import TimeLookups
 from folkmoot.brokers.storage.times import TIME_ENTRY_BYTES
 from folkmoot.protocol.errors import FolkmootError, Overloaded, UnknownTopicOrPartition
-from folkmoot.protocol.requests import ListOffsetsEntry, ListOffsetsRequest
+from folkmoot.protocol.messages import ListOffsetsEntry, ListOffsetsRequest
 from tests.brokers.batches import (
     NOW,
     SMALL,

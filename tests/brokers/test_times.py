@@ -10,7 +10,7 @@ import pytest
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.times import NEVER, TIME_ENTRY_BYTES, TimeIndex
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from tests.brokers.batches import NAME, ONE_SEGMENT, SMALL, append, make_log, reopened, timed_batch
 
 T = 1_700_000_000_000
@@ -20,7 +20,7 @@ def first_at(batches: list[bytes], timestamp: int) -> int:
     """What a plain search through all batches finds: the base offset, or the end."""
     offset = 0
     for each in batches:
-        header = batch.read_header(each)
+        header = batch_header.read_header(each)
         if header.max_timestamp >= timestamp:
             return offset
         offset += header.record_count
@@ -39,7 +39,7 @@ def random_batches(source: random.Random, count: int, step: int = 50) -> list[by
 
 
 def times_of(batches: list[bytes]) -> list[int]:
-    found = {batch.read_header(each).max_timestamp for each in batches}
+    found = {batch_header.read_header(each).max_timestamp for each in batches}
     return sorted({near for each in found for near in (each - 1, each, each + 1)})
 
 
@@ -178,7 +178,7 @@ def test_the_time_index_of_a_sealed_segment_says_its_highest_timestamp(tmp_path:
             assert index.entries()[-1] == (highest, offset)
             index.close()
             highest = NEVER
-        header = batch.read_header(each)
+        header = batch_header.read_header(each)
         highest, offset = max(highest, header.max_timestamp), offset + header.record_count
 
 
@@ -216,6 +216,6 @@ def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_st
             reads.clear()
             look_up()
             assert len(reads) <= 6
-            assert sum(reads) <= 6 * (config.index_interval_bytes + 2 * batch.HEADER_BYTES)
+            assert sum(reads) <= 6 * (config.index_interval_bytes + 2 * batch_header.HEADER_BYTES)
         assert log.offset_for_time(T + number) == number
     log.close()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.children import ChildProcess, free_port, port_is_free
-from folkmoot.protocol.errors import StartFailed
+from folkmoot.console.children import ChildProcess, StartFailed, free_port, port_is_free
 from tests.processes import state
 from tests.waiting import eventually
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.children import free_port
+from folkmoot.console.children import StartFailed, free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
-from folkmoot.protocol.errors import AddressTaken, ConfigError, StartFailed
+from folkmoot.protocol.errors import AddressTaken, ConfigError
 from tests.processes import state
 from tests.servers import FOR_TESTS
 from tests.waiting import eventually

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console import java
-from folkmoot.console.java import Java, find_java, spark_java_home, zookeeper_classpath
-from folkmoot.protocol.errors import JavaNotFound, MissingExtra
+from folkmoot.console.java import (
+    Java,
+    JavaNotFound,
+    find_java,
+    spark_java_home,
+    zookeeper_classpath,
+)
+from folkmoot.protocol.errors import MissingExtra
 
 
 def fake_java(home: Path, specification: str, exit_code: int = 0) -> Path:

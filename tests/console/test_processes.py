@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console import processes
+from folkmoot.console.children import StartFailed
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
-from folkmoot.protocol.errors import ConfigError, DirectoryLocked, StartFailed
+from folkmoot.protocol.errors import ConfigError, DirectoryLocked
 from tests.processes import children, state, told
 from tests.servers import FOR_TESTS
 

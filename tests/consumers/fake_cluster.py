@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from folkmoot.network.client import Reply
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError, Overloaded
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
     FetchResponse,
@@ -16,6 +15,7 @@ from folkmoot.protocol.requests import (
     ListOffsetsResponse,
     ListOffsetsResult,
 )
+from folkmoot.protocol.records import TopicPartition
 
 LEADER = "one:1"
 
@@ -136,8 +136,8 @@ class FakeCluster:
 
 def a_batch(base: int, *values: bytes, times: int | list[int] = 1_000) -> bytes:
     """A batch as a broker stores it, its first record at offset `base`."""
-    data = batch.encode(Columns(len(values), None, values, times), codec=0)
-    return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]
+    data = record_batch.encode(Columns(len(values), None, values, times), codec=0)
+    return batch_header.leader_part(base, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]
 
 
 def spoiled(data: bytes) -> bytes:

@@ -9,10 +9,9 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.batch_rotation import AHEAD_FROM_BYTES
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import HEADER_BYTES, LEADER_BYTES
-from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES
+from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.consumers.fake_cluster import FakeCluster
 
@@ -69,6 +68,6 @@ def large(base: int, letter: bytes) -> bytes:
     """200 records, in zstd, that are worth being decompressed with others."""
     chance = random.Random(base)
     cells = [letter + chance.randbytes(100) + bytes(700) for _ in range(200)]
-    data = batch.encode(Columns(200, None, Packed.of(cells), 0))
+    data = record_batch.encode(Columns(200, None, BinaryColumn.of(cells), 0))
     assert len(data) > AHEAD_FROM_BYTES
-    return batch.leader_part(base, len(data), 3, -1) + data[batch.LEADER_BYTES :]
+    return batch_header.leader_part(base, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]

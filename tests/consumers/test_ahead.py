@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.protocol import batch, codecs
+from folkmoot.protocol import compression, record_batch
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
@@ -29,16 +29,16 @@ def bench() -> Bench:
 @pytest.fixture
 def opened_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bodies were opened at once, each time."""
-    monkeypatch.setattr(codecs, "THREADS", 2)
+    monkeypatch.setattr(compression, "THREADS", 2)
     numbers: list[int] = []
-    bodies_of = batch.bodies_of
+    bodies_of = record_batch.bodies_of
 
     def counting(batches: Any) -> Any:
         bodies = bodies_of(batches)
         numbers.append(len(bodies))
         return bodies
 
-    monkeypatch.setattr(batch, "bodies_of", counting)
+    monkeypatch.setattr(record_batch, "bodies_of", counting)
     return numbers
 
 
@@ -107,9 +107,9 @@ class Threads:
         """Whether beside this thread, and how many."""
         self.may_go = threading.Event()
         self.may_go.set()
-        self._do = codecs.decompress_all
+        self._do = compression.decompress_together
 
-    def decompress_all(self, bodies: Sequence[Any], threads: int) -> Any:
+    def decompress_together(self, bodies: Sequence[Any], threads: int) -> Any:
         is_beside = threading.get_ident() != self.here
         self.counts.append((is_beside, len(bodies)))
         if is_beside:
@@ -121,9 +121,9 @@ class Threads:
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     """Two batches at once, and none by itself."""
     found = Threads()
-    monkeypatch.setattr(codecs, "THREADS", 2)
-    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 400_000)
-    monkeypatch.setattr(codecs, "decompress_all", found.decompress_all)
+    monkeypatch.setattr(compression, "THREADS", 2)
+    monkeypatch.setattr(compression, "TOGETHER_BYTES", 400_000)
+    monkeypatch.setattr(compression, "decompress_together", found.decompress_together)
     return found
 
 
@@ -136,7 +136,7 @@ def test_what_follows_is_decompressed_beside_the_application_in_the_order_of_tur
 ) -> None:
     bench.reading(ZERO, ONE, TWO)
     bench.fetched(*[chunk_of(4)] * 3)
-    monkeypatch.setattr(codecs, "decompress", None)  # nothing is decompressed by itself
+    monkeypatch.setattr(compression, "decompress", None)  # nothing is decompressed by itself
     turns = []
     while some := bench.take(ALL):
         turns.append((some[0].partition, some[0].offset, len(some)))
@@ -243,9 +243,9 @@ def test_without_memory_for_several_each_is_decompressed_by_itself(
     def refuse(bodies: Sequence[Any], number: int) -> Any:
         if threading.get_ident() != threads.here:
             raise MemoryError
-        return threads.decompress_all(bodies, number)
+        return threads.decompress_together(bodies, number)
 
-    monkeypatch.setattr(codecs, "decompress_all", refuse)
+    monkeypatch.setattr(compression, "decompress_together", refuse)
     bench.reading()
     bench.fetched(chunk_of(6))
     assert [record.offset for record in bench.everything()] == list(range(1_200))

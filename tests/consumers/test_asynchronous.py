@@ -9,12 +9,7 @@ import pytest
 
 from folkmoot.consumers.client import async_consumer as asynchronous
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
-from folkmoot.protocol.errors import (
-    ClosedError,
-    ConcurrentUse,
-    NotOwner,
-    RequestTimeout,
-)
+from folkmoot.protocol.errors import ClosedError, ConcurrentUse, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import cancelled, member, owns, take

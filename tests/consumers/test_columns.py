@@ -9,9 +9,9 @@ import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.batch import LEADER_BYTES, check, encode, leader_part
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.batch_header import LEADER_BYTES, check, leader_part
+from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     ConcurrentUse,
@@ -19,7 +19,7 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     MissingExtra,
 )
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.record_batch import encode
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import Bench, in_thread, values
 
@@ -240,8 +240,8 @@ def test_arrow_and_records_agree_on_nulls_gaps_and_append_times(packed: bool) ->
     keys = [None, b"k", None, b""]
     columns = Columns(
         count=4,
-        keys=Packed.of(keys) if packed else keys,
-        values=Packed.of(cells) if packed else cells,
+        keys=BinaryColumn.of(keys) if packed else keys,
+        values=BinaryColumn.of(cells) if packed else cells,
         timestamps=7,
         offsets=[0, 3, 4, 9],
     )
@@ -259,7 +259,7 @@ def test_arrow_and_records_agree_on_nulls_gaps_and_append_times(packed: bool) ->
 
 def test_packed_columns_reach_arrow_without_being_copied() -> None:
     values = [bytes([number]) * 1000 for number in range(100)]
-    view = view_of(Columns(100, None, Packed.of(values), T))
+    view = view_of(Columns(100, None, BinaryColumn.of(values), T))
     before = pa.total_allocated_bytes()
     batch = view.arrow()
     assert pa.total_allocated_bytes() - before < 20_000
@@ -269,7 +269,9 @@ def test_packed_columns_reach_arrow_without_being_copied() -> None:
 
 def test_a_part_of_packed_columns_reaches_arrow_without_being_copied() -> None:
     values = [bytes([65 + number]) * (number % 7) for number in range(100)]
-    whole = view_of(Columns(100, Packed.of(values), Packed.of(values), [T + n for n in range(100)]))
+    whole = view_of(
+        Columns(100, BinaryColumn.of(values), BinaryColumn.of(values), [T + n for n in range(100)])
+    )
     part = whole.part(37, 61)
     before = pa.total_allocated_bytes()
     rows = part.arrow()

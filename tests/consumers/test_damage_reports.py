@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, take
 from tests.waiting import eventually
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 def rot(log: Path, number: int) -> None:
     """Flip a bit in the body of one of the batches."""
     data = log.read_bytes()
-    headers = [header for header, _ in batch.split(data)]
+    headers = [header for header, _ in batch_header.split(data)]
     position = sum(header.length for header in headers[: number + 1]) - 1
     with log.open("r+b") as file:
         file.seek(position)

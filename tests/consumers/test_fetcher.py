@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.fetch import fetcher as module
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
@@ -313,8 +313,8 @@ def test_of_more_idle_partitions_than_fit_into_requests_each_has_its_turn(
 def test_what_compaction_has_left_is_handed_out_and_gaps_are_passed_over(bench: Bench) -> None:
     bench.reading(offset=3)
     columns = Columns(2, [b"k", b"l"], [b"b", b"c"], 1_000, None, [2, 4])
-    data = batch.encode(columns, codec=0, last_offset_delta=9)
-    thinned = batch.leader_part(5, len(data), 3, -1) + data[batch.LEADER_BYTES :]
+    data = record_batch.encode(columns, codec=0, last_offset_delta=9)
+    thinned = batch_header.leader_part(5, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]
     bench.fetched(thinned + a_batch(20, b"d"))
     assert [(r.offset, r.value) for r in bench.everything()] == [(7, b"b"), (9, b"c"), (20, b"d")]
     assert bench.fetcher.position(ZERO) == 21

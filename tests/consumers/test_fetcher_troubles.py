@@ -15,7 +15,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import EARLIEST, LATEST, Api, BrokerInfo
+from folkmoot.protocol.messages import EARLIEST, LATEST, Api, BrokerInfo
 from tests.consumers.fake_cluster import LEADER, a_batch, spoiled
 from tests.consumers.fetching import ONE, ZERO, Bench, spoiled_body
 

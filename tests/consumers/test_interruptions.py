@@ -9,9 +9,9 @@ import zmq
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.network import client
-from folkmoot.protocol import batch
+from folkmoot.protocol import record_batch
 from folkmoot.protocol.errors import BrokerUnreachable
-from folkmoot.protocol.requests import Api, MetadataRequest
+from folkmoot.protocol.messages import Api, MetadataRequest
 from tests.consumers import fetching
 from tests.consumers.fake_cluster import a_batch
 from tests.consumers.parts import Bench, take, until
@@ -104,7 +104,7 @@ def test_a_batch_whose_opening_is_interrupted_is_opened_again(
     bench = fetching.Bench()
     bench.reading()
     bench.fetched(a_batch(0, b"a") + a_batch(1, b"b"))
-    monkeypatch.setattr(batch, "columns_of", once(batch.columns_of))
+    monkeypatch.setattr(record_batch, "columns_of", once(record_batch.columns_of))
     with pytest.raises(KeyboardInterrupt):
         bench.values()
     assert [bench.values(), bench.values()] == [[b"a"], [b"b"]]
@@ -116,7 +116,7 @@ def test_a_view_whose_opening_is_interrupted_is_opened_again(
     bench = fetching.Bench()
     bench.reading()
     bench.fetched(a_batch(0, b"a"))
-    monkeypatch.setattr(batch, "columns_of", once(batch.columns_of))
+    monkeypatch.setattr(record_batch, "columns_of", once(record_batch.columns_of))
     with pytest.raises(KeyboardInterrupt):
         bench.fetcher.take_view(10)
     view = bench.fetcher.take_view(10)

@@ -13,8 +13,7 @@ from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.offsets.positions import Progress
 from folkmoot.consumers.records.batch_cursor import Lent
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 
@@ -23,7 +22,9 @@ WHERE = TopicPartition("t", 3)
 
 def a_view(count: int, offsets: list[int] | None = None) -> RecordBatchView:
     cells = [b"%d" % number for number in range(count)]
-    columns = Columns(count, None, Packed.of(cells), array("q", range(count)), offsets=offsets)
+    columns = Columns(
+        count, None, BinaryColumn.of(cells), array("q", range(count)), offsets=offsets
+    )
     return RecordBatchView(WHERE, columns, offsets or range(100, 100 + count), False)
 
 

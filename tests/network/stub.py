@@ -9,7 +9,7 @@ import zmq
 
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.protocol.requests import APIS, Api, ApiVersions, HelloResponse
+from folkmoot.protocol.messages import APIS, Api, ApiVersions, HelloResponse
 
 Answer = list[bytes] | None
 Handler = Callable[[wire.RequestEnvelope, Any, list[bytes]], Any]

@@ -9,11 +9,11 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     NotLeader,
+    ResponseTooLarge,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
     ListOffsetsEntry,
@@ -24,6 +24,7 @@ from folkmoot.protocol.requests import (
     PartitionMetadata,
     TopicMetadata,
 )
+from folkmoot.protocol.records import TopicPartition
 from tests.network.stub import StubBroker
 from tests.network.test_client import unused_address
 
@@ -109,8 +110,10 @@ def test_the_leader_that_a_result_names_counts_at_once() -> None:
             reply = one_reply(cluster)
             assert reply.response.results[0].error == NotLeader.code
             assert cluster.leader_address(T0) == two.address
+            assert cluster.version == 2
             cluster.send(two.address, Api.LIST_OFFSETS, ASK)
             assert one_reply(cluster).response.results[0].offset == 42
+            poll_until(cluster, lambda: cluster.version == 3)
 
 
 def test_a_lost_broker_makes_it_ask_another_one() -> None:
@@ -189,3 +192,19 @@ def test_a_topic_that_comes_later_is_found_without_asking_for_it() -> None:
             world.exists = True
             poll_until(cluster, lambda: cluster.leader_address(T0))
             assert not cluster.is_missing("t")
+
+
+def test_an_answer_too_large_makes_it_ask_for_fewer_topics_of_the_same_broker() -> None:
+    def handle(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        if len(body.topics) > 3:
+            raise ResponseTooLarge("ask for less at a time")
+        partitions = [PartitionMetadata(0, 1, 0, [1])]
+        topics = [TopicMetadata(name, 0, "id", partitions) for name in body.topics]
+        return MetadataResponse([BrokerInfo(1, {"client": one.address})], topics)
+
+    with StubBroker(handle) as one, Cluster(Connections("me"), lambda: [one.address]) as cluster:
+        wanted = [TopicPartition(f"t{number}", 0) for number in range(10)]
+        for partition in wanted:
+            cluster.want(partition.topic)
+        poll_until(cluster, lambda: all(cluster.leader_address(each) for each in wanted))
+        assert cluster.trouble is None

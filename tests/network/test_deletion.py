@@ -13,14 +13,14 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     StaleTopicId,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     DeleteRecordsEntry,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
 )
+from folkmoot.protocol.records import TopicPartition
 
 
 class Leaders:

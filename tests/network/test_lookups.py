@@ -15,8 +15,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
     BrokerInfo,
@@ -26,6 +25,7 @@ from folkmoot.protocol.requests import (
     PartitionMetadata,
     TopicMetadata,
 )
+from folkmoot.protocol.records import TopicPartition
 from tests.network.stub import StubBroker
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)

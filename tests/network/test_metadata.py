@@ -4,14 +4,15 @@ import math
 
 from folkmoot.network.metadata import LONGEST_PAUSE, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
-from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
+    MAX_ENTRIES,
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
+from folkmoot.protocol.records import TopicPartition
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -168,3 +169,55 @@ def test_a_partition_that_is_asked_for_and_not_known_may_have_been_added() -> No
     metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 0))]), 11.0)
     assert metadata.leader_address(T1) == "b2:1"
     assert metadata.due() == 311.0
+
+
+def told_of(*names: str) -> MetadataResponse:
+    topics = [TopicMetadata(each, 0, "id", [PartitionMetadata(0, 1, 0, [1])]) for each in names]
+    return MetadataResponse(BROKERS, topics)
+
+
+def names(count: int) -> list[str]:
+    return [f"t-{number:05d}" for number in range(count)]
+
+
+def test_more_topics_than_a_request_may_name_are_asked_for_in_several() -> None:
+    metadata = Metadata()
+    for name in names(MAX_ENTRIES + 3):
+        metadata.want(name)
+    first = metadata.ask(0.0).topics
+    metadata.want("zuletzt")
+    assert first == names(MAX_ENTRIES)
+    metadata.update(told_of(*first), 1.0)
+    assert metadata.due() == 1.0
+    second = metadata.ask(1.0).topics
+    assert second == [*names(MAX_ENTRIES + 3)[MAX_ENTRIES:], "zuletzt"]
+    metadata.update(told_of(*second), 2.0)
+    assert metadata.due() == 302.0
+
+
+def test_after_an_answer_too_large_half_as_many_topics_are_asked_for_at_a_time() -> None:
+    metadata = Metadata()
+    for name in names(5):
+        metadata.want(name)
+    metadata.ask(0.0)
+    assert metadata.ask_for_less(1.0)
+    assert metadata.due() == 1.0
+    asked = []
+    for now in (1.0, 2.0, 3.0):
+        asked.append(metadata.ask(now).topics or [])
+        metadata.update(told_of(*asked[-1]), now)
+    assert asked == [["t-00000", "t-00001"], ["t-00002", "t-00003"], ["t-00004"]]
+    assert metadata.due() == 303.0
+    metadata.ask(303.0)
+    assert metadata.ask_for_less(303.0)
+    metadata.ask(303.0)
+    assert not metadata.ask_for_less(303.0)
+
+
+def test_topics_whose_answer_was_lost_are_asked_for_again() -> None:
+    metadata = Metadata()
+    for name in names(MAX_ENTRIES + 1):
+        metadata.want(name)
+    metadata.ask(0.0)
+    metadata.fail(0.0)
+    assert metadata.ask(1.0).topics == names(MAX_ENTRIES)

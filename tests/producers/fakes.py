@@ -8,10 +8,9 @@ from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Store, run
-from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
-from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
     MetadataResponse,
@@ -20,6 +19,7 @@ from folkmoot.protocol.requests import (
     ProduceResult,
     TopicMetadata,
 )
+from folkmoot.protocol.records import Record, TopicPartition
 from tests.network.stub import StubBroker
 
 
@@ -110,7 +110,7 @@ class FakeCluster:
 
     def _append(self, entry: Any, payload: bytes) -> int:
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
-        header = batch_format.check(payload)
+        header = batch_header.check(payload)
         partition = TopicPartition(entry.topic, entry.partition)
         producers = self.producers.setdefault(partition, Producers(1000))
         original = producers.check(header, {})
@@ -119,7 +119,7 @@ class FakeCluster:
         self.payloads.append(payload)
         base = len(log)
         producers.note(header, base)
-        log += batch_format.records_of(entry.topic, entry.partition, header, payload)
+        log += record_batch.records_of(entry.topic, entry.partition, header, payload)
         return base
 
     def _infos(self) -> list[BrokerInfo]:

@@ -8,9 +8,10 @@ from folkmoot.producers.batches import Batch
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.sender import Sender, Shipment
-from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.messages import ProduceResponse, ProduceResult
+from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.protocol.requests import ProduceResponse, ProduceResult
 
 
 class FixedView:
@@ -40,7 +41,7 @@ class Bench:
         self.now = 100.0
         self.rings = 0
         settings: dict[str, Any] = {"compression": "none", "retry_backoff": 1.0, **options}
-        self.config = ProducerConfig.of(zookeeper="nowhere:1", **settings)
+        self.config = build(ProducerConfig, {"zookeeper": "nowhere:1", **settings})
         self.accumulator = Accumulator(
             self.config.buffer_bytes, self.config.batch_bytes, self._ring, lambda: self.now
         )
@@ -91,8 +92,8 @@ def records(shipment: Shipment) -> list[Record]:
     """What a consumer would read."""
     found = []
     for batch, payload in zip(shipment.batches, shipment.payloads, strict=True):
-        header = batch_format.check(payload)
-        found += batch_format.records_of(*batch.topic_partition, header, payload)
+        header = batch_header.check(payload)
+        found += record_batch.records_of(*batch.topic_partition, header, payload)
     return found
 
 

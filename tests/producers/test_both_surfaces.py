@@ -207,7 +207,7 @@ def test_a_producer_that_is_not_open_takes_nothing(client: Client, cluster: Fake
         await never.close()
         with pytest.raises(ClosedError):
             await never.start()
-        with pytest.raises(ConfigError, match="did you mean linger"):
+        with pytest.raises(ConfigError, match="did you mean 'linger'"):
             client(zookeeper=cluster.connect, lingr=1)
 
     run(scenario)

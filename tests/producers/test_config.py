@@ -7,19 +7,20 @@ import pytest
 
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import ConfigError, InvalidName, MissingExtra
+from folkmoot.protocol.options import build
 
 
 def test_an_unknown_option_names_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match="did you mean linger"):
+    with pytest.raises(ConfigError, match="did you mean 'linger'"):
         Producer(zookeeper="localhost:2181", linger_ms=5)
     with pytest.raises(ConfigError, match="known are zookeeper"):
         Producer(zookeeper="localhost:2181", xyz=5)
 
 
 def test_without_zookeeper_there_is_no_producer() -> None:
-    with pytest.raises(ConfigError, match="zookeeper=HOST:PORT"):
+    with pytest.raises(ConfigError, match="zookeeper=… is missing"):
         Producer()
 
 
@@ -50,16 +51,16 @@ def test_without_zookeeper_there_is_no_producer() -> None:
 def test_an_option_outside_its_range_is_refused_by_name(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(ConfigError, match=name):
-        ProducerConfig.of(**{"zookeeper": "localhost:2181", **options})
+        build(ProducerConfig, {"zookeeper": "localhost:2181", **options})
 
 
 def test_a_client_id_is_a_name() -> None:
     with pytest.raises(InvalidName):
-        ProducerConfig.of(zookeeper="localhost:2181", client_id="no spaces")
+        ProducerConfig(zookeeper="localhost:2181", client_id="no spaces")
 
 
 def test_words_become_numbers_of_the_wire() -> None:
-    config = ProducerConfig.of(zookeeper="localhost:2181", acks="all", compression="none")
+    config = ProducerConfig(zookeeper="localhost:2181", acks="all", compression="none")
     assert (config.wire_acks, config.codec) == (-1, Codec.NONE)
 
 

@@ -16,10 +16,10 @@ from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.protocol.requests import Api, FetchEntry, FetchRequest
 from tests.proxy import Proxy
 from tests.seeds import new_seed
 from tests.waiting import eventually
@@ -72,8 +72,8 @@ def _read(network: Cluster, partition: TopicPartition) -> Iterator[Record]:
         (result,), (payload,) = reply.response.results, reply.payloads
         assert result.error == 0
         end = result.high_watermark
-        for header, batch in batch_format.split(payload):
-            yield from batch_format.records_of(*partition, header, batch)
+        for header, batch in batch_header.split(payload):
+            yield from record_batch.records_of(*partition, header, batch)
             offset = header.next_offset
 
 

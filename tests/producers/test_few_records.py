@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from folkmoot.producers.chunks import FEW_ROWS
-from folkmoot.protocol import batch
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import Record
 from tests.producers.parts import Bench, records, values
 
@@ -76,6 +76,6 @@ def test_a_tiny_batch_is_not_compressed_beside_others_that_are() -> None:
         bench.stage(value, partition=partition)
     bench.take()
     ((_, shipment),) = bench.ship()
-    codecs = [batch.check(payload).codec for payload in shipment.payloads]
+    codecs = [batch_header.check(payload).codec for payload in shipment.payloads]
     assert codecs == [Codec.NONE, Codec.ZSTD, Codec.NONE]
     assert values(shipment) == [b"tiny", b"large" * 100, b"tiny too"]

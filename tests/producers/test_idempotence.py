@@ -12,7 +12,7 @@ from folkmoot.producers import loop
 from folkmoot.producers.discovery import IDS_AT_ONCE
 from folkmoot.producers.loop import Loop
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import ConfigError, DeliveryTimeout, ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
@@ -32,7 +32,7 @@ def make(cluster: FakeCluster, **options: Any) -> Producer:
 
 
 def ids_used(cluster: FakeCluster) -> set[int]:
-    return {batch_format.check(payload).producer_id for payload in cluster.payloads}
+    return {batch_header.check(payload).producer_id for payload in cluster.payloads}
 
 
 def test_a_lost_answer_writes_nothing_twice(cluster: FakeCluster) -> None:

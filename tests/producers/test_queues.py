@@ -8,8 +8,8 @@ import pytest
 from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.producers.sequences import LONGEST_SILENCE, Identity, Sequences
-from folkmoot.protocol import batch as batch_format
-from folkmoot.protocol.batch import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     DeliveryTimeout,
@@ -27,7 +27,7 @@ from tests.producers.unreliable import Log
 
 
 def identities(shipment: Shipment) -> list[Identity]:
-    headers = [batch_format.check(payload) for payload in shipment.payloads]
+    headers = [batch_header.check(payload) for payload in shipment.payloads]
     return [Identity(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers]
 
 
@@ -296,7 +296,7 @@ def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_
 
     def append(shipment: Shipment) -> int:
         nonlocal offset
-        header = batch_format.check(shipment.payloads[0])
+        header = batch_header.check(shipment.payloads[0])
         original = known.check(header, {})
         if original is not None:
             return original

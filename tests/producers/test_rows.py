@@ -7,7 +7,7 @@ import pytest
 
 from folkmoot.producers.cells import SameCells, same_cells
 from folkmoot.producers.rows import ROW, columns_of
-from folkmoot.protocol.murmur2 import murmur2, murmur2_same
+from folkmoot.protocol.murmur2 import murmur2, murmur2_even
 
 Row = tuple[bytes | None, bytes | None, float]
 
@@ -85,7 +85,7 @@ def test_cells_at_even_distances_hash_as_each_alone() -> None:
         rows = rows_of(100, size, 3)
         keys = columns_of([cell for row in rows for cell in row], 100).keys
         assert isinstance(keys, SameCells)
-        hashes = murmur2_same(keys.data, keys.size, keys.start, keys.stride, len(keys))
+        hashes = murmur2_even(keys.data, keys.size, keys.start, keys.stride, len(keys))
         assert hashes.tolist() == [murmur2(key or b"") for key, _, _ in rows]
 
 

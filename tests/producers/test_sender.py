@@ -17,9 +17,9 @@ from folkmoot.protocol.errors import (
     SerializationError,
     StorageError,
 )
+from folkmoot.protocol.messages import ProduceEntry
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import RecordMetadata
-from folkmoot.protocol.requests import ProduceEntry
 from tests.producers.parts import Bench, records, values
 from tests.seeds import new_seed
 
@@ -173,7 +173,7 @@ def test_an_error_that_stays_fails_the_batch_and_the_next_one_goes() -> None:
 
 def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(partitions=3, linger=0.0, batch_bytes=100)
-    monkeypatch.setattr("folkmoot.protocol.batch.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("folkmoot.protocol.record_batch.MAX_BODY_BYTES", 1000)
     large = bench.stage(bytes(2000))
     large._chunk.callbacks[0] = lambda: None
     behind = bench.stage(b"behind")
@@ -199,7 +199,7 @@ def test_a_shipment_of_nothing_but_unwritable_batches_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench(linger=0.0, max_in_flight=1)
-    monkeypatch.setattr("folkmoot.protocol.batch.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("folkmoot.protocol.record_batch.MAX_BODY_BYTES", 1000)
     bench.stage(bytes(2000))
     bench.take()
     assert bench.ship() == []

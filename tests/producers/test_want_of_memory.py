@@ -10,7 +10,7 @@ import pytest
 from folkmoot.producers.batches import Few
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol import batch as batch_format
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import ClosedError, FolkmootError, SerializationError
 from tests.producers.fakes import FakeCluster
@@ -22,19 +22,19 @@ from tests.waiting import eventually
 def test_a_batch_for_which_memory_is_wanting_fails_alone(
     monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    def packed(columns: Columns) -> batch_format.Unsigned:
+    def packed(columns: Columns) -> batch_header.UnsealedBatch:
         if b"large" in columns.values:
             raise MemoryError
         return packed_as_before(columns)
 
-    def compressed(batches: list[batch_format.Unsigned], codec: int) -> Any:
+    def compressed(batches: list[batch_header.UnsealedBatch], codec: int) -> Any:
         if len(batches) > 1 and not together:
             raise MemoryError
         return compressed_as_before(batches, codec)
 
-    packed_as_before, compressed_as_before = batch_format.packed, batch_format.compressed
-    monkeypatch.setattr("folkmoot.protocol.batch.packed", packed)
-    monkeypatch.setattr("folkmoot.protocol.batch.compressed", compressed)
+    packed_as_before, compressed_as_before = record_batch.pack, record_batch.compress
+    monkeypatch.setattr("folkmoot.protocol.record_batch.pack", packed)
+    monkeypatch.setattr("folkmoot.protocol.record_batch.compress", compressed)
     bench = Bench(partitions=3, linger=0.0)
     large, beside = bench.stage(b"large"), bench.stage(b"beside", partition=1)
     another = bench.stage(b"another", partition=2)
@@ -87,9 +87,9 @@ STEPS = [
     "producers.queues.Queue.send",
     "producers.sender.Sender.answered",
     "producers.sender.Sender.expire",
-    "protocol.batch.compressed",
-    "protocol.batch.packed",
-    "protocol.batch.sign",
+    "protocol.record_batch.compress",
+    "protocol.record_batch.pack",
+    "protocol.batch_header.seal",
     "protocol.wire.encode_request",
 ]
 TELLING = ["producers.accumulator.Accumulator.complete", "producers.sender.Sender.refuse"]

@@ -5,8 +5,8 @@ from random import Random
 
 from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.producers.sender import Shipment
-from folkmoot.protocol import batch as batch_format
-from folkmoot.protocol.batch import BatchHeader
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
@@ -15,8 +15,8 @@ from folkmoot.protocol.errors import (
     Overloaded,
     StorageError,
 )
+from folkmoot.protocol.messages import ProduceResponse, ProduceResult
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import ProduceResponse, ProduceResult
 from tests.producers.parts import Bench
 
 BROKERS = ("one:1", "two:1")
@@ -33,9 +33,9 @@ class Log:
 
     def append(self, payload: bytes) -> int:
         """The base offset, of the original if there is one. Raises what a broker refuses it with."""
-        header = batch_format.check(payload)
+        header = batch_header.check(payload)
         values = [
-            record.value or b"" for record in batch_format.records_of("t", 0, header, payload)
+            record.value or b"" for record in record_batch.records_of("t", 0, header, payload)
         ]
         if TOO_LARGE in values:
             raise BatchTooLarge("a batch is too large")
@@ -44,7 +44,7 @@ class Log:
             return original
         offset = len(self.values)
         self.producers.note(header, offset)
-        self.headers.append(batch_format.read_header(stamped(payload, offset)))
+        self.headers.append(batch_header.read_header(stamped(payload, offset)))
         self.values += values
         return offset
 
@@ -70,7 +70,7 @@ class Log:
 
 
 def stamped(payload: bytes, offset: int) -> bytes:
-    return batch_format.leader_part(offset, len(payload), 0, 0) + payload[32:]
+    return batch_header.leader_part(offset, len(payload), 0, 0) + payload[32:]
 
 
 class Connection:

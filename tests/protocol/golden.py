@@ -10,10 +10,10 @@ from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from folkmoot.protocol.batch import LEADER_BYTES, encode, leader_part
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.batch_header import LEADER_BYTES, leader_part
+from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.record_batch import encode
 
 TESTDATA = Path(__file__).parent.parent / "testdata"
 T = 1_385_000_000_000  # a day in November 2013, in milliseconds
@@ -46,14 +46,14 @@ SPARSE = Columns(
 ONE_FOR_ALL = Columns(count=5, keys=[b"k"] * 5, values=[b"v"] * 5, timestamps=T)
 PACKED = Columns(
     count=4,
-    keys=Packed.of([b"a", b"", b"ccc", b"dd"]),
-    values=Packed.of([b"x" * 300, None, b"", b"schluss"]),
+    keys=BinaryColumn.of([b"a", b"", b"ccc", b"dd"]),
+    values=BinaryColumn.of([b"x" * 300, None, b"", b"schluss"]),
     timestamps=array("q", [T + 700, T, T + 1, T + 2]),
 )
 PACKED_ALIKE = Columns(
     count=3,
-    keys=Packed.of([b"k1", b"k2", b"k3"]),
-    values=Packed.of([b"one", b"two", b"six"]),
+    keys=BinaryColumn.of([b"k1", b"k2", b"k3"]),
+    values=BinaryColumn.of([b"one", b"two", b"six"]),
     timestamps=array("q", [T, T + 1, T + 256]),
 )
 

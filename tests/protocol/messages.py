@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     LATEST,
     Api,
     ApiVersions,

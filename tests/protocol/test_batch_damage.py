@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from folkmoot.protocol import columns as columns_module
-from folkmoot.protocol.batch import (
+from folkmoot.protocol.batch_header import (
     HEADER_BYTES,
     LEADER_BYTES,
     MAX_BODY_BYTES,
@@ -13,14 +13,13 @@ from folkmoot.protocol.batch import (
     MAX_RECORDS,
     MAX_TIMESTAMP,
     check,
-    columns_of,
-    encode,
     read_header,
     split,
 )
-from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, UnsupportedCodec
+from folkmoot.protocol.record_batch import columns_of, encode
 from tests.protocol.forged import BODY, forged
 from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, Golden, T
 

@@ -9,17 +9,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from folkmoot.protocol.batch import (
-    HEADER_BYTES,
-    MAX_TIMESTAMP,
-    check,
-    columns_of,
-    encode,
-    records_of,
-)
-from folkmoot.protocol.codecs import Codec
-from folkmoot.protocol.columns import Columns
-from folkmoot.protocol.packed import Packed
+from folkmoot.protocol.batch_header import HEADER_BYTES, MAX_TIMESTAMP, check
+from folkmoot.protocol.columns import BinaryColumn, Columns, unpack
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.record_batch import columns_of, encode, records_of
 from folkmoot.protocol.records import Headers, Record, TopicPartition
 
 # How fast a busy machine draws columns says nothing about them.
@@ -47,7 +40,7 @@ def any_columns(draw: st.DrawFn) -> Columns:
         return varied | row.map(lambda cell: [cell] * count)
 
     def column(row: st.SearchStrategy[Any]) -> st.SearchStrategy[Sequence[Any]]:
-        return per_row(row) | per_row(row).map(Packed.of)
+        return per_row(row) | per_row(row).map(BinaryColumn.of)
 
     offsets = st.sets(st.integers(0, 2**32 - 1), min_size=count, max_size=count).map(sorted)
     return Columns(
@@ -131,3 +124,8 @@ def test_the_last_header_of_a_name_counts() -> None:
     record = Record("t", 0, 5, 9, None, None, (("a", b"1"), ("b", None), ("a", b"2")))
     assert (record.header("a"), record.header("b"), record.header("c")) == (b"2", None, None)
     assert str(record.topic_partition) == "t-0"
+
+
+def test_one_time_for_all_rows_is_a_delta_too() -> None:
+    body = msgpack.packb([[0, None], [0, b"v"], [0, 5], [0, None], [0, None]])
+    assert unpack(body, 2, 100).timestamps == 105

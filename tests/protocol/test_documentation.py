@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from folkmoot.protocol import wire
-from folkmoot.protocol.batch import HEADER_BYTES, LEADER_BYTES, MAX_BODY_BYTES, MAX_RECORDS
-from folkmoot.protocol.codecs import Codec
+from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_BODY_BYTES, MAX_RECORDS
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import BY_CODE, RetriableError
-from folkmoot.protocol.requests import APIS, MAX_ENTRIES
+from folkmoot.protocol.messages import APIS, MAX_ENTRIES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 MIB = 1024 * 1024

@@ -30,6 +30,7 @@ CODES = {
     17: "ProducerFenced",
     18: "UnknownProducer",
     19: "UnknownFetch",
+    20: "ResponseTooLarge",
 }
 RETRIABLE = {3, 5, 11, 12, 13, 14, 15, 19}
 
@@ -48,7 +49,7 @@ def test_the_codes_are_what_they_were() -> None:
 
 
 def test_no_two_classes_share_a_code() -> None:
-    coded = [cls for cls in classes() if cls.code is not None]
+    coded = [cls for cls in classes() if cls.code]
     assert {cls.code: cls for cls in coded} == BY_CODE
     assert len(coded) == len(BY_CODE)
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from folkmoot.protocol import wire
-from folkmoot.protocol.batch import HEADER_BYTES, check, columns_of, read_header, records_of, split
+from folkmoot.protocol.batch_header import HEADER_BYTES, check, read_header, split
 from folkmoot.protocol.errors import (
     BY_CODE,
     CorruptBatch,
@@ -24,7 +24,8 @@ from folkmoot.protocol.errors import (
     UnsupportedCodec,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import APIS, Api
+from folkmoot.protocol.messages import APIS, Api
+from folkmoot.protocol.record_batch import columns_of, records_of
 from tests.protocol.forged import forged
 from tests.protocol.golden import GOLDEN
 from tests.protocol.messages import REQUESTS, RESPONSES, random_value, with_one_part_replaced

@@ -9,18 +9,19 @@ import msgpack
 import msgspec
 import pytest
 
-from folkmoot.protocol import wire
+from folkmoot.protocol import messages, wire
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
     InvalidRequest,
     NotLeader,
+    ResponseTooLarge,
     StorageError,
     UnknownApi,
     UnknownServerError,
     UnsupportedVersion,
 )
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     APIS,
     MAX_ENTRIES,
     Api,
@@ -29,6 +30,9 @@ from folkmoot.protocol.requests import (
     ListOffsetsResponse,
     ListOffsetsResult,
     MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
 )
 from tests.protocol.messages import REQUESTS, RESPONSES
 
@@ -273,6 +277,33 @@ def test_an_answer_about_more_than_it_can_say_says_less_and_arrives() -> None:
     assert len(frame) <= wire.MAX_ENVELOPE_BYTES
     found = wire.response_body(Api.FETCH, wire.decode_response(frame)).results
     assert [(each.partition, each.error) for each in found] == [(n, 3) for n in range(MAX_ENTRIES)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowest", "highest"),
+    [
+        (messages.Int32, -(2**31), 2**31 - 1),
+        (messages.Int64, -(2**63), 2**63 - 1),
+        (messages.Count, 0, 2**31 - 1),
+        (messages.Seconds, 0, 3600),
+    ],
+)
+def test_numbers_have_the_range_of_their_kind(kind: Any, lowest: int, highest: int) -> None:
+    for number in (lowest, highest):
+        assert msgspec.convert(number, kind) == number
+    for number in (lowest - 1, highest + 1):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(number, kind)
+
+
+def test_an_answer_larger_than_an_envelope_is_answered_by_a_typed_error() -> None:
+    partitions = [PartitionMetadata(number, 1, 0, [1]) for number in range(100)]
+    topics = [TopicMetadata("t" * 200, 0, "id", partitions) for _ in range(10_000)]
+    frame = wire.encode_response(7, MetadataResponse([], topics))
+    envelope = wire.decode_response(frame)
+    assert envelope.correlation_id == 7
+    with pytest.raises(ResponseTooLarge, match="ask for less"):
+        wire.response_body(Api.METADATA, envelope)
 
 
 def test_what_an_answer_says_of_an_error_can_be_sent_whatever_a_file_is_called() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
 from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.requests import EARLIEST
 from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.offsets import Ends, Range, to_json
 from folkmoot.spark_apps.share import Share

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from folkmoot.protocol import batch, wire
+from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -19,7 +19,7 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.requests import (
+from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
     FetchRequest,
@@ -50,10 +50,10 @@ def made(base: int, count: int, *, append_time: int | None = None, **columns: An
     columns.setdefault("keys", None)
     columns.setdefault("timestamps", list(range(base, base + count)))
     values = [str(base + number).encode() for number in range(count)]
-    packed = batch.encode(Columns(count=count, values=values, **columns))
+    packed = record_batch.encode(Columns(count=count, values=values, **columns))
     stamp = -1 if append_time is None else append_time
-    leader = batch.leader_part(base, len(packed), 0, stamp, stamps=append_time is not None)
-    return leader + packed[batch.LEADER_BYTES :]
+    leader = batch_header.leader_part(base, len(packed), 0, stamp, stamps=append_time is not None)
+    return leader + packed[batch_header.LEADER_BYTES :]
 
 
 class Log:
@@ -82,7 +82,7 @@ class Log:
         self.fetches.append(entry.offset)
         if self.refusals:
             return self._result(envelope, self.refusals.pop(0), b"")
-        headers = [batch.read_header(each) for each in self.batches]
+        headers = [batch_header.read_header(each) for each in self.batches]
         end = headers[-1].next_offset if headers else self.start
         if not self.start <= entry.offset <= end:
             return self._result(envelope, OffsetOutOfRange("out of range"), b"", end)

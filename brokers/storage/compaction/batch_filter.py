@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from folkmoot.brokers.storage.compaction.offset_map import KeyMap
-from folkmoot.protocol import batch
-from folkmoot.protocol.batch import LEADER_BYTES, BatchHeader
-from folkmoot.protocol.columns import Columns
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
+from folkmoot.protocol.columns import BinaryColumn, Columns, Int64s
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, UnsupportedCodec
-from folkmoot.protocol.packed import Int64s, Packed
 
 _Mask = npt.NDArray[np.bool_]
 _T = TypeVar("_T")
@@ -40,7 +39,7 @@ def opened(header: BatchHeader, data: memoryview) -> Columns | None:
         return None
     try:
         # Without flags: where append times count, the records' own ones are to stay all the same.
-        return batch.columns_of(msgspec.structs.replace(header, flags=0), data)
+        return record_batch.columns_of(msgspec.structs.replace(header, flags=0), data)
     except (CorruptBatch, UnsupportedCodec):
         return None
 
@@ -100,7 +99,7 @@ def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before
 
 
 def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
-    new = batch.encode(
+    new = record_batch.encode(
         columns,
         header.codec,
         schema_id=header.schema_id,
@@ -109,7 +108,7 @@ def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
         base_sequence=header.base_sequence,
         last_offset_delta=header.last_offset_delta,
     )
-    leader = batch.leader_part(
+    leader = batch_header.leader_part(
         *(header.base_offset, len(new), header.leader_epoch, header.append_time),
         stamps=header.uses_append_time,
     )
@@ -138,7 +137,7 @@ def _selected(columns: Columns, keep: _Mask, deltas: Int64s) -> Columns:
 
 def _cells(cells: Sequence[bytes | None], mask: list[bool]) -> Sequence[bytes | None]:
     left = list(compress(cells, mask))
-    return Packed.of(left) if isinstance(cells, Packed) else left
+    return BinaryColumn.of(left) if isinstance(cells, BinaryColumn) else left
 
 
 def _keys(cells: Sequence[bytes | None]) -> tuple[Sequence[bytes], _Mask | None]:
@@ -151,7 +150,7 @@ def _keys(cells: Sequence[bytes | None]) -> tuple[Sequence[bytes], _Mask | None]
 
 def _nulls(values: Sequence[bytes | None]) -> _Mask | None:
     """Where there is no value; None if there is one everywhere."""
-    if isinstance(values, Packed):
+    if isinstance(values, BinaryColumn):
         return values.nulls
     if None not in values:
         return None
@@ -159,4 +158,4 @@ def _nulls(values: Sequence[bytes | None]) -> _Mask | None:
 
 
 def _offsets(header: BatchHeader, columns: Columns) -> Int64s:
-    return np.asarray(batch.offsets_of(header, columns), np.int64)
+    return np.asarray(record_batch.offsets_of(header, columns), np.int64)

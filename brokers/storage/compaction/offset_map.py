@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from folkmoot.protocol.packed import Int64s
+from folkmoot.protocol.columns import Int64s
 
 BYTES_PER_KEY: Final = 96
 """Three numbers of 8 bytes, and what sorting them takes for a moment."""

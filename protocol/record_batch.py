@@ -1,6 +1,6 @@
-"""Making record batches and opening them; what the bytes are is told in batch_header.py.
+"""Making record batches of columns, and opening them; what the bytes are is told in batch_header.py.
 
-The header's names are known here, too, for those who do both.
+Apart from it, because a broker reads headers only and starts without numpy.
 """
 
 from array import array
@@ -11,65 +11,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from folkmoot.protocol import codecs
+from folkmoot.protocol import compression
 from folkmoot.protocol.batch_header import (
-    FORMAT_VERSION,
     HEADER_BYTES,
-    LEADER_BYTES,
     MAX_BODY_BYTES,
-    MAX_OFFSET,
-    MAX_PRODUCER_EPOCH,
-    MAX_RECORDS,
-    MAX_SEQUENCE,
     MAX_TIMESTAMP,
     NO_PRODUCER_ID,
     BatchHeader,
-    Unsigned,
-    batch_length,
-    check,
-    following_sequence,
-    leader_part,
-    read_header,
-    sign,
-    signed,
-    split,
+    UnsealedBatch,
+    seal,
 )
-from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns, check_columns, pack_parts, unpack
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Record
-
-__all__ = [
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "LEADER_BYTES",
-    "MAX_BODY_BYTES",
-    "MAX_OFFSET",
-    "MAX_PRODUCER_EPOCH",
-    "MAX_RECORDS",
-    "MAX_SEQUENCE",
-    "MAX_TIMESTAMP",
-    "NO_PRODUCER_ID",
-    "BatchHeader",
-    "Unsigned",
-    "batch_length",
-    "bodies_of",
-    "check",
-    "columns_of",
-    "compressed",
-    "encode",
-    "following_sequence",
-    "leader_part",
-    "offsets_of",
-    "openable_together",
-    "packed",
-    "read_header",
-    "records_from",
-    "records_of",
-    "sign",
-    "signed",
-    "split",
-]
 
 _Bytes = bytes | bytearray | memoryview
 
@@ -90,11 +45,11 @@ def encode(
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
-    (batch,) = compressed([packed(columns, last_offset_delta)], codec)
-    return sign(batch, producer_id, producer_epoch, base_sequence, schema_id)
+    (batch,) = compress([pack(columns, last_offset_delta)], codec)
+    return seal(batch, producer_id, producer_epoch, base_sequence, schema_id)
 
 
-def packed(columns: Columns, last_offset_delta: int | None = None) -> Unsigned:
+def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatch:
     """The first of three steps of `encode`. Raises as that does."""
     check_columns(columns)
     base, highest = _extremes(columns.timestamps)
@@ -109,16 +64,16 @@ def packed(columns: Columns, last_offset_delta: int | None = None) -> Unsigned:
     last_delta = columns.count - 1 if columns.offsets is None else columns.offsets[-1]
     if last_offset_delta is not None:
         last_delta = max(last_delta, last_offset_delta)
-    return Unsigned(body, Codec.NONE, last_delta, columns.count, base, highest)
+    return UnsealedBatch(body, Codec.NONE, last_delta, columns.count, base, highest)
 
 
-def compressed(batches: Sequence[Unsigned], codec: int) -> list[Unsigned]:
+def compress(batches: Sequence[UnsealedBatch], codec: int) -> list[UnsealedBatch]:
     """The second: the bodies of all these batches compressed, at one go if the codec can."""
     if codec == Codec.NONE:
         return list(batches)
-    bodies = codecs.compress_together(codec, [b"".join(batch.body) for batch in batches])
+    bodies = compression.compress_together(codec, [b"".join(batch.body) for batch in batches])
     return [
-        Unsigned([body], codec, each.last_delta, each.records, each.base, each.highest)
+        UnsealedBatch([body], codec, each.last_delta, each.records, each.base, each.highest)
         for each, body in zip(batches, bodies, strict=True)
     ]
 
@@ -133,21 +88,16 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
 
 
 def bodies_of(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[_Bytes]:
-    """The bodies of the first of these zstd batches, which `check` has passed, opened together.
-
-    What cannot be opened is not among them: `columns_of` says why.
-    """
-    return codecs.decompress_together(_compressed_bodies(batches), MAX_BODY_BYTES)
+    """The bodies of those of `openable_together`; none if one is corrupt: `columns_of` says why."""
+    bodies = openable_together(batches)
+    return compression.decompress_together(bodies, compression.THREADS) if bodies else []
 
 
 def openable_together(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
-    """The compressed bodies of the first of these zstd batches that `codecs.decompress_all` may have."""
-    bodies = _compressed_bodies(batches)
-    return bodies[: codecs.count_together(bodies, MAX_BODY_BYTES)]
-
-
-def _compressed_bodies(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
-    return [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
+    """The compressed bodies of the first of these zstd batches, which `check` has passed, that
+    `compression.decompress_together` may have."""
+    bodies = [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
+    return bodies[: compression.count_together(bodies, MAX_BODY_BYTES)]
 
 
 def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -> Columns:
@@ -157,7 +107,7 @@ def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -
     """
     if body is None:
         compressed = memoryview(batch)[HEADER_BYTES : header.length]
-        body = codecs.decompress(header.codec, compressed, MAX_BODY_BYTES)
+        body = compression.decompress(header.codec, compressed, MAX_BODY_BYTES)
     columns = unpack(body, header.record_count, header.base_timestamp)
     offsets = columns.offsets
     if offsets is None:

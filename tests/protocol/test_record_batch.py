@@ -4,26 +4,33 @@ import io
 import random
 import struct
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from folkmoot.protocol.batch import (
+from folkmoot.protocol import checksum
+from folkmoot.protocol.batch_header import (
     HEADER_BYTES,
     LEADER_BYTES,
+    MAX_BODY_BYTES,
+    MAX_OFFSET,
+    MAX_PRODUCER_EPOCH,
+    MAX_RECORDS,
+    MAX_SEQUENCE,
+    MAX_TIMESTAMP,
+    NO_PRODUCER_ID,
     batch_length,
     check,
-    columns_of,
-    encode,
     following_sequence,
     leader_part,
-    records_of,
-    signed,
+    reseal,
     split,
 )
-from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.record_batch import columns_of, encode, records_of
 from tests.protocol.forged import castagnoli, opened
 from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, SPARSE, Golden, T
 from tests.seeds import new_seed
@@ -100,6 +107,22 @@ def test_the_encoder_writes_the_golden_bytes(golden: Golden) -> None:
         assert batch == golden.path.read_bytes()
     else:
         assert read(batch) == read(golden.path.read_bytes())
+
+
+def test_the_limits_are_what_the_fields_of_the_header_hold() -> None:
+    limits = (MAX_OFFSET, MAX_PRODUCER_EPOCH, MAX_SEQUENCE, MAX_TIMESTAMP, NO_PRODUCER_ID)
+    assert limits == (2**63 - 2, 2**15 - 1, 2**31 - 1, 2**61, -1)
+    assert (MAX_RECORDS, MAX_BODY_BYTES) == (1_000_000, 2**25)
+
+
+def test_without_the_extension_the_checksum_is_that_of_the_whole_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nowhere = SimpleNamespace(find_spec=lambda *_: None)
+    monkeypatch.setattr("folkmoot.protocol.checksum.PathFinder", nowhere)
+    assert checksum._load()(b"123456789") == 0xE3069283
+    monkeypatch.setattr("folkmoot.protocol.checksum.find_spec", lambda _: None)
+    assert checksum._load()(b"123456789") == 0xE3069283
 
 
 def test_the_checksum_is_crc_32c() -> None:
@@ -218,11 +241,11 @@ def test_sequences_go_on_at_0_behind_the_highest() -> None:
 @golden_files
 def test_a_batch_signed_anew_has_the_same_records(golden: Golden) -> None:
     batch = golden.path.read_bytes()
-    again = signed(batch, 2**40, 7, 2**31 - 1)
+    again = reseal(batch, 2**40, 7, 2**31 - 1)
     header = check(again)
     identity = (header.producer_id, header.producer_epoch, header.base_sequence)
     assert identity == (2**40, 7, 2**31 - 1)
     assert read(again) == read(batch)
     before = check(batch)
     identity = (before.producer_id, before.producer_epoch, before.base_sequence)
-    assert signed(again, *identity) == batch
+    assert reseal(again, *identity) == batch

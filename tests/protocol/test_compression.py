@@ -4,24 +4,20 @@ import random
 import struct
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import msgpack
 import pytest
 import zstandard
 
-from folkmoot.protocol import codecs
-from folkmoot.protocol.batch import (
-    MAX_BODY_BYTES,
-    MAX_RECORDS,
-    check,
-    columns_of,
-    records_of,
-)
-from folkmoot.protocol.codecs import Codec, compress, decompress, require
+from folkmoot.protocol import compression
+from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, check
+from folkmoot.protocol.compression import Codec, compress, decompress, require
 from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
+from folkmoot.protocol.record_batch import columns_of, records_of
 from tests.protocol.forged import forged
 
 MB = 1024 * 1024
@@ -277,29 +273,36 @@ def zstd_of(*bodies: bytes) -> list[bytes]:
 BODIES = [bytes([number]) * 200_000 + random.Random(number).randbytes(1000) for number in range(9)]
 
 
+def together(bodies: Sequence[bytes | memoryview]) -> list[Any]:
+    count = compression.count_together(bodies, 2**20)
+    return compression.decompress_together(bodies[:count], compression.THREADS)
+
+
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "THREADS", 2)
+    monkeypatch.setattr(compression, "THREADS", 2)
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_bodies_decompressed_together_are_those_of_each_by_itself() -> None:
-    made = codecs.decompress_together(zstd_of(*BODIES), 2**20)
+    made = together(zstd_of(*BODIES))
     assert [bytes(body) for body in made] == BODIES
     views = [memoryview(b"x" + body)[1:] for body in zstd_of(*BODIES)]
-    assert [bytes(body) for body in codecs.decompress_together(views, 2**20)] == BODIES
+    assert [bytes(body) for body in together(views)] == BODIES
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_no_more_is_decompressed_together_than_the_bound_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 500_000)
-    made = codecs.decompress_together(zstd_of(*BODIES), 2**20)
-    assert [bytes(body) for body in made] == BODIES[:2]
+    for allowed, count in ((401_999, 1), (402_000, 2), (602_999, 2), (603_000, 3)):
+        monkeypatch.setattr(compression, "TOGETHER_BYTES", allowed)
+        monkeypatch.setattr(compression, "WORTH_THREADS_BYTES", 100_000)
+        made = together(zstd_of(*BODIES))
+        assert [bytes(body) for body in made] == BODIES[:count]
     huge = zstd_of(*BODIES[:2], bytes(2**20 + 1), *BODIES[2:])
-    monkeypatch.setattr(codecs, "TOGETHER_BYTES", 2**30)
-    made = codecs.decompress_together(huge, 2**20)
+    monkeypatch.setattr(compression, "TOGETHER_BYTES", 2**30)
+    made = together(huge)
     assert [bytes(body) for body in made] == BODIES[:2]
 
 
@@ -307,7 +310,7 @@ def test_no_more_is_decompressed_together_than_the_bound_allows(
 @pytest.mark.parametrize("bad", [b"", b"no zstd", zstd_of(BODIES[0])[0][:-9]])
 def test_what_cannot_be_decompressed_is_left_to_be_told_by_itself(bad: bytes) -> None:
     bodies = [*zstd_of(*BODIES[:3]), bad, *zstd_of(*BODIES[3:])]
-    made = codecs.decompress_together(bodies, 2**20)
+    made = together(bodies)
     assert [bytes(body) for body in made] in ([], BODIES[:3])
     with pytest.raises(CorruptBatch):
         decompress(Codec.ZSTD, bad, 2**20)
@@ -327,7 +330,7 @@ def test_bodies_of_several_frames_are_refused_alone_and_together(
     bad = good[1] + extra if is_behind else extra + good[1]
     with pytest.raises(CorruptBatch):
         decompress(Codec.ZSTD, bad, 2**20)
-    made = codecs.decompress_together([good[0], good[2], bad, good[1]], 2**20)
+    made = together([good[0], good[2], bad, good[1]])
     assert [bytes(body) for body in made] in ([], [BODIES[0], BODIES[2]])
 
 
@@ -339,12 +342,46 @@ def test_bodies_with_a_checksum_and_blocks_of_each_kind_are_opened_together() ->
         b"".join(b"%d," % n for n in range(40_000)),
     ]
     compressor = zstandard.ZstdCompressor(write_content_size=True, write_checksum=True)
-    made = codecs.decompress_together([compressor.compress(body) for body in bodies], 2**20)
+    made = together([compressor.compress(body) for body in bodies])
     assert [bytes(body) for body in made] == bodies
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_a_single_body_and_a_few_bytes_are_not_worth_threads() -> None:
-    assert codecs.decompress_together(zstd_of(BODIES[0]), 2**20) == []
-    assert codecs.decompress_together(zstd_of(b"a", b"b"), 2**20) == []
-    assert codecs.decompress_together([], 2**20) == []
+    assert together(zstd_of(BODIES[0])) == []
+    assert together(zstd_of(b"a", b"b")) == []
+    assert together([]) == []
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("sizes", [[], [5], [1000, 0, 200_000], [262_144, 262_144]])
+def test_bodies_compressed_together_are_those_of_each_by_itself(
+    codec: Codec, sizes: list[int]
+) -> None:
+    bodies = [random.Random(size).randbytes(size // 2) + bytes(size // 2) for size in sizes]
+    made = compression.compress_together(codec, bodies)
+    assert [bytes(each) for each in made] == [compress(codec, body) for body in bodies]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("size", "threads"), [(131_071, 1), (131_072, 2)])
+def test_threads_compress_only_what_is_worth_them(
+    size: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Compressor:
+        def multi_compress_to_buffer(self, bodies: list[bytes], *, threads: int) -> list[bytes]:
+            asked.append(threads)
+            return bodies
+
+    monkeypatch.setattr(compression._zstd, "compressor", Compressor())
+    compression.compress_together(Codec.ZSTD, [bytes(size), bytes(size)])
+    assert asked == [threads]
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("size", "count"), [(131_071, 0), (131_072, 2)])
+def test_threads_decompress_only_what_is_worth_them(size: int, count: int) -> None:
+    assert compression.count_together(zstd_of(bytes(size), bytes(size)), 2**20) == count
+    assert compression.decompress_together([], 2) == []

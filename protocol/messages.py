@@ -41,6 +41,24 @@ class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     """Base of all messages."""
 
 
+class _Entry(_Message, frozen=True):
+    """Base of what a request asks for one partition."""
+
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+
+
+class _Result(_Message, frozen=True):
+    """Base of the outcome of one entry. Those that end with `leader` have it set with NotLeader, when the
+    broker knows who leads."""
+
+    topic: str
+    partition: Count
+    error: Count
+    message: str
+
+
 class BrokerInfo(_Message, frozen=True):
     """A broker and where it listens: listener name → "host:port" as advertised."""
 
@@ -101,12 +119,9 @@ class MetadataResponse(_Message, frozen=True):
     topics: list[TopicMetadata]
 
 
-class ProduceEntry(_Message, frozen=True):
+class ProduceEntry(_Entry, frozen=True):
     """One batch for one partition; the batch itself is the payload frame of the same position."""
 
-    topic: Name
-    topic_id: TopicId
-    partition: Count
     leader_epoch: Int32
 
 
@@ -121,13 +136,9 @@ class ProduceRequest(_Message, frozen=True):
     entries: Annotated[list[ProduceEntry], Meta(max_length=MAX_ENTRIES)]
 
 
-class ProduceResult(_Message, frozen=True):
-    """Outcome of one entry. `leader` is set with NotLeader, when the broker knows who leads."""
+class ProduceResult(_Result, frozen=True):
+    """Where a batch was appended."""
 
-    topic: str
-    partition: Count
-    error: Count
-    message: str
     base_offset: Int64
     append_time: Int64
     leader: BrokerInfo | None = None
@@ -139,12 +150,9 @@ class ProduceResponse(_Message, frozen=True):
     results: list[ProduceResult]
 
 
-class FetchEntry(_Message, frozen=True):
+class FetchEntry(_Entry, frozen=True):
     """Read a partition from `offset` on; a batch that contains the offset comes whole."""
 
-    topic: Name
-    topic_id: TopicId
-    partition: Count
     leader_epoch: Int32
     offset: Int64
     max_bytes: Count
@@ -168,16 +176,12 @@ class FetchRequest(_Message, frozen=True):
     after: Int64 | None = None
 
 
-class FetchResult(_Message, frozen=True):
+class FetchResult(_Result, frozen=True):
     """What there is of one entry; the payload frame of the same position holds whole batches, as stored.
 
     `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them).
     """
 
-    topic: str
-    partition: Count
-    error: Count
-    message: str
     log_start: Int64
     high_watermark: Int64
     leader: BrokerInfo | None = None
@@ -195,12 +199,9 @@ class FetchResponse(_Message, frozen=True):
     kept: bool = False
 
 
-class ListOffsetsEntry(_Message, frozen=True):
+class ListOffsetsEntry(_Entry, frozen=True):
     """Asks for the batch of the first record at or after `timestamp` (ms), or EARLIEST or LATEST."""
 
-    topic: Name
-    topic_id: TopicId
-    partition: Count
     timestamp: Int64
 
 
@@ -210,15 +211,11 @@ class ListOffsetsRequest(_Message, frozen=True):
     entries: Annotated[list[ListOffsetsEntry], Meta(max_length=MAX_ENTRIES)]
 
 
-class ListOffsetsResult(_Message, frozen=True):
+class ListOffsetsResult(_Result, frozen=True):
     """Outcome of one entry. For a time, `offset` begins the first batch with a record of that time
     or later, or is the log's end if there is none.
     """
 
-    topic: str
-    partition: Count
-    error: Count
-    message: str
     offset: Int64
     leader: BrokerInfo | None = None
 
@@ -229,12 +226,9 @@ class ListOffsetsResponse(_Message, frozen=True):
     results: list[ListOffsetsResult]
 
 
-class DeleteRecordsEntry(_Message, frozen=True):
+class DeleteRecordsEntry(_Entry, frozen=True):
     """Give up all records before `offset`; LATEST is the log's end."""
 
-    topic: Name
-    topic_id: TopicId
-    partition: Count
     leader_epoch: Int32
     offset: Annotated[int, Meta(ge=LATEST, le=2**63 - 1)]
 
@@ -245,13 +239,9 @@ class DeleteRecordsRequest(_Message, frozen=True):
     entries: Annotated[list[DeleteRecordsEntry], Meta(max_length=MAX_ENTRIES)]
 
 
-class DeleteRecordsResult(_Message, frozen=True):
+class DeleteRecordsResult(_Result, frozen=True):
     """Outcome of one entry; `log_start` is the first offset that can be read now."""
 
-    topic: str
-    partition: Count
-    error: Count
-    message: str
     log_start: Int64
     leader: BrokerInfo | None = None
 
@@ -262,12 +252,9 @@ class DeleteRecordsResponse(_Message, frozen=True):
     results: list[DeleteRecordsResult]
 
 
-class ReportDamageEntry(_Message, frozen=True):
+class ReportDamageEntry(_Entry, frozen=True):
     """A reader got no whole batch where `offset` should be."""
 
-    topic: Name
-    topic_id: TopicId
-    partition: Count
     offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -277,13 +264,9 @@ class ReportDamageRequest(_Message, frozen=True):
     entries: Annotated[list[ReportDamageEntry], Meta(max_length=MAX_REPORTS)]
 
 
-class ReportDamageResult(_Message, frozen=True):
+class ReportDamageResult(_Result, frozen=True):
     """Outcome of one entry: no error says that it will be looked at, or was found before."""
 
-    topic: str
-    partition: Count
-    error: Count
-    message: str
     leader: BrokerInfo | None = None
 
 
@@ -298,16 +281,16 @@ class ApiSpec(NamedTuple):
 
     request: type[Any]
     response: type[Any]
-    lowest: int
-    highest: int
+    lowest: int = 0
+    highest: int = 0
 
 
 APIS: dict[Api, ApiSpec] = {
-    Api.HELLO: ApiSpec(HelloRequest, HelloResponse, 0, 0),
-    Api.METADATA: ApiSpec(MetadataRequest, MetadataResponse, 0, 0),
-    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse, 0, 0),
-    Api.FETCH: ApiSpec(FetchRequest, FetchResponse, 0, 0),
-    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
-    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse, 0, 0),
-    Api.REPORT_DAMAGE: ApiSpec(ReportDamageRequest, ReportDamageResponse, 0, 0),
+    Api.HELLO: ApiSpec(HelloRequest, HelloResponse),
+    Api.METADATA: ApiSpec(MetadataRequest, MetadataResponse),
+    Api.PRODUCE: ApiSpec(ProduceRequest, ProduceResponse),
+    Api.FETCH: ApiSpec(FetchRequest, FetchResponse),
+    Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse),
+    Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse),
+    Api.REPORT_DAMAGE: ApiSpec(ReportDamageRequest, ReportDamageResponse),
 }

@@ -1,0 +1,243 @@
+"""The compression codecs of a batch's body, by their number in the batch's attributes.
+
+Every codec's output says how large the body was, and that is compared with the limit before anything
+is allocated: a zstd or lz4 body is one frame that declares its content size (zstandard ignores
+`max_output_size` for frames that do), a gzip body is one member whose trailer ends with the size, and a
+snappy body is one raw block, which begins with it. Where the declared size is a lie no more than one
+byte beyond it is made.
+
+zstd and gzip are always there. lz4 and snappy come with extras, and are imported when first used: a
+batch that needs a missing one is refused with UnsupportedCodec, while `require`, for whoever chooses
+a codec, raises MissingExtra.
+"""
+
+import importlib
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+import zstandard
+
+from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
+
+LEVEL: Final = 1
+"""Of zstd and gzip."""
+MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
+
+TOGETHER_BYTES: Final = 4 * 1024 * 1024
+WORTH_THREADS_BYTES: Final = 256 * 1024
+THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
+
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+
+_Bytes = bytes | bytearray | memoryview
+
+
+class Codec(IntEnum):
+    """Number of the codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    ZSTD = 1
+    LZ4 = 2
+    GZIP = 3
+    SNAPPY = 4
+
+    @classmethod
+    def named(cls, name: str) -> "Codec":
+        try:
+            return cls[name.upper()]
+        except (KeyError, AttributeError):
+            known = ", ".join(codec.name.lower() for codec in cls)
+            raise ConfigError(f"compression {name!r} is not known: use one of {known}") from None
+
+
+class _PerThread(threading.local):
+    """Compressor objects are expensive to make and must not be shared between threads."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(
+            level=LEVEL, write_content_size=True, write_checksum=False
+        )
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+
+
+_zstd = _PerThread()
+
+
+_BUILT_IN: Final = frozenset((Codec.NONE, Codec.ZSTD, Codec.GZIP))
+# Module, what to install, and the extra that brings it.
+_EXTRAS: Final[dict[int, tuple[str, str, str]]] = {
+    Codec.LZ4: ("lz4.frame", "lz4", "lz4"),
+    Codec.SNAPPY: ("cramjam", "cramjam", "snappy"),
+}
+
+
+def require(codec: int) -> Any:
+    """The module of a codec from an extra, imported when it is first needed; None for any other codec.
+
+    Raises MissingExtra, which names the pip command, if it is not installed.
+    """
+    if codec not in _EXTRAS:
+        return None
+    module, package, extra = _EXTRAS[codec]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            f"compression {_name(codec)} needs {package}, which is not installed: "
+            f"pip install 'folkmoot[{extra}]'"
+        ) from None
+
+
+def compress(codec: int, body: bytes) -> bytes:
+    """`body` compressed as a whole. Raises UnsupportedCodec."""
+    library: Any = None if codec in _BUILT_IN else _library(codec)
+    match codec:
+        case Codec.ZSTD:
+            return _zstd.compressor.compress(body)
+        case Codec.NONE:
+            return body
+        case Codec.LZ4:
+            return bytes(library.compress(body, store_size=True))
+        case Codec.SNAPPY:
+            return bytes(library.snappy.compress_raw(body))
+        case _:
+            # zlib writes no time of day into the header: the same in, the same out.
+            gzip = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            return gzip.compress(body) + gzip.flush()
+
+
+def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
+    """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
+    library: Any = None if codec in _BUILT_IN else _library(codec)
+    made: _Bytes | None = None
+    try:
+        match codec:
+            case Codec.ZSTD:
+                size = _allowed(codec, zstandard.frame_content_size(body), limit)
+                # The library looks no further than an empty frame.
+                if size or _zstd_frame_end(body) == len(body):
+                    made = _zstd.decompressor.decompress(body, allow_extra_data=False)
+            case Codec.NONE:
+                size, made = _allowed(codec, len(body), limit), body
+            case Codec.LZ4:
+                # Skippable frames and the old format declare nothing; where a frame does not, the
+                # library reports 0, which is then the size allowed.
+                is_frame = bytes(body[:4]) == _LZ4_MAGIC
+                declared = library.get_frame_info(body)["content_size"] if is_frame else -1
+                size = _allowed(codec, declared, limit)
+                lz4 = library.LZ4FrameDecompressor()
+                made = _if_whole(lz4.decompress(body, max_length=size + 1), lz4)
+            case Codec.SNAPPY:
+                size = _allowed(codec, library.snappy.decompress_raw_len(body), limit)
+                made = bytearray(size)
+                size = library.snappy.decompress_raw_into(body, made)
+            case _:
+                size = _allowed(codec, int.from_bytes(body[-4:], "little"), limit)
+                gzip = zlib.decompressobj(_GZIP_WINDOW)
+                found = gzip.decompress(body, size + 1)
+                # The trailer is looked at only when there is room for more.
+                made = _if_whole(found + gzip.decompress(gzip.unconsumed_tail, 1), gzip)
+    except (CorruptBatch, MemoryError):
+        raise
+    except Exception as error:  # each library has its own for damaged bodies
+        raise CorruptBatch(f"a {_name(codec)} body cannot be read: {error}") from None
+    if made is None or len(made) != size:
+        raise CorruptBatch(f"a {_name(codec)} body is not one whole frame of {size} bytes")
+    return made
+
+
+def _allowed(codec: int, size: int, limit: int) -> int:
+    if not 0 <= size <= limit:
+        raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
+    return size
+
+
+def _if_whole(made: bytes, decompressor: Any) -> bytes | None:
+    """None if the body is cut off or something follows it."""
+    return made if decompressor.eof and not decompressor.unused_data else None
+
+
+def _library(codec: int) -> Any:
+    """The module of a codec from an extra. Raises UnsupportedCodec."""
+    if codec not in _EXTRAS:
+        raise UnsupportedCodec(f"codec number {codec} is not known here")
+    try:
+        return require(codec)
+    except MissingExtra as error:
+        raise UnsupportedCodec(str(error)) from None
+
+
+def _name(codec: int) -> str:
+    return Codec(codec).name.lower()
+
+
+def compress_together(codec: int, bodies: Sequence[bytes]) -> Sequence[_Bytes]:
+    """Each of them compressed. With zstd in one call without the GIL, by as many threads as there are
+    processors if that pays: whoever gives the GIL up waits for it afterwards. Raises UnsupportedCodec."""
+    if codec != Codec.ZSTD or len(bodies) < 2:
+        return [compress(codec, body) for body in bodies]
+    threads = THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
+    made: Any = _zstd.compressor.multi_compress_to_buffer(list(bodies), threads=threads)
+    return [memoryview(made[number]) for number in range(len(bodies))]
+
+
+def count_together(bodies: Sequence[_Bytes], limit: int) -> int:
+    """How many of the first of these zstd bodies `decompress_together` may have, up to TOGETHER_BYTES
+    in all; 0 where it would not pay. Ends before one that is too large or not one whole frame: what is
+    wrong with it is told when it is decompressed by itself."""
+    total = count = 0
+    try:
+        for body in bodies:
+            size = zstandard.frame_content_size(body)
+            if not 0 <= size <= limit or (count and total + size > TOGETHER_BYTES):
+                break
+            if _zstd_frame_end(body) != len(body):
+                break
+            total += size
+            count += 1
+    except zstandard.ZstdError:
+        pass
+    return 0 if total < WORTH_THREADS_BYTES or THREADS < 2 else count
+
+
+def decompress_together(bodies: Sequence[_Bytes], threads: int) -> list[_Bytes]:
+    """What `count_together` has allowed, in one call without the GIL; nothing if one is corrupt.
+
+    Any thread may call. Each body keeps the memory of its neighbours.
+    """
+    if not bodies:  # the library divides by their number
+        return []
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    made: Any
+    try:
+        made = decompressor.multi_decompress_to_buffer(list(bodies), threads=threads)
+    except zstandard.ZstdError:
+        return []
+    return [memoryview(made[number]) for number in range(len(bodies))]
+
+
+def _zstd_frame_end(body: _Bytes) -> int:
+    """Where a body's first frame ends, by the lengths of its blocks (RFC 8878, 3.1.1); -1: nowhere.
+
+    The library does not tell, and opens a frame together with others whatever follows it.
+    Raises ZstdError.
+    """
+    view = memoryview(body)
+    if bytes(view[:4]) != _ZSTD_MAGIC:
+        return -1
+    checksum = 4 if zstandard.get_frame_parameters(view).has_checksum else 0
+    position: int = zstandard.frame_header_size(view)
+    while position + 3 <= len(view):
+        block = int.from_bytes(view[position : position + 3], "little")
+        is_last, is_repeated, size = block & 1, block >> 1 & 3 == 1, block >> 3
+        position += 3 + (1 if is_repeated else size)
+        if is_last:
+            return position + checksum
+    return -1

@@ -1,0 +1,103 @@
+"""Options become a config, or an error that names the one that is wrong."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from msgspec import Meta
+
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.options import build, check_numbers, parse, unknown_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    name: str
+    size: Annotated[int, Meta(ge=2, le=1_000_000)] = 4
+    linger: Annotated[float, Meta(ge=0)] = 0.5
+    wait: Annotated[float, Meta(gt=0)] | None = None
+    most: Annotated[int | None, Meta(le=9)] = None
+    min_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    how: str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
+def test_a_config_is_made_of_its_options() -> None:
+    made = build(Config, {"name": "a", "size": np.int64(2), "linger": 3, "wait": None})
+    assert made == Config(name="a", size=2, linger=3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "option name=… is missing"),
+        ({"nam": "a"}, "option 'nam' is not known: did you mean 'name'?"),
+        (
+            {"name": "a", "zzz": 1},
+            "option 'zzz' is not known: known are name, size, linger, wait, most, min_ratio, how",
+        ),
+    ],
+)
+def test_unknown_and_missing_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Config, options)
+    assert str(caught.value) == said
+
+
+WHOLE = "use a whole number from 2 to 1000000"
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed", "refused", "said"),
+    [
+        ("size", [2, 1_000_000], [1, 1_000_001, 2.5, "3", True, None, 2.0], WHOLE),
+        ("linger", [0, 0.0, 1e9], [-0.001, "1", None], "use a number of at least 0"),
+        ("wait", [None, 1e-9, 5], [0, -1.0, True], "use a number above 0, or None"),
+        ("most", [None, 9, -5], [10, 2.5], "use a whole number of at most 9, or None"),
+        ("min_ratio", [0, 1, 0.5], [-0.1, 1.1], "use a number from 0 to 1"),
+        ("linger", [], [float("nan"), float("inf"), -float("inf")], "use a number of at least 0"),
+    ],
+)
+def test_numbers_have_a_type_and_a_range(
+    option: str, allowed: list[Any], refused: list[Any], said: str
+) -> None:
+    for value in allowed:
+        assert getattr(build(Config, {"name": "a", option: value}), option) == value
+    for value in refused:
+        with pytest.raises(ConfigError) as caught:
+            build(Config, {"name": "a", option: value})
+        assert str(caught.value) == f"{option}={value!r} is not allowed: {said}"
+
+
+def test_texts_become_what_the_fields_are() -> None:
+    texts = {"name": "none", "size": "7", "wait": " None ", "linger": "1e2", "how": "NONE"}
+    found = parse(Config, texts)
+    assert found == {"name": "none", "size": 7, "wait": None, "linger": 100.0, "how": None}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("size", "7.5", "size='7.5' is not allowed: use a whole number"),
+        ("size", "none", "size='none' is not allowed: use a whole number"),
+        ("most", "x", "most='x' is not allowed: use a whole number or 'none'"),
+        ("wait", "a week", "wait='a week' is not allowed: use a number of seconds or 'none'"),
+        ("min_ratio", "much", "min_ratio='much' is not allowed: use a number"),
+        ("siez", "1", "option 'siez' is not known: did you mean 'size'?"),
+    ],
+)
+def test_texts_that_are_not_what_the_fields_are_get_refused(
+    option: str, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Config, {option: text})
+    assert str(caught.value) == said
+
+
+def test_an_error_for_an_unknown_option_needs_no_config() -> None:
+    assert str(unknown_option("seed", ["speed"])) == (
+        "option 'seed' is not known: did you mean 'speed'?"
+    )
