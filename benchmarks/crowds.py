@@ -10,9 +10,9 @@ from benchmarks.harness import Context, Sample, cell
 from benchmarks.programs import Program, ProgramFailed
 from benchmarks.results import Results, Target
 from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Get, Node
-from folkmoot.coordination.zookeeper.session import perform
 
 OURS: Final = "Folkmoot"
 MEMBERS: Final = (25, 50, 100)
@@ -122,11 +122,11 @@ def _standing(programs: Sequence[Program]) -> list[dict[str, Any]]:
 
 def _plans(context: Context, group: str) -> int:
     """How many were written: the version of their node."""
-    store = connect(context.server("folkmoot").address, session_timeout=10.0)
+    session = connect(context.server("folkmoot").address, session_timeout=10.0)
     try:
-        node: Node = perform(store, Get(paths.plan(group)))
+        node: Node = execute(session, Get(paths.plan(group)))
     finally:
-        store.close()
+        session.close()
     return node.stat.version
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.zookeeper.session import Connect, Store
+    from folkmoot.coordination.zookeeper.session import Connect, Session
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
@@ -69,10 +69,10 @@ def connecting(args: argparse.Namespace) -> "Connect":
 
 
 @contextmanager
-def store_of(args: argparse.Namespace) -> Iterator["Store"]:
+def session_of(args: argparse.Namespace) -> Iterator["Session"]:
     """A short ZooKeeper session at `--zookeeper`. Raises ZooKeeperUnreachable."""
-    store = connecting(args)(SESSION_TIMEOUT)
+    session = connecting(args)(SESSION_TIMEOUT)
     try:
-        yield store
+        yield session
     finally:
-        store.close()
+        session.close()

@@ -18,11 +18,16 @@ from folkmoot.coordination.zookeeper.operations import (
     Node,
     NodeExists,
     NoNode,
-    Ring,
-    Verb,
+    Recipe,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    children,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.errors import BrokerIdTaken
 
 
@@ -40,7 +45,7 @@ _encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(Registration)
 
 
-def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Verb[bool]:
+def register(broker_id: int, mine: Registration, gone: WatchCallback | None = None) -> Recipe[bool]:
     """True when the broker is registered as `mine`. Raises BrokerIdTaken.
 
     False when an earlier registration of the same data directory is still there: `gone` rings when
@@ -67,16 +72,16 @@ def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Ve
         )
 
 
-def read(broker_id: int, watch: Ring | None = None) -> Verb[Registration | None]:
+def read(broker_id: int, watch: WatchCallback | None = None) -> Recipe[Registration | None]:
     """A broker's registration, or None if it is not there. Raises Malformed."""
     try:
-        node: Node = yield from surely(Get(paths.broker(broker_id), watch))
+        node: Node = yield from retry_on_connection_loss(Get(paths.broker(broker_id), watch))
     except NoNode:
         return None
     return decode(_decoder, paths.broker(broker_id), node)
 
 
-def live(watch: Ring | None = None) -> Verb[dict[int, Registration]]:
+def live(watch: WatchCallback | None = None) -> Recipe[dict[int, Registration]]:
     """All brokers that are registered and legible, by id; `watch` rings when one comes or goes."""
     brokers: dict[int, Registration] = {}
     names = yield from children(paths.BROKERS, watch)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.coordination.zookeeper import connect_string
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.session import SessionState
 
 log = logging.getLogger(__name__)
@@ -59,15 +59,15 @@ class Guardian:
         with self._lock:
             return tuple(self._guarded)
 
-    def guard(self, store: ZooKeeperStore, zookeeper: str) -> None:
-        """Have the session closed when this process dies; until the store itself is over."""
-        session_id = store.session_id
+    def guard(self, session: KazooSession, zookeeper: str) -> None:
+        """Have the session closed when this process dies; until the session itself is over."""
+        session_id = session.session_id
         entry = {
             "guard": f"{session_id & (2**64 - 1):x}",
-            "password": store.password.hex(),
+            "password": session.password.hex(),
             "servers": connect_string.addresses(zookeeper),
             "chroot": connect_string.parse(zookeeper).chroot,
-            "timeout": store.session_timeout,
+            "timeout": session.session_timeout,
             "notes": [],
         }
         with self._lock:
@@ -75,10 +75,10 @@ class Guardian:
                 self._guarded.clear()  # a fork: the sessions belong to the parent
             self._guarded[session_id] = entry
             self._say(entry)
-        store.guarded_by(lambda *paths: self.note(session_id, *paths))
-        store.listen(lambda state: self._release(session_id, state))
-        if store.state is SessionState.LOST:
-            self._release(session_id, store.state)
+        session.guarded_by(lambda *paths: self.note(session_id, *paths))
+        session.listen(lambda state: self._release(session_id, state))
+        if session.state is SessionState.LOST:
+            self._release(session_id, session.state)
 
     def note(self, session_id: int, *paths: str) -> None:
         """If it closes this session, it first makes these nodes, which say that the process died."""

@@ -16,11 +16,15 @@ from folkmoot.coordination.zookeeper.operations import (
     Get,
     NodeExists,
     NoNode,
+    Recipe,
     Set,
-    Verb,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 
 LAST_ID = 2**63 - 1
 
@@ -35,11 +39,11 @@ _encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(_Counter)
 
 
-def take(count: int) -> Verb[range]:
+def take(count: int) -> Recipe[range]:
     """`count` ids that nobody has had and nobody else will have. Raises Malformed."""
     while True:
         try:
-            node = yield from surely(Get(paths.PRODUCER_IDS))
+            node = yield from retry_on_connection_loss(Get(paths.PRODUCER_IDS))
         except NoNode:
             yield from _lay_out()
             continue
@@ -53,7 +57,7 @@ def take(count: int) -> Verb[range]:
         return range(first, first + count)
 
 
-def _lay_out() -> Verb[None]:
+def _lay_out() -> Recipe[None]:
     yield from ensure(paths.PRODUCERS)
     while True:
         try:

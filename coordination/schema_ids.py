@@ -8,7 +8,7 @@ twice. A lost reply is answered by reading: the text's node tells whether the id
 
 These nodes are never deleted and, but for counter and subjects, never written again, so whatever
 was read of an id or a text holds for ever and may be cached. A server may lag behind the one that
-took a registration; before a verb says that something is not there, it asks by a transaction, which
+took a registration; before a recipe says that something is not there, it asks by a transaction, which
 the ensemble's leader decides.
 """
 
@@ -28,12 +28,17 @@ from folkmoot.coordination.zookeeper.operations import (
     Node,
     NodeExists,
     NoNode,
+    Recipe,
     Set,
-    Verb,
     Write,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    children,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 
 MAX_TEXT_BYTES = 500_000
@@ -74,7 +79,7 @@ _counter_decoder = msgspec.json.Decoder(_Counter)
 _subject_decoder = msgspec.json.Decoder(_Subject)
 
 
-def register(subject: str, text: str) -> Verb[int]:
+def register(subject: str, text: str) -> Recipe[int]:
     """The id of `text`, which is a version of `subject` from now on. The same text, the same id.
 
     Raises InvalidName, InvalidSchema (too long), Malformed.
@@ -84,7 +89,7 @@ def register(subject: str, text: str) -> Verb[int]:
     while True:
         try:
             # In this order: who registers the text after this look moves the counter as well.
-            counter = yield from surely(Get(paths.SCHEMA_COUNTER))
+            counter = yield from retry_on_connection_loss(Get(paths.SCHEMA_COUNTER))
             subject_node = yield from _node(paths.subject(subject))
             known = yield from _id_of(text)
         except NoNode:
@@ -118,7 +123,7 @@ def register(subject: str, text: str) -> Verb[int]:
             continue  # done or not: the text's node tells
 
 
-def text_of(number: int) -> Verb[str | None]:
+def text_of(number: int) -> Recipe[str | None]:
     """The text that an id names, None if the id was not given to any. Raises Malformed."""
     if number < 1:
         return None
@@ -127,20 +132,20 @@ def text_of(number: int) -> Verb[str | None]:
     return None if node is None else decode(_id_decoder, path, node).schema
 
 
-def id_of(text: str) -> Verb[int | None]:
+def id_of(text: str) -> Recipe[int | None]:
     """The id of a text, None if it was never registered. Raises Malformed."""
     path = paths.schema_text(_digest(text))
     node = yield from _surely_there(path)
     return None if node is None else decode(_text_decoder, path, node).id
 
 
-def versions_of(subject: str) -> Verb[list[int]]:
+def versions_of(subject: str) -> Recipe[list[int]]:
     """The ids of a subject's versions, oldest first; none if there is no such subject."""
     check_subject(subject)
     return _versions(subject, (yield from _surely_there(paths.subject(subject))))
 
 
-def latest(subject: str) -> Verb[tuple[int, str] | None]:
+def latest(subject: str) -> Recipe[tuple[int, str] | None]:
     """The id and the text of a subject's latest version, None if there is no such subject."""
     versions = yield from versions_of(subject)
     if not versions:
@@ -151,7 +156,7 @@ def latest(subject: str) -> Verb[tuple[int, str] | None]:
     return versions[-1], text
 
 
-def subjects() -> Verb[list[str]]:
+def subjects() -> Recipe[list[str]]:
     """All subjects, sorted."""
     names = yield from children(paths.SUBJECTS)
     prefix = len(paths.SUBJECTS) + 1
@@ -181,7 +186,7 @@ def _id_data(text: str) -> bytes:
         raise InvalidSchema(f"the schema is not Unicode text: {error}") from None
     if len(data) > MAX_TEXT_BYTES:
         raise InvalidSchema(
-            f"the schema takes {len(data)} bytes to store, more than {MAX_TEXT_BYTES}: "
+            f"the schema takes {len(data)} bytes to session, more than {MAX_TEXT_BYTES}: "
             "split it, or shorten its documentation"
         )
     return data
@@ -191,27 +196,27 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _node(path: str) -> Verb[Node | None]:
+def _node(path: str) -> Recipe[Node | None]:
     try:
-        node: Node = yield from surely(Get(path))
+        node: Node = yield from retry_on_connection_loss(Get(path))
     except NoNode:
         return None
     return node
 
 
-def _surely_there(path: str) -> Verb[Node | None]:
+def _surely_there(path: str) -> Recipe[Node | None]:
     """A node, or None if the ensemble agrees that there is none."""
     while True:
         node = yield from _node(path)
         if node is not None:
             return node
         try:
-            yield from surely(Multi((Check(path),)))
+            yield from retry_on_connection_loss(Multi((Check(path),)))
         except MultiFailed:
             return None
 
 
-def _id_of(text: str) -> Verb[int | None]:
+def _id_of(text: str) -> Recipe[int | None]:
     path = paths.schema_text(_digest(text))
     node = yield from _node(path)
     return None if node is None else decode(_text_decoder, path, node).id
@@ -232,7 +237,7 @@ def _subject_write(subject: str, node: Node | None, versions: list[int]) -> Writ
     return Set(paths.subject(subject), data, node.stat.version)
 
 
-def _lay_out() -> Verb[None]:
+def _lay_out() -> Recipe[None]:
     """The nodes that registering writes under, and the counter, which comes last."""
     for path in (paths.SCHEMA_IDS, paths.SCHEMA_TEXTS, paths.SUBJECTS):
         yield from ensure(path)

@@ -1,7 +1,7 @@
 """Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
 
 The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
-topic compares it, so deleting a topic removes its one node and nothing else. Every verb ends with a
+topic compares it, so deleting a topic removes its one node and nothing else. Every recipe ends with a
 definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
 """
 
@@ -21,12 +21,16 @@ from folkmoot.coordination.zookeeper.operations import (
     Node,
     NodeExists,
     NoNode,
-    Ring,
+    Recipe,
     Set,
-    Verb,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    children,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -66,7 +70,7 @@ def create(
     partitions: int,
     brokers: Sequence[int],
     config: Mapping[str, str] | None = None,
-) -> Verb[TopicInfo]:
+) -> Recipe[TopicInfo]:
     """Create a topic on the live `brokers`.
 
     Raises TopicExists, BrokerUnreachable if there is none, ConfigError, InvalidName.
@@ -94,21 +98,21 @@ def create(
             raise TopicExists(f"topic {name} exists already: choose another name")
 
 
-def names(watch: Ring | None = None) -> Verb[list[str]]:
+def names(watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names of all topics, sorted; `watch` rings when one is created or deleted."""
     return sorted((yield from children(paths.TOPICS, watch)))
 
 
-def read(name: str, watch: Ring | None = None) -> Verb[TopicInfo | None]:
+def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
     """A topic, or None; `watch` rings when an existing one changes or goes. Raises Malformed."""
     try:
-        node: Node = yield from surely(Get(paths.topic(name), watch))
+        node: Node = yield from retry_on_connection_loss(Get(paths.topic(name), watch))
     except NoNode:
         return None
     return decode(_decoder, paths.topic(name), node)
 
 
-def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
+def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]:
     """Set a topic's own options; None takes one back. Raises UnknownTopicOrPartition.
 
     Whether the options make sense is for the caller to check. Setting them twice does no harm, so a
@@ -116,7 +120,7 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
     """
     while True:
         try:
-            node: Node = yield from surely(Get(paths.topic(name)))
+            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
             topic = decode(_decoder, paths.topic(name), node)
             merged = {**topic.config, **changes}
             config = {key: value for key, value in merged.items() if value is not None}
@@ -130,7 +134,7 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
             continue
 
 
-def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[TopicInfo]:
+def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe[TopicInfo]:
     """Give a topic more partitions, so that it has `partitions` of them; those that it has stay.
 
     Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError if it has as many or more. Keys map
@@ -140,7 +144,7 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[T
     tried = False
     while True:
         try:
-            node: Node = yield from surely(Get(paths.topic(name)))
+            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
         except NoNode:
             raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
         topic = decode(_decoder, paths.topic(name), node)
@@ -167,11 +171,11 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[T
             continue
 
 
-def delete(name: str) -> Verb[None]:
+def delete(name: str) -> Recipe[None]:
     """Delete a topic. Raises UnknownTopicOrPartition."""
     while True:
         try:
-            node: Node = yield from surely(Get(paths.topic(name)))
+            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
         except NoNode:
             raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
         try:
@@ -186,10 +190,10 @@ def delete(name: str) -> Verb[None]:
                 return
 
 
-def _was_deleted(name: str, seen: Node) -> Verb[bool]:
+def _was_deleted(name: str, seen: Node) -> Recipe[bool]:
     """Whether the node that was `seen` is gone, even if another has taken its place since."""
     try:
-        now: Node = yield from surely(Get(paths.topic(name)))
+        now: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
     except NoNode:
         return True
     return now.stat.czxid != seen.stat.czxid

@@ -1,4 +1,4 @@
-"""A bell: anything may ring it, from any thread, as often as it likes; its one owner wakes up.
+"""A wakeup: anything may ring it, from any thread, as often as it likes; its one owner wakes up.
 
 The only thing that a watch, a listener or a foreign thread does to an owner's loop. Rings between
 two answers count once: the owner reads the whole current state and acts on it, so that lost or
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 
-class Bell:
+class Wakeup:
     """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets."""
 
     _open = False
@@ -29,13 +29,13 @@ class Bell:
     def fileno(self) -> int:
         return self._reader
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the owner. Does nothing after close, so that late watches are harmless."""
         with self._lock:
             if (
                 self._open and not self._rings
             ):  # a write would cost who rings the interpreter's lock
-                with suppress(BlockingIOError):  # a full pipe is a bell that rings already
+                with suppress(BlockingIOError):  # a full pipe is a wakeup that rings already
                     os.write(self._writer, b"!")
                 self._rings = True
 
@@ -43,10 +43,10 @@ class Bell:
         """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
         ready, _, _ = select.select([self._reader], [], [], timeout)
         if ready:
-            self.silence()
+            self.clear()
         return bool(ready)
 
-    def silence(self) -> None:
+    def clear(self) -> None:
         """Forget the rings so far."""
         with self._lock:
             try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Operation
 
 TURN: Final = 0.25
@@ -21,13 +21,13 @@ _asked: Counter[str] = Counter()
 
 def _count() -> None:
     """Has every session of this process count from now on."""
-    submit = ZooKeeperStore.submit
+    submit = KazooSession.submit
 
-    def counted(self: ZooKeeperStore, operation: Operation, done: Any) -> None:
+    def counted(self: KazooSession, operation: Operation, done: Any) -> None:
         _asked[type(operation).__name__] += 1
         submit(self, operation, done)
 
-    ZooKeeperStore.submit = counted  # type: ignore[method-assign]
+    KazooSession.submit = counted  # type: ignore[method-assign]
 
 
 class _Person:

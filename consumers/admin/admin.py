@@ -11,10 +11,11 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.offsets.offset_lookup import first_offsets
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.session import Connect, Store, run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.deletion import Before, Deletion
@@ -65,7 +66,7 @@ class Admin(GroupAdmin):
             session_timeout=session_timeout,
         )
         self._connect = connector(zookeeper)
-        self._store: Store | None = None
+        self._store: Session | None = None
 
     def start(self) -> Self:
         """Connect to ZooKeeper. Raises ZooKeeperUnreachable."""
@@ -206,13 +207,13 @@ class Admin(GroupAdmin):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _session(self) -> Store:
+    def _session(self) -> Session:
         if self._store is None:
             raise ClosedError("the admin is not open: use it in a with block, or call start()")
         return self._store
 
-    def _run(self, verb: Verb[T]) -> T:
-        return run(self._session(), verb)
+    def _run(self, recipe: Recipe[T]) -> T:
+        return execute(self._session(), recipe)
 
     def _topic(self, topic: str) -> TopicInfo:
         check_name("topic", topic)

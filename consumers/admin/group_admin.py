@@ -26,9 +26,10 @@ from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.groups.membership import MemberInfo, instance_of
 from folkmoot.coordination.groups.ownership import OffsetState
 from folkmoot.coordination.groups.rebalance_history import Entry
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import Store, run_all
+from folkmoot.coordination.zookeeper.execute import execute_all
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -165,7 +166,7 @@ class GroupAdmin:
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
         ids = self._existing(wanted)
-        states = run_all(self._session(), (_legible(group, each) for each in wanted))
+        states = execute_all(self._session(), (_legible(group, each) for each in wanted))
         committed: dict[TopicPartition, int | None] = {}
         for each, state in zip(wanted, states, strict=True):
             is_current = state is not None and state.topic_id in ("", ids[each])
@@ -202,7 +203,7 @@ class GroupAdmin:
         moves = [
             resets.reset(group, each, ids[each], at, mark) for each, at in sorted(wanted.items())
         ]
-        run_all(self._session(), moves)
+        execute_all(self._session(), moves)
         self._run(chronicle.record_reset(group, self._config.client_id, wanted))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -302,10 +303,10 @@ class GroupAdmin:
 
     # -- what Admin does --------------------------------------------------------------------------
 
-    def _session(self) -> Store:
+    def _session(self) -> Session:
         raise NotImplementedError
 
-    def _run(self, verb: Verb[T]) -> T:
+    def _run(self, recipe: Recipe[T]) -> T:
         raise NotImplementedError
 
     def _addresses(self) -> list[str]:
@@ -315,7 +316,7 @@ class GroupAdmin:
         raise NotImplementedError
 
 
-def _legible(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
+def _legible(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
     """What is committed; None, too, for what somebody has written over, which a reset mends."""
     try:
         return (yield from ownership.committed(group, partition))

@@ -29,7 +29,7 @@ from folkmoot.consumers.group.events import (
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.consumers.offsets.offset_lookup import Place, checked, go_to
 from folkmoot.consumers.offsets.positions import Positions
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
     ConfigError,
     InstanceReplaced,
@@ -89,7 +89,7 @@ def settings_of(config: ConsumerConfig) -> MemberSettings:
 
 
 class Subscription:
-    """Serves one member; owned by the polling thread, which `bell` wakes."""
+    """Serves one member; owned by the polling thread, which `wakeup` wakes."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Subscription:
         fetcher: Fetcher,
         positions: Positions,
         callbacks: Callbacks,
-        bell: Bell,
+        wakeup: Wakeup,
     ) -> None:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
@@ -109,7 +109,7 @@ class Subscription:
         self._fetcher = fetcher
         self._positions = positions
         self._callbacks = callbacks
-        self._bell = bell
+        self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
         self._untaken: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
@@ -195,7 +195,7 @@ class Subscription:
                         f"ZooKeeper did not answer a commit within {timeout:g} s: "
                         "it may still come to pass"
                     )
-                self._bell.wait(min(remaining, _LOOK))
+                self._wakeup.wait(min(remaining, _LOOK))
         finally:
             del self._awaited[token]
 
@@ -216,7 +216,7 @@ class Subscription:
             if remaining <= 0:
                 break
             if not self.left:
-                self._bell.wait(min(remaining, _LOOK))
+                self._wakeup.wait(min(remaining, _LOOK))
         self.member.stop(max(0.0, deadline - time.monotonic()))
         if error is not None:
             raise error

@@ -9,7 +9,7 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class Source(Enum):
-    """What a bell can ring for; each is read as a whole."""
+    """What may have changed; each is read as a whole."""
 
     MEMBERS = "members"
     PLAN = "plan"
@@ -184,13 +184,13 @@ class Acknowledged(msgspec.Struct, frozen=True):
     sent_at: float
 
 
-class Rang(msgspec.Struct, frozen=True):
+class Changed(msgspec.Struct, frozen=True):
     """A source may have changed."""
 
     source: Source
 
 
-class OwnerRang(msgspec.Struct, frozen=True):
+class OwnerChanged(msgspec.Struct, frozen=True):
     """The owner's node of a partition may have changed."""
 
     partition: TopicPartition
@@ -243,8 +243,8 @@ Event = (
     Started
     | SessionLost
     | Acknowledged
-    | Rang
-    | OwnerRang
+    | Changed
+    | OwnerChanged
     | Finished
     | Commit
     | Drained
@@ -261,4 +261,4 @@ def is_quiet(event: Event) -> bool:
     """
     if isinstance(event, Finished):
         return isinstance(event.task, CommitOffsets | VerifyOwner)
-    return isinstance(event, Commit | Drained | Rang | Polled)
+    return isinstance(event, Commit | Drained | Changed | Polled)

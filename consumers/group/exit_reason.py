@@ -2,7 +2,7 @@
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper.operations import Create
-from folkmoot.coordination.zookeeper.session import Guarded, Outcome, Store
+from folkmoot.coordination.zookeeper.session import Guarded, Outcome, Session
 
 
 class LastWords:
@@ -15,16 +15,16 @@ class LastWords:
         self._group = group
         self._name = ""
 
-    def joined(self, store: Store, name: str) -> None:
+    def joined(self, session: Session, name: str) -> None:
         """From now on the guardian of the session, if it has one, can say who has died."""
         self._name = name
-        if isinstance(store, Guarded):
-            store.note_death(paths.left(self._group), paths.left(self._group, name))
+        if isinstance(session, Guarded):
+            session.note_death(paths.left(self._group), paths.left(self._group, name))
 
-    def give_up(self, store: Store, why: str) -> None:
+    def give_up(self, session: Session, why: str) -> None:
         """The member is about to end its session, and says so before."""
         if self._name:
-            store.submit(Create(paths.left(self._group, self._name), why.encode()), _nobody)
+            session.submit(Create(paths.left(self._group, self._name), why.encode()), _nobody)
             self._name = ""
 
 

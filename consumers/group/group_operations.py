@@ -1,4 +1,4 @@
-"""The group machine's tasks (events.py) as verbs on ZooKeeper."""
+"""The group machine's tasks (events.py) as recipes on ZooKeeper."""
 
 import socket
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from folkmoot.consumers.assignors import next_plan as assignment
 from folkmoot.consumers.assignors.agreement import DEFAULT
 from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.group.events import (
+    Changed,
     ClaimPartition,
     CommitOffsets,
     Event,
@@ -18,8 +19,7 @@ from folkmoot.consumers.group.events import (
     Join,
     Leave,
     MakePlan,
-    OwnerRang,
-    Rang,
+    OwnerChanged,
     Read,
     ReleasePartition,
     Source,
@@ -36,8 +36,8 @@ from folkmoot.coordination.groups.membership import MemberInfo, Superseded
 from folkmoot.coordination.groups.ownership import Claimant
 from folkmoot.coordination.groups.plan import Facts, Plan, TopicBasis
 from folkmoot.coordination.groups.plan_format import PROTOCOL
-from folkmoot.coordination.zookeeper.operations import Ring, TooLarge, Verb
-from folkmoot.coordination.zookeeper.retry import Malformed
+from folkmoot.coordination.zookeeper.operations import Recipe, TooLarge, WatchCallback
+from folkmoot.coordination.zookeeper.recipes import Malformed
 
 LOOKS = 10
 
@@ -74,11 +74,11 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Verbs:
-    """Makes the verbs of one member; `ring` gives what a watch calls so that an event is told."""
+class Recipes:
+    """Makes the recipes of one member; `ring` gives what a watch calls so that an event is told."""
 
     def __init__(
-        self, settings: MemberSettings, member: GroupMember, ring: Callable[[Event], Ring]
+        self, settings: MemberSettings, member: GroupMember, ring: Callable[[Event], WatchCallback]
     ) -> None:
         self._settings = settings
         self._info = settings.info()
@@ -87,8 +87,8 @@ class Verbs:
         self._known: dict[str, MemberInfo] = {}
         self._looks = 0  # how often to look yet how long the plan took that we have noted last
 
-    def of(self, task: Task) -> Verb[Any]:
-        """The verb that carries a task out; what it returns goes into the task's Finished."""
+    def of(self, task: Task) -> Recipe[Any]:
+        """The recipe that carries a task out; what it returns goes into the task's Finished."""
         group = self._settings.group
         name = self._member.name or ""
         me = Claimant(group, name, self._member.nonce, self._settings.hand_over)
@@ -100,20 +100,20 @@ class Verbs:
             case Heartbeat():
                 return self._showing_life(name)
             case Read(source):
-                return self._reading(source, self._ring(Rang(source)))
+                return self._reading(source, self._ring(Changed(source)))
             case MakePlan(expired, seen):
                 return self._planning(name, expired, seen)
             case ClaimPartition(partition, topic_id, version, steal_from):
-                ring = self._ring(OwnerRang(partition))
+                ring = self._ring(OwnerChanged(partition))
                 return ownership.claim(me, partition, topic_id, version, ring, steal_from)
             case ReleasePartition(partition, held, offset):
                 return ownership.release(me, partition, held, offset)
             case CommitOffsets(_, offsets):
                 return ownership.commit(me, offsets)
             case VerifyOwner(partition, held):
-                return ownership.verify(me, partition, held, self._ring(OwnerRang(partition)))
+                return ownership.verify(me, partition, held, self._ring(OwnerChanged(partition)))
 
-    def _joining(self, last: str | None) -> Verb[str | Superseded]:
+    def _joining(self, last: str | None) -> Recipe[str | Superseded]:
         group, nonce = self._settings.group, self._member.nonce
         instance = self._settings.instance_id
         info = self._info
@@ -126,7 +126,7 @@ class Verbs:
 
     def _planning(
         self, name: str, expired: tuple[str, ...], seen: tuple[int, int] | None
-    ) -> Verb[bool | TooLarge]:
+    ) -> Recipe[bool | TooLarge]:
         """Write the next plan, and take note of it."""
         made: list[tuple[Plan, Plan, Facts]] = []
 
@@ -147,7 +147,7 @@ class Verbs:
             self._looks = LOOKS
         return written
 
-    def _showing_life(self, name: str) -> Verb[bool]:
+    def _showing_life(self, name: str) -> Recipe[bool]:
         """Ask for the own node; and, since this comes about once a second, look what became of a plan."""
         group = self._settings.group
         alive = yield from members.is_there(group, name)
@@ -157,7 +157,7 @@ class Verbs:
                 self._looks = 0
         return alive
 
-    def _reading(self, source: Source, ring: Ring) -> Verb[Any]:
+    def _reading(self, source: Source, ring: WatchCallback) -> Recipe[Any]:
         match source:
             case Source.MEMBERS:
                 return members.names(self._settings.group, ring)
@@ -171,7 +171,7 @@ class Verbs:
         return assignment.next_plan(current, facts, settings.assignors, settings.protocol)
 
 
-def _read_topics(info: MemberInfo, ring: Ring) -> Verb[dict[str, TopicBasis]]:
+def _read_topics(info: MemberInfo, ring: WatchCallback) -> Recipe[dict[str, TopicBasis]]:
     """The subscribed topics that exist; `ring` rings when one comes, goes or gets partitions."""
     found: dict[str, TopicBasis] = {}
     for name in (yield from topics.names(ring)):

@@ -1,8 +1,8 @@
 """The group thread: feeds the pure member (group.py) from ZooKeeper, the clock and the consumer.
 
-One thread owns the member, its session and all verbs under way. Watches, answers and the consumer's
-wishes reach it through one inbox and a bell; what the consumer must know leaves through one queue of
-notices and the consumer's own bell. Verbs run side by side, each waiting for its own answer, so a
+One thread owns the member, its session and all recipes under way. Watches, answers and the consumer's
+wishes reach it through one inbox and a wakeup; what the consumer must know leaves through one queue of
+notices and the consumer's own wakeup. Recipes run side by side, each waiting for its own answer, so a
 hundred claims cost about as many round trips as one.
 
 A lost session is replaced by a new one under a new nonce; answers that belong to the old one are
@@ -40,16 +40,16 @@ from folkmoot.consumers.group.events import (
     Tick,
 )
 from folkmoot.consumers.group.exit_reason import LastWords
-from folkmoot.consumers.group.group_operations import MemberSettings, Verbs
+from folkmoot.consumers.group.group_operations import MemberSettings, Recipes
 from folkmoot.consumers.group.liveness import Presence
 from folkmoot.consumers.group.member_state import GroupMember
 from folkmoot.consumers.group.phase import Phase
 from folkmoot.consumers.group.session_opener import Opener
 from folkmoot.consumers.group.timing import Timing
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
-from folkmoot.coordination.zookeeper.operations import Operation, Ring, Verb
-from folkmoot.coordination.zookeeper.session import Connect, Outcome, SessionState, Store
+from folkmoot.coordination.zookeeper.operations import Operation, Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 
@@ -62,11 +62,11 @@ _TICK = Tick()
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """An operation of a verb ended."""
+    """An operation of a recipe ended."""
 
     session: int
     task: Task
-    verb: Verb[Any]
+    recipe: Recipe[Any]
     outcome: Outcome
 
 
@@ -80,7 +80,7 @@ class _Ring(msgspec.Struct, frozen=True):
 class _Connected(msgspec.Struct, frozen=True):
     """An attempt to open a session ended."""
 
-    found: Any  # Store | Exception
+    found: Any  # Session | Exception
 
 
 _Message = Event | _Answer | _Ring | _Connected
@@ -109,16 +109,16 @@ class Member:
         self._wake = wake
         self._clock = clock
         self._random = random or Random(secrets.randbits(128))
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._inbox: deque[_Message] = deque()
         self._group = GroupMember(
             settings.info(), Timing(), self._random, settings.max_processing_time
         )
-        self._verbs = Verbs(settings, self._group, self._ring)
+        self._verbs = Recipes(settings, self._group, self._ring)
         self._last_words = LastWords(settings.group)
-        self._rings: dict[Event, Ring] = {}
+        self._rings: dict[Event, WatchCallback] = {}
         self._session = 0
-        self._store: Store | None = None
+        self._store: Session | None = None
         self._connect_at = 0.0
         self._acknowledged = 0.0
         self._connecting = False
@@ -147,7 +147,7 @@ class Member:
         """The application asks for records. Cheap: the group thread looks when it has to know."""
         self.polled_at = now
         if self.presence is not Presence.THERE:
-            self._bell.ring()
+            self._wakeup.wake()
 
     def commit(
         self,
@@ -170,7 +170,7 @@ class Member:
     def remind(self, at: float) -> None:
         """Wake the consumer at that time (monotonic), whatever it does; no earlier time counts then."""
         self._remind_at = at
-        self._bell.ring()
+        self._wakeup.wake()
 
     def begin_to_leave(self) -> None:
         """Ask for everything to be revoked; the notice Left tells when the member is gone."""
@@ -179,11 +179,11 @@ class Member:
     def stop(self, timeout: float) -> None:
         """End the thread and the session, whether the member has left or not."""
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if not self._thread.is_alive():
-            self._bell.close()
+            self._wakeup.close()
 
     @property
     def name(self) -> str | None:
@@ -225,7 +225,7 @@ class Member:
         return self._group.holdings.lost
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> Session | None:
         """The session of the moment, for reading what has no owner."""
         return self._store
 
@@ -233,14 +233,14 @@ class Member:
 
     def _post(self, message: _Message) -> None:
         self._inbox.append(message)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def _main(self) -> None:
         try:
             while not self._stopping and not self.has_left:
                 due = self.deadline()
                 deadline = min(math.inf if due is None else due, self._remind())
-                self._bell.wait(
+                self._wakeup.wait(
                     None if deadline == math.inf else max(0.0, deadline - self._clock())
                 )
                 self.turn()
@@ -291,7 +291,7 @@ class Member:
             match message:
                 case _Answer():
                     if message.session == self._session:
-                        self._advance(message.task, message.verb, message.outcome)
+                        self._advance(message.task, message.recipe, message.outcome)
                 case _Connected():
                     self._connected(message)
                 case _Ring():
@@ -314,19 +314,19 @@ class Member:
         if told:
             self._wake()
 
-    def _advance(self, task: Task, verb: Verb[Any], outcome: Outcome | None) -> None:
-        """Give a verb its answer and submit what it asks next; feed the member when it has ended."""
+    def _advance(self, task: Task, recipe: Recipe[Any], outcome: Outcome | None) -> None:
+        """Give a recipe its answer and submit what it asks next; feed the member when it has ended."""
         store, session = self._store, self._session
         if store is None:
             return
         try:
             operation: Operation
             if outcome is None:
-                operation = next(verb)
+                operation = next(recipe)
             elif outcome.error is not None:
-                operation = verb.throw(outcome.error)
+                operation = recipe.throw(outcome.error)
             else:
-                operation = verb.send(outcome.result)
+                operation = recipe.send(outcome.result)
         except StopIteration as stop:
             if isinstance(stop.value, operations.TooLarge):
                 log.error("group %s keeps its plan: %s", self.settings.group, stop.value)
@@ -336,16 +336,18 @@ class Member:
         except operations.SessionLost:
             pass  # the session's own state says so, too
         else:
-            store.submit(operation, lambda answer: self._post(_Answer(session, task, verb, answer)))
+            store.submit(
+                operation, lambda answer: self._post(_Answer(session, task, recipe, answer))
+            )
 
     # -- sessions ---------------------------------------------------------------------------------
 
-    def _open(self, store: Store) -> None:
+    def _open(self, store: Session) -> None:
         self._session += 1
         self._store = store
         self._acknowledged = 0.0
         self._rings.clear()
-        store.listen(lambda state: self._bell.ring())
+        store.listen(lambda state: self._wakeup.wake())
 
     def _started(self) -> Started:
         """What the member is told of the session just opened. The nonce is new in all the world."""
@@ -393,7 +395,7 @@ class Member:
                 self._acknowledged = latest
                 self._feed(Acknowledged(latest))
 
-    def _ring(self, event: Event) -> Ring:
+    def _ring(self, event: Event) -> WatchCallback:
         """What a watch calls. The same one for the same event, so that reading a node again and
         again arms one watch and not many."""
         session = self._session

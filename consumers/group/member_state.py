@@ -25,6 +25,7 @@ from random import Random
 from folkmoot.consumers.group.claims import Claims
 from folkmoot.consumers.group.events import (
     Acknowledged,
+    Changed,
     ClaimPartition,
     Commit,
     CommitOffsets,
@@ -39,9 +40,8 @@ from folkmoot.consumers.group.events import (
     Leaving,
     Left,
     MakePlan,
-    OwnerRang,
+    OwnerChanged,
     Polled,
-    Rang,
     Read,
     Rebalanced,
     ReleasePartition,
@@ -158,11 +158,11 @@ class GroupMember:
                 pass
             case Finished(task, result):
                 self._finished(task, result, now)
-            case Rang(source):
+            case Changed(source):
                 self._read(source)
-            case OwnerRang(partition) if partition in self.holdings:
+            case OwnerChanged(partition) if partition in self.holdings:
                 self.holdings.verify(partition)
-            case OwnerRang(partition):
+            case OwnerChanged(partition):
                 self.claims.rang(partition, now)
             case Commit():
                 self.holdings.commit(event)

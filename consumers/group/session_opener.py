@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any
 
-from folkmoot.coordination.zookeeper.session import Connect, Store
+from folkmoot.coordination.zookeeper.session import Connect, Session
 
 
 class Opener:
@@ -13,7 +13,7 @@ class Opener:
     `report` gets the session, or why there is none; on the thread of the attempt.
     """
 
-    def __init__(self, connect: Connect, report: Callable[[Store | Exception], Any]) -> None:
+    def __init__(self, connect: Connect, report: Callable[[Session | Exception], Any]) -> None:
         self._connect = connect
         self._report = report
         self._lock = Lock()
@@ -34,7 +34,7 @@ class Opener:
 
     def _open(self, session_timeout: float) -> None:
         try:
-            found: Store | Exception = self._connect(session_timeout)
+            found: Session | Exception = self._connect(session_timeout)
         except Exception as error:
             found = error
         with self._lock:

@@ -30,13 +30,13 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     NoNode,
     NotEmpty,
+    Recipe,
     Set,
     Stat,
     Sync,
-    Verb,
     Write,
 )
-from folkmoot.coordination.zookeeper.retry import children, surely
+from folkmoot.coordination.zookeeper.recipes import children, retry_on_connection_loss
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 
@@ -44,13 +44,13 @@ PARTITIONS_PER_TRANSACTION: Final = 250
 """A quarter of what a transaction may hold if all are owned and all names are as long as they may be."""
 
 
-def delete(group: str, force: bool = False) -> Verb[None]:
+def delete(group: str, force: bool = False) -> Recipe[None]:
     """Delete a group that has no members. Raises UnknownGroup, GroupNotEmpty.
 
     With `force` its members are removed; those that live join anew and begin as a new group does.
     """
-    yield from surely(Sync())
-    if (yield from surely(Exists(paths.group(group)))) is None:
+    yield from retry_on_connection_loss(Sync())
+    if (yield from retry_on_connection_loss(Exists(paths.group(group)))) is None:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
     if not force:
         yield from _check_owners(group)
@@ -78,7 +78,7 @@ class _There(NamedTuple):
     is_all: bool
 
 
-def _look(group: str) -> Verb[_There]:
+def _look(group: str) -> Recipe[_There]:
     """Members last: they are what changes while we look."""
     offsets = yield from groups.with_offsets(group)
     owners = yield from groups.with_owners(group)
@@ -91,7 +91,7 @@ def _look(group: str) -> Verb[_There]:
     return _There(sorted(names), "ids" in top, "plan" in top, some, nodes, some == partitions)
 
 
-def _take_away(group: str, there: _There) -> Verb[bool]:
+def _take_away(group: str, there: _There) -> Recipe[bool]:
     """Do it, if nothing else has come or gone meanwhile; whether it was done."""
     place = paths.members(group)
     writes = [*_emptying(group, there), *map(Delete, there.nodes)]
@@ -105,13 +105,13 @@ def _take_away(group: str, there: _There) -> Verb[bool]:
         newcomer = isinstance(refusal.cause, NotEmpty) and writes[refusal.failed].path == place
         if not newcomer:
             ownership.check_foreseen(refusal)
-        return (yield from surely(Exists(paths.group(group)))) is None
+        return (yield from retry_on_connection_loss(Exists(paths.group(group)))) is None
     except ConnectionLost:
         return bool(witness) and (yield from _made(witness)) != made
     return True
 
 
-def _is_done(group: str) -> Verb[bool]:
+def _is_done(group: str) -> Recipe[bool]:
     """Whoever came and went since we looked may have left offsets; who is there now has a new group."""
     if not (yield from groups.with_offsets(group)):
         return True
@@ -130,13 +130,13 @@ def _emptying(group: str, there: _There) -> list[Write]:
     return writes
 
 
-def _made(path: str) -> Verb[int]:
+def _made(path: str) -> Recipe[int]:
     """The transaction that made a node; 0 if it is not there."""
-    stat: Stat | None = yield from surely(Exists(path))
+    stat: Stat | None = yield from retry_on_connection_loss(Exists(path))
     return 0 if stat is None else stat.czxid
 
 
-def _check_owners(group: str) -> Verb[None]:
+def _check_owners(group: str) -> Recipe[None]:
     """Nobody owns anything, not even one whose member's node was removed by hand. Raises GroupNotEmpty."""
     for each in sorted((yield from groups.with_owners(group))):
         owner = yield from ownership.owner_of(group, each)
@@ -152,7 +152,7 @@ def _occupied(group: str, who: str, forgotten: int = 0) -> GroupNotEmpty:
     )
 
 
-def _sweep(group: str) -> Verb[None]:
+def _sweep(group: str) -> Recipe[None]:
     """What is left, but for what somebody has made or filled meanwhile."""
     for above in (paths.all_owners(group), paths.all_offsets(group)):
         for topic in (yield from children(above)):
@@ -165,7 +165,7 @@ def _sweep(group: str) -> Verb[None]:
     yield from _gone(Delete(paths.group(group)))
 
 
-def _gone(deletion: Delete) -> Verb[None]:
+def _gone(deletion: Delete) -> Recipe[None]:
     """Delete a node unless it is gone, or has children."""
     with suppress(NoNode, NotEmpty):
-        yield from surely(deletion)
+        yield from retry_on_connection_loss(deletion)

@@ -16,9 +16,10 @@ from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import OffsetState
 from folkmoot.coordination.groups.plan_format import Plan
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.retry import Malformed, children
-from folkmoot.coordination.zookeeper.session import Store, run, run_all
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed, children
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -86,39 +87,39 @@ class GroupState(msgspec.Struct, frozen=True):
         return "kept" if kept else "unowned"
 
 
-def names() -> Verb[list[str]]:
+def names() -> Recipe[list[str]]:
     """The names of all groups, sorted."""
     return sorted((yield from children(paths.GROUPS)))
 
 
-def describe(store: Store, group: str) -> GroupState | None:
+def describe(session: Session, group: str) -> GroupState | None:
     """A group as it is now, or None if there is none."""
-    if not run(store, children(paths.group(group))):
+    if not execute(session, children(paths.group(group))):
         return None
-    seats = members.seats(run(store, members.names(group)))
-    found = run_all(store, (members.look(group, name) for name in seats.values()))
+    seats = members.seats(execute(session, members.names(group)))
+    found = execute_all(session, (members.look(group, name) for name in seats.values()))
     infos: dict[str, MemberInfo] = {}
     seated: dict[str, Seated] = {}
     for (seat, name), published in zip(seats.items(), found, strict=True):
         if published is not None:
             infos[seat], joined_ms = published
             seated[seat] = Seated(name, joined_ms)
-    plan = run(store, plans.get(group)).plan
+    plan = execute(session, plans.get(group)).plan
     planned = {
         TopicPartition(topic, number): owner
         for topic, owners in plan.assignment.items()
         for number, owner in enumerate(owners)
     }
-    owned = run(store, with_owners(group))
-    every = sorted(planned.keys() | run(store, with_offsets(group)))
+    owned = execute(session, with_owners(group))
+    every = sorted(planned.keys() | execute(session, with_offsets(group)))
     states = (_partition(group, each, planned.get(each), each in owned) for each in every)
-    partitions = run_all(store, states)
+    partitions = execute_all(session, states)
     return GroupState(group, plan.generation, infos, partitions, seated, plan)
 
 
 def _partition(
     group: str, partition: TopicPartition, planned: str | None, is_owned: bool
-) -> Verb[PartitionState]:
+) -> Recipe[PartitionState]:
     owner: str | None = None
     offset: OffsetState | None = None
     legible = True
@@ -134,17 +135,17 @@ def _partition(
     return PartitionState(partition, planned, owner, offset, legible)
 
 
-def with_offsets(group: str) -> Verb[set[TopicPartition]]:
+def with_offsets(group: str) -> Recipe[set[TopicPartition]]:
     """The partitions of which the group has an offset's node, of deleted topics, too."""
     return (yield from _below(paths.all_offsets(group)))
 
 
-def with_owners(group: str) -> Verb[set[TopicPartition]]:
+def with_owners(group: str) -> Recipe[set[TopicPartition]]:
     """The partitions that have an owner's node."""
     return (yield from _below(paths.all_owners(group)))
 
 
-def _below(path: str) -> Verb[set[TopicPartition]]:
+def _below(path: str) -> Recipe[set[TopicPartition]]:
     """The partitions that have a node there, below one for their topic."""
     found: set[TopicPartition] = set()
     for topic in (yield from children(path)):
@@ -154,13 +155,13 @@ def _below(path: str) -> Verb[set[TopicPartition]]:
     return found
 
 
-def offsets(store: Store, group: str) -> dict[TopicPartition, OffsetState]:
+def offsets(session: Session, group: str) -> dict[TopicPartition, OffsetState]:
     """What is known of the group's offsets, as far as anything is. Raises Malformed."""
-    every = sorted(run(store, with_offsets(group)))
-    states = run_all(store, (ownership.committed(group, each) for each in every))
+    every = sorted(execute(session, with_offsets(group)))
+    states = execute_all(session, (ownership.committed(group, each) for each in every))
     return {each: state for each, state in zip(every, states, strict=True) if state is not None}
 
 
-def planned_topics(group: str) -> Verb[set[str]]:
+def planned_topics(group: str) -> Recipe[set[str]]:
     """The topics that the group divides now."""
     return set((yield from plans.get(group)).plan.topics)

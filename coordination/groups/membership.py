@@ -33,12 +33,17 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     NoNode,
-    Ring,
+    Recipe,
     Sync,
-    Verb,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    children,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 
 _SEQUENCE_DIGITS = 10
 _NAME = re.compile(rf".+-\d{{{_SEQUENCE_DIGITS}}}", re.ASCII | re.DOTALL)
@@ -117,7 +122,7 @@ def seat_of(instance_id: str) -> str:
     return f"{instance_id}{_SEAT_ENDS}"
 
 
-def join(group: str, prefix: str, info: MemberInfo) -> Verb[str]:
+def join(group: str, prefix: str, info: MemberInfo) -> Recipe[str]:
     """Register and return the member's name, `prefix` and a number.
 
     `prefix` must be unique to this call: if the reply is lost, it is how the node is found again.
@@ -150,7 +155,7 @@ def join(group: str, prefix: str, info: MemberInfo) -> Verb[str]:
 
 def take_seat(
     group: str, instance_id: str, nonce: str, info: MemberInfo, last: str | None
-) -> Verb[str | Superseded]:
+) -> Recipe[str | Superseded]:
     """Register for a seat and remove who sat there before; `last` is the name that we had before.
 
     A member younger than `last` has taken the seat from us: it stays. Dying after the node is made
@@ -158,7 +163,7 @@ def take_seat(
     older ends with its session at the latest.
     """
     yield from ensure(paths.members(group))
-    yield from surely(Sync())
+    yield from retry_on_connection_loss(Sync())
     mine = seat_of(instance_id)
     there = [name for name in (yield from names(group)) if seat(name) == mine]
     if last is not None and any(age(name) > age(last) for name in there):
@@ -170,7 +175,7 @@ def take_seat(
     return name
 
 
-def bid_farewell(group: str, member: str) -> Verb[None]:
+def bid_farewell(group: str, member: str) -> Recipe[None]:
     """As `leave`, and say in the same transaction that it was in order (chronicle.py takes note).
 
     A note that is not empty says something else: that the process died, or why it gave up its place.
@@ -188,7 +193,7 @@ def bid_farewell(group: str, member: str) -> Verb[None]:
             yield from ensure(paths.left(group))
 
 
-def leave(group: str, member: str) -> Verb[None]:
+def leave(group: str, member: str) -> Recipe[None]:
     """Remove the member's node. Dying right before has the same effect one session timeout later."""
     while True:
         try:
@@ -200,27 +205,27 @@ def leave(group: str, member: str) -> Verb[None]:
             continue
 
 
-def names(group: str, watch: Ring | None = None) -> Verb[tuple[str, ...]]:
+def names(group: str, watch: WatchCallback | None = None) -> Recipe[tuple[str, ...]]:
     """The names of all live members, oldest first; `watch` rings when one joins or leaves."""
     found = yield from children(paths.members(group), watch)
     return tuple(sorted(filter(_NAME.fullmatch, found), key=age))
 
 
-def is_there(group: str, member: str) -> Verb[bool]:
+def is_there(group: str, member: str) -> Recipe[bool]:
     """Whether the member's node exists; asking is a sign of life in both directions."""
-    return (yield from surely(Exists(paths.member(group, member)))) is not None
+    return (yield from retry_on_connection_loss(Exists(paths.member(group, member)))) is not None
 
 
-def info(group: str, member: str) -> Verb[MemberInfo | None]:
+def info(group: str, member: str) -> Recipe[MemberInfo | None]:
     """What a member published, or None if it is gone."""
     found = yield from look(group, member)
     return None if found is None else found[0]
 
 
-def look(group: str, member: str) -> Verb[tuple[MemberInfo, int] | None]:
+def look(group: str, member: str) -> Recipe[tuple[MemberInfo, int] | None]:
     """What a member published, and when it joined (ms, the server's clock), or None if it is gone."""
     try:
-        node: Node = yield from surely(Get(paths.member(group, member)))
+        node: Node = yield from retry_on_connection_loss(Get(paths.member(group, member)))
     except NoNode:
         return None
     try:

@@ -41,12 +41,11 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     NoNode,
+    Recipe,
     Set,
-    Verb,
     Write,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
 from folkmoot.protocol.records import TopicPartition
 
 PATIENCE: Final = 3
@@ -56,7 +55,7 @@ node is taken away first, so that it has to claim, which takes longer than an at
 
 def reset(
     group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
-) -> Verb[OffsetState]:
+) -> Recipe[OffsetState]:
     """Have the group go on at `offset`; returns what was written.
 
     `mark` must be unique to this call, or to several on different partitions. What somebody else has
@@ -102,11 +101,11 @@ def _known(path: str, node: Node) -> OffsetState:
         return OffsetState(epoch=node.stat.czxid + node.stat.version)
 
 
-def _deletions() -> Verb[int]:
+def _deletions() -> Recipe[int]:
     """What grows whenever offsets are deleted, of whatever group."""
     while True:
         try:
-            node: Node = yield from surely(Get(paths.GROUPS))
+            node: Node = yield from retry_on_connection_loss(Get(paths.GROUPS))
             return node.stat.version
         except NoNode:
             yield from ensure(paths.GROUPS)

@@ -12,7 +12,7 @@ above the transaction number (czxid) that made the offset's node: each epoch has
 own, so no earlier node of that name can have come so far, and what applications keep as a fencing
 token stays the highest there was.
 
-Each verb ends with a definite answer even if a reply is lost: it reads back and recognises its own
+Each recipe ends with a definite answer even if a reply is lost: it reads back and recognises its own
 hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
 follows is conditional, and a write that was refused is followed by reads that are not older than it.
 So a refusal is no verdict either: whoever was refused looks whose epoch it is.
@@ -39,14 +39,18 @@ from folkmoot.coordination.zookeeper.operations import (
     Node,
     NodeExists,
     NoNode,
-    Ring,
+    Recipe,
     Set,
-    StoreError,
-    Verb,
+    WatchCallback,
     Write,
+    ZooKeeperError,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    decode,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.records import TopicPartition
 
 COMMITS_PER_TRANSACTION = 500
@@ -131,9 +135,9 @@ def claim(
     partition: TopicPartition,
     topic_id: str,
     plan_version: int,
-    ring: Ring,
+    ring: WatchCallback,
     steal_from: Owner | None = None,
-) -> Verb[Claim | Blocked | Stale]:
+) -> Recipe[Claim | Blocked | Stale]:
     """Own `partition` from exactly its committed offset on, if the plan of that version stands.
 
     One transaction: the plan and the claimant's node are checked, the owner's node is created, the
@@ -195,7 +199,9 @@ def claim(
         return (yield from _watched(me, partition, held, ring))
 
 
-def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | None) -> Verb[None]:
+def release(
+    me: Claimant, partition: TopicPartition, held: Claim, offset: int | None
+) -> Recipe[None]:
     """Commit `offset` (None: as committed) and let the partition go, in one transaction.
 
     If the claim was fenced meanwhile, or we are no member any more, nothing is written.
@@ -226,7 +232,7 @@ def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | 
 
 def commit(
     me: Claimant, offsets: Mapping[TopicPartition, tuple[Claim, int]]
-) -> Verb[dict[TopicPartition, Claim | Fenced]]:
+) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     """Write the offset of every partition under its claim; many partitions per transaction.
 
     One fenced partition fails the transaction it is in: it is taken out and the rest is sent again.
@@ -262,22 +268,24 @@ def commit(
     return done
 
 
-def verify(me: Claimant, partition: TopicPartition, held: Claim, ring: Ring) -> Verb[bool]:
+def verify(
+    me: Claimant, partition: TopicPartition, held: Claim, ring: WatchCallback
+) -> Recipe[bool]:
     """True if the owner's node is still ours; `ring` is armed again for its next change."""
     owner = yield from _watch_owner(me.group, partition, ring)
     return owner is not None and (owner.nonce, owner.epoch) == (me.nonce, held.state.epoch)
 
 
-def owner_of(group: str, partition: TopicPartition) -> Verb[Owner | None]:
+def owner_of(group: str, partition: TopicPartition) -> Recipe[Owner | None]:
     """Who owns a partition now."""
     return (yield from _watch_owner(group, partition, None))
 
 
-def committed(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
+def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
     """The offset's node as it is, None if nobody ever claimed the partition. Raises Malformed."""
     path = paths.offset(group, *partition)
     try:
-        node: Node = yield from surely(Get(path))
+        node: Node = yield from retry_on_connection_loss(Get(path))
     except NoNode:
         return None
     return state_of(path, node)
@@ -288,10 +296,12 @@ def state_of(path: str, node: Node) -> OffsetState:
     return decode(_state_decoder, path, node) if node.data else OffsetState()
 
 
-def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Verb[Owner | None]:
+def _watch_owner(
+    group: str, partition: TopicPartition, ring: WatchCallback | None
+) -> Recipe[Owner | None]:
     path = paths.owner(group, *partition)
     try:
-        node: Node = yield from surely(Get(path, ring))
+        node: Node = yield from retry_on_connection_loss(Get(path, ring))
     except NoNode:
         return None
     return owner_in(path, node)
@@ -305,7 +315,7 @@ def owner_in(path: str, node: Node) -> Owner:
         return _NOBODY
 
 
-def check_foreseen(error: StoreError) -> None:
+def check_foreseen(error: ZooKeeperError) -> None:
     """Raises a refusal that no other member can have caused: asking again would be no help."""
     foreseen = BadVersion | NodeExists | NoNode
     if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
@@ -313,20 +323,20 @@ def check_foreseen(error: StoreError) -> None:
 
 
 def _watched(
-    me: Claimant, partition: TopicPartition, held: Claim, ring: Ring
-) -> Verb[Claim | Blocked | Stale]:
+    me: Claimant, partition: TopicPartition, held: Claim, ring: WatchCallback
+) -> Recipe[Claim | Blocked | Stale]:
     """The claim just won, with the holder's watch on its own node: a fenced holder must learn of it."""
     return held if (yield from verify(me, partition, held, ring)) else Stale()
 
 
-def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Verb[Claim | None]:
+def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
     """What this incarnation holds under that epoch, read back in doubt; None if the fence is not ours.
 
     The nonce alone would not do: an earlier epoch of the same incarnation is not the one asked for.
     """
     path = paths.offset(me.group, *partition)
     try:
-        node: Node = yield from surely(Get(path))
+        node: Node = yield from retry_on_connection_loss(Get(path))
     except NoNode:
         return None
     state = state_of(path, node)
@@ -339,7 +349,7 @@ def _sort_out(
     some: list[TopicPartition],
     todo: dict[TopicPartition, Claim],
     done: dict[TopicPartition, Claim | Fenced],
-) -> Verb[None]:
+) -> Recipe[None]:
     """In doubt: which of `some` were written, which must be sent again, which are fenced."""
     for each in some:
         sent = todo[each]
@@ -354,12 +364,12 @@ def _sort_out(
             todo[each] = Claim(sent.state, found.version)
 
 
-def offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
+def offset_node(group: str, partition: TopicPartition) -> Recipe[Node]:
     """The offset's node, created if this is the first claim ever, with its parents if of any."""
     path = paths.offset(group, *partition)
     while True:
         try:
-            node: Node = yield from surely(Get(path))
+            node: Node = yield from retry_on_connection_loss(Get(path))
             return node
         except NoNode:
             pass
@@ -376,6 +386,6 @@ def next_epoch(state: OffsetState, node: Node) -> int:
     return max(state.epoch, node.stat.czxid) + 1
 
 
-def _ensure_parents(group: str, topic: str) -> Verb[None]:
+def _ensure_parents(group: str, topic: str) -> Recipe[None]:
     yield from ensure(paths.offsets(group, topic))
     yield from ensure(paths.owners(group, topic))

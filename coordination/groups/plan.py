@@ -31,13 +31,12 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     NoNode,
-    Ring,
+    Recipe,
     Set,
     TooLarge,
-    Verb,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
 
 __all__ = ["Decide", "Facts", "Plan", "Standing", "TopicBasis", "VersionedPlan", "get", "replace"]
 
@@ -77,14 +76,14 @@ Decide = Callable[[Plan, Facts], Plan | None]
 
 
 def get(
-    group: str, watch: Ring | None = None, understands: int = plan_format.PROTOCOL
-) -> Verb[VersionedPlan]:
+    group: str, watch: WatchCallback | None = None, understands: int = plan_format.PROTOCOL
+) -> Recipe[VersionedPlan]:
     """The current plan: an empty one if none was made yet, with version -1 if there is no group.
 
     A plan that is none counts as empty, so that the next one heals the group.
     """
     try:
-        node: Node = yield from surely(Get(paths.plan(group), watch))
+        node: Node = yield from retry_on_connection_loss(Get(paths.plan(group), watch))
     except NoNode:
         return VersionedPlan(Plan(), ANY_VERSION)
     plan = plan_format.decode(node.data, understands)
@@ -99,7 +98,7 @@ def replace(
     expired: Iterable[str] = (),
     seen: tuple[int, int] | None = None,
     understands: int = plan_format.PROTOCOL,
-) -> Verb[bool | TooLarge]:
+) -> Recipe[bool | TooLarge]:
     """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
 
     The write checks that `planner` is still a member: the versions of a group that was deleted and made
@@ -147,7 +146,7 @@ def replace(
     return True
 
 
-def _wanted(infos: Iterable[MemberInfo]) -> Verb[dict[str, TopicInfo]]:
+def _wanted(infos: Iterable[MemberInfo]) -> Recipe[dict[str, TopicInfo]]:
     """The topics that exist and that some member wants."""
     wishes: dict[Any, MemberInfo] = {(each.topics, each.pattern): each for each in infos}
     topics: dict[str, TopicInfo] = {}
@@ -164,7 +163,7 @@ def _wanted(infos: Iterable[MemberInfo]) -> Verb[dict[str, TopicInfo]]:
     return topics
 
 
-def _racks(infos: Iterable[MemberInfo]) -> Verb[dict[int, str]]:
+def _racks(infos: Iterable[MemberInfo]) -> Recipe[dict[int, str]]:
     """Where brokers stand, if any member says where it stands itself."""
     if not any(each.rack for each in infos):
         return {}

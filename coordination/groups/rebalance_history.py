@@ -41,14 +41,13 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     NoNode,
+    Recipe,
     SessionLost,
     Set,
     Stat,
-    StoreError,
-    Verb,
+    ZooKeeperError,
 )
-from folkmoot.coordination.zookeeper.retry import children, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
 from folkmoot.protocol.records import TopicPartition
 
 ENTRIES: Final = 100
@@ -102,32 +101,34 @@ def record(
     after: Plan,
     known: Mapping[str, MemberInfo],
     names: Collection[str] = (),
-) -> Verb[None]:
+) -> Recipe[None]:
     """Note the plan just written. `known` is what members published, by their seats.
 
     `names` are those of the members that it was made for: how these go concerns a later plan. Raises
     nothing but SessionLost.
     """
     try:
-        stat: Stat | None = yield from surely(Exists(paths.plan(group)))
+        stat: Stat | None = yield from retry_on_connection_loss(Exists(paths.plan(group)))
         if stat is not None:
             yield from _append(group, rebalance(stat.mtime, by, before, after, known), names)
     except SessionLost:
         raise
-    except StoreError:
+    except ZooKeeperError:
         return
 
 
-def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> Verb[None]:
+def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> Recipe[None]:
     """Note a reset that was done; if that cannot be, it is not noted."""
-    with suppress(StoreError):
-        stat: Stat | None = yield from surely(Exists(paths.offset(group, *max(offsets))))
+    with suppress(ZooKeeperError):
+        stat: Stat | None = yield from retry_on_connection_loss(
+            Exists(paths.offset(group, *max(offsets)))
+        )
         some = {str(each): offset for each, offset in sorted(offsets.items())[:_MOST_NAMED]}
         if stat is not None:
             yield from _append(group, Entry(stat.mtime, by=by, moved=len(offsets), reset=some))
 
 
-def measure(group: str) -> Verb[bool]:
+def measure(group: str) -> Recipe[bool]:
     """Add to the last entry how long it took, if that can be said. → whether it is of use to ask again.
 
     Raises nothing but SessionLost.
@@ -144,12 +145,12 @@ def measure(group: str) -> Verb[bool]:
         yield Set(paths.events(group), _encode([*found[:-1], measured]), version)
     except SessionLost:
         raise
-    except StoreError:
+    except ZooKeeperError:
         pass  # somebody has noted more by now, or nobody knows
     return False
 
 
-def entries(group: str) -> Verb[list[Entry]]:
+def entries(group: str) -> Recipe[list[Entry]]:
     """What was noted, oldest first; of the last rebalance with the time that it has taken."""
     found, _ = yield from _read(group)
     if found and found[-1].took is None:
@@ -195,7 +196,7 @@ def _owners(plan: Plan) -> dict[TopicPartition, str]:
     }
 
 
-def _append(group: str, entry: Entry, names: Collection[str] | None = None) -> Verb[None]:
+def _append(group: str, entry: Entry, names: Collection[str] | None = None) -> Recipe[None]:
     """With what is said of those who left; None: the entry is not about members."""
     for _ in range(TRIES):
         found, version = yield from _read(group)
@@ -216,13 +217,13 @@ def _append(group: str, entry: Entry, names: Collection[str] | None = None) -> V
                 raise
 
 
-def _notes(group: str, names: Collection[str]) -> Verb[dict[str, str]]:
+def _notes(group: str, names: Collection[str]) -> Recipe[dict[str, str]]:
     """What is said of members that went, by their names, but for those that the plan counts on."""
     notes = {}
     for name in (yield from children(paths.left(group))):
         if name not in names:
             with suppress(NoNode):  # another planner was faster
-                node: Node = yield from surely(Get(paths.left(group, name)))
+                node: Node = yield from retry_on_connection_loss(Get(paths.left(group, name)))
                 notes[name] = node.data[:_MOST_SAID].decode(errors="replace")
     return notes
 
@@ -237,7 +238,7 @@ def _with_reasons(entry: Entry, notes: Mapping[str, str]) -> Entry:
     return msgspec.structs.replace(entry, left=left)
 
 
-def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
+def _measured(group: str, entry: Entry, most: int) -> Recipe[Entry]:
     """With the time that it took until all that moved had its owner, if it has, and with what was stolen."""
     latest = entry.at_ms
     stolen: dict[str, str] = {}
@@ -248,7 +249,7 @@ def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
         partition = TopicPartition(move.topic, move.partition)
         path = paths.owner(group, *partition)
         try:
-            node: Node = yield from surely(Get(path))
+            node: Node = yield from retry_on_connection_loss(Get(path))
         except NoNode:
             return entry
         latest = max(latest, node.stat.ctime)
@@ -260,10 +261,10 @@ def _measured(group: str, entry: Entry, most: int) -> Verb[Entry]:
     return msgspec.structs.replace(entry, took=(latest - entry.at_ms) / 1000, stolen=stolen)
 
 
-def _read(group: str) -> Verb[tuple[list[Entry], int | None]]:
+def _read(group: str) -> Recipe[tuple[list[Entry], int | None]]:
     """What is noted, and the node's version; None if there is no node. Nonsense counts as nothing."""
     try:
-        node: Node = yield from surely(Get(paths.events(group)))
+        node: Node = yield from retry_on_connection_loss(Get(paths.events(group)))
     except NoNode:
         return [], None
     try:

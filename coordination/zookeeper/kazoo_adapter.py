@@ -14,15 +14,17 @@ from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import KazooState
 
 from folkmoot.coordination.zookeeper import connect_string, kazoo_calls, kazoo_client
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Exists,
     Operation,
+    Recipe,
     SessionLost,
-    Verb,
     refusal,
 )
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, ensure, run
+from folkmoot.coordination.zookeeper.recipes import ensure
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 
 CLOSE_TIMEOUT = 1.5
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def connect(
     zookeeper: str, session_timeout: float, *, connect_timeout: float = 15.0
-) -> ZooKeeperStore:
+) -> KazooSession:
     """Open a session; create the chroot if it is missing.
 
     Raises ConfigError for a connect string that is none, ZooKeeperUnreachable when no server has
@@ -43,32 +45,32 @@ def connect(
     servers, chroot = connect_string.parse(zookeeper)
     if not session_timeout > 0:
         raise ConfigError(f"session_timeout={session_timeout} must be more than 0 seconds")
-    store = ZooKeeperStore(servers, session_timeout)
-    store.start(chroot, connect_timeout)
-    return store
+    session = KazooSession(servers, session_timeout)
+    session.start(chroot, connect_timeout)
+    return session
 
 
-class ZooKeeperStore:
+class KazooSession:
     """One ZooKeeper session, from `start` until it is closed or lost.
 
     **One thread.** kazoo's connection thread does all the work: it reads answers and watch events
     in the order in which ZooKeeper wrote them, and calls rings, `done`s and listeners. A ring comes
     before any answer that shows the change, and perhaps before the answer of the read that armed
-    it. None of them may wait for anything, an answer of this store least of all. (An answer that is
+    it. None of them may wait for anything, an answer of this session least of all. (An answer that is
     there before its `done` is known is given to it on the thread that submitted.)
 
     **Operations** wait in `_waiting` while there is no connection; at most MAX_QUEUED are in kazoo's
     hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those
     in flight with ConnectionLost; a session that ends ends everything with SessionLost.
 
-    **The end.** A store that is `_over` hands nothing to kazoo, and it becomes so under the lock
+    **The end.** A session that is `_over` hands nothing to kazoo, and it becomes so under the lock
     under which it hands over, before kazoo empties its queue for the next session. kazoo would open
     that next session by itself: every attempt to connect is refused from then on, and the client is
     stopped on a thread of its own (its connection thread cannot wait for itself).
 
     **Silence.** While no server answers nobody knows whether the session lives. A server that is
     paused for longer than the session timeout ends its sessions when it resumes; one that restarts,
-    or an ensemble that elects a new leader, gives each its full time again. So the store stays
+    or an ensemble that elects a new leader, gives each its full time again. So the session stays
     SUSPENDED, if need be for ever, until a server says which. A holder must not wait for that: it
     fences itself when `last_acknowledged()` plus its share of the session timeout has passed.
     kazoo's pings do not count there; who relies on it sends an operation now and then.
@@ -100,13 +102,13 @@ class ZooKeeperStore:
 
     def start(self, chroot: str, connect_timeout: float) -> None:
         """Connect, and make sure of the chroot. Raises ZooKeeperUnreachable."""
-        # Whatever this waits for ends when the store is closed.
+        # Whatever this waits for ends when the session is closed.
         alarm = threading.Timer(connect_timeout, self.close)
         alarm.daemon = True
         alarm.start()
         try:
             self._client.start_async()
-            run(self, _make_sure_of(chroot))
+            execute(self, _make_sure_of(chroot))
             alarm.cancel()
             if self._over:
                 raise SessionLost(_OVER)
@@ -313,7 +315,7 @@ class _Request:
             log.exception("what was to be done after %r failed", self.operation)
 
 
-def _make_sure_of(chroot: str) -> Verb[None]:
+def _make_sure_of(chroot: str) -> Recipe[None]:
     while True:
         try:
             found = yield Exists(chroot or "/")

@@ -37,20 +37,20 @@ from folkmoot.coordination.zookeeper.operations import (
     NoNode,
     NotEmpty,
     Operation,
-    Ring,
     SessionLost,
     Set,
     Stat,
-    StoreError,
     Sync,
+    WatchCallback,
     Write,
+    ZooKeeperError,
 )
 from folkmoot.coordination.zookeeper.session import Outcome
 
 # What a transaction answers for the writes besides the one that could not be done.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
-_REFUSALS: dict[type[Exception], tuple[type[StoreError], str]] = {
+_REFUSALS: dict[type[Exception], tuple[type[ZooKeeperError], str]] = {
     NoNodeError: (NoNode, "no such node"),
     NodeExistsError: (NodeExists, "the node exists"),
     BadVersionError: (BadVersion, "the node was written since the version named"),
@@ -70,7 +70,7 @@ class _Watch:
 
     __slots__ = ("_ring",)
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: WatchCallback) -> None:
         self._ring = ring
 
     def __call__(self, event: WatchedEvent) -> None:
@@ -83,7 +83,7 @@ class _Watch:
         return hash(self._ring)
 
 
-def _watch(ring: Ring | None) -> _Watch | None:
+def _watch(ring: WatchCallback | None) -> _Watch | None:
     return None if ring is None else _Watch(ring)
 
 
@@ -183,7 +183,7 @@ def _written(write: Write, chroot: str, answer: Any) -> str | int | None:
             return None
 
 
-def _error(subject: str, failure: BaseException) -> StoreError:
+def _error(subject: str, failure: BaseException) -> ZooKeeperError:
     refused = _REFUSALS.get(type(failure))  # type: ignore[arg-type]
     if refused is not None:
         kind, why = refused
@@ -192,7 +192,9 @@ def _error(subject: str, failure: BaseException) -> StoreError:
         return SessionLost("the ZooKeeper session is over")
     if isinstance(failure, _CONNECTION):
         return ConnectionLost(f"{subject}: the connection to ZooKeeper broke before the answer")
-    return StoreError(f"{subject}: ZooKeeper refused: {type(failure).__name__} {failure}".rstrip())
+    return ZooKeeperError(
+        f"{subject}: ZooKeeper refused: {type(failure).__name__} {failure}".rstrip()
+    )
 
 
 def _stat(stat: ZnodeStat) -> Stat:

@@ -1,7 +1,7 @@
 """What can be asked of ZooKeeper, as plain values, and what it may answer.
 
-A *verb* is a generator that yields operations, is sent their results, has their errors thrown into
-it, and returns its own result. Verbs do no I/O: `store.run` carries one out on a session, the group
+A *recipe* is a generator that yields operations, is sent their results, has their errors thrown into
+it, and returns its own result. Recipes do no I/O: `execute` carries one out on a session, the group
 thread carries many out at a time, and a simulator may do it in any order it likes.
 """
 
@@ -13,8 +13,8 @@ import msgspec
 
 from folkmoot.protocol.errors import FolkmootError, RetriableError
 
-Ring = Callable[[], None]
-"""Called once, on any thread, when what was read may have changed; may only ring a bell.
+WatchCallback = Callable[[], None]
+"""Called once, on any thread, when what was read may have changed; may only wake its owner.
 
 It may come before the answer of the read that armed it: who hears it reads again afterwards. It
 also rings when the connection breaks: nothing is watched any more then, so read again. A ring armed
@@ -51,21 +51,21 @@ class Get(msgspec.Struct, frozen=True):
     """Read a node → Node. Raises NoNode (then nothing is watched: `Exists` watches absent nodes)."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Exists(msgspec.Struct, frozen=True):
     """Look for a node → Stat or None. The watch also fires when an absent node is created."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Children(msgspec.Struct, frozen=True):
     """The names of a node's children → list of str, in no order. Raises NoNode."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -121,47 +121,47 @@ class Multi(msgspec.Struct, frozen=True):
 Operation = Get | Exists | Children | Sync | Create | Set | Delete | Multi
 
 _T = TypeVar("_T")
-Verb = Generator[Operation, Any, _T]
+Recipe = Generator[Operation, Any, _T]
 
 
-class StoreError(FolkmootError):
+class ZooKeeperError(FolkmootError):
     """ZooKeeper refused an operation, or could not be asked."""
 
 
-class NoNode(StoreError):
+class NoNode(ZooKeeperError):
     """The node, or the parent of the one to create, does not exist."""
 
 
-class NodeExists(StoreError):
+class NodeExists(ZooKeeperError):
     """The node to create exists."""
 
 
-class BadVersion(StoreError):
+class BadVersion(ZooKeeperError):
     """The node was written since the version named."""
 
 
-class NotEmpty(StoreError):
+class NotEmpty(ZooKeeperError):
     """The node to delete has children."""
 
 
-class MultiFailed(StoreError):
+class MultiFailed(ZooKeeperError):
     """None of a Multi's writes was done: the one at index `failed` could not be, because of `cause`."""
 
-    def __init__(self, failed: int, cause: StoreError) -> None:
+    def __init__(self, failed: int, cause: ZooKeeperError) -> None:
         super().__init__(f"write {failed} of a transaction was refused: {cause}")
         self.failed = failed
         self.cause = cause
 
 
-class TooLarge(StoreError):
+class TooLarge(ZooKeeperError):
     """The operation is more than ZooKeeper takes in one request."""
 
 
-class ConnectionLost(StoreError, RetriableError):
+class ConnectionLost(ZooKeeperError, RetriableError):
     """The connection broke before the answer: the operation was done, or not. Read to find out."""
 
 
-class SessionLost(StoreError):
+class SessionLost(ZooKeeperError):
     """The session is over: its ephemeral nodes are gone, and it will never do anything again.
 
     What was under way when it ended was done before that, or never will be.

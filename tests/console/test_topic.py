@@ -10,19 +10,21 @@ from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
 
 
 @pytest.fixture
 def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A connect string, also in the environment, under which two brokers are registered."""
     monkeypatch.setenv(options.ENVIRONMENT, chroot)
-    store = connect(chroot, 5.0)
+    session = connect(chroot, 5.0)
     for number in (1, 2):
-        run(store, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d")))
+        execute(
+            session, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d"))
+        )
     yield chroot
-    store.close()
+    session.close()
 
 
 def test_topics_are_created_listed_described_and_deleted(

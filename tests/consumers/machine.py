@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from folkmoot.consumers.group.events import (
     Acknowledged,
     Assigned,
+    Changed,
     ClaimPartition,
     CommitOffsets,
     Effect,
@@ -13,7 +14,6 @@ from folkmoot.consumers.group.events import (
     Finished,
     Heartbeat,
     Join,
-    Rang,
     Read,
     ReleasePartition,
     Source,
@@ -134,8 +134,8 @@ class Scene:
     def see_plan(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
         """Such a plan was made, rings, and is read."""
         self.plan_for(*owners, members=members)
-        self.tell(Rang(Source.MEMBERS))
-        self.tell(Rang(Source.PLAN))
+        self.tell(Changed(Source.MEMBERS))
+        self.tell(Changed(Source.PLAN))
         self.read_all()
 
     def hold(self, *numbers: int, offset: int | None = None) -> dict[TopicPartition, Claim]:

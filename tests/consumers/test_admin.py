@@ -12,8 +12,8 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -86,11 +86,11 @@ def test_offsets_are_of_the_beginning_or_the_end_and_nothing_else(bench: Bench) 
 
 
 def test_without_a_broker_it_is_said_that_there_is_none(chroot: str) -> None:
-    store = connector(chroot)(6.0)
+    session = connector(chroot)(6.0)
     try:
-        run(store, topics.create("t", 1, [1]))
+        execute(session, topics.create("t", 1, [1]))
     finally:
-        store.close()
+        session.close()
     partition = TopicPartition("t", 0)
     with Admin(zookeeper=chroot) as admin:
         for call in (

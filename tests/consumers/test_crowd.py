@@ -6,7 +6,7 @@ from folkmoot.consumers.group.events import Lost, Revoking
 from folkmoot.coordination.groups import ownership, plan_format
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.zookeeper import operations
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.crowd import Crowd, Person
 
@@ -50,13 +50,13 @@ def test_a_pattern_takes_in_topics_as_they_come_and_lets_them_go(crowd: Crowd) -
     crowd.topic("orders-2-old", 1)
     crowd.pass_time(4 * DEBOUNCE)
     assert one.partitions == t("orders-1", 0, 1) | t("orders-2", 0)
-    run(crowd.admin, _deleted("orders-1"))
+    execute(crowd.admin, _deleted("orders-1"))
     crowd.pass_time(4 * DEBOUNCE)
     assert one.partitions == t("orders-2", 0)
     assert one.count(Lost) == 0
 
 
-def _deleted(name: str) -> operations.Verb[None]:
+def _deleted(name: str) -> operations.Recipe[None]:
     from folkmoot.coordination import topics
 
     return topics.delete(name)
@@ -95,7 +95,7 @@ def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: C
     crowd.pass_time(4 * DEBOUNCE)
     assert (one.held[partition].offset, one.held[partition].epoch) == (None, epoch + 1)
     assert one.held[partition].topic_id != old_id
-    state = run(crowd.admin, ownership.committed("g", partition))
+    state = execute(crowd.admin, ownership.committed("g", partition))
     assert state is not None
     assert (state.offset, state.topic_id) == (None, one.held[partition].topic_id)
 
@@ -150,8 +150,8 @@ def test_with_racks_partitions_go_to_members_near_their_leaders(crowd: Crowd) ->
 
     crowd.broker(1, "north")
     crowd.broker(2, "south")
-    run(crowd.admin, topics.create("a", 6, [1, 2]))
-    info = run(crowd.admin, topics.read("a"))
+    execute(crowd.admin, topics.create("a", 6, [1, 2]))
+    info = execute(crowd.admin, topics.read("a"))
     assert info is not None
     people = {
         rack: crowd.add("a", rack=rack, assignors=assignors_of(["rack"]))
@@ -172,7 +172,7 @@ def test_old_and_new_members_agree_on_a_plan_that_all_understand(crowd: Crowd) -
     crowd.topic("a", 4)
     new = crowd.add("a", protocol=2)
     crowd.settle()
-    seen = run(crowd.admin, plans.get("g", understands=1)).plan
+    seen = execute(crowd.admin, plans.get("g", understands=1)).plan
     assert (seen.protocol, seen.generation, seen.assignment) == (2, 1, {})
     assert sizes(new) == [4]
     old = crowd.add("a", protocol=1)

@@ -4,6 +4,7 @@ import pytest
 
 from folkmoot.consumers.group.events import (
     Assigned,
+    Changed,
     ClaimPartition,
     Drained,
     EndSession,
@@ -11,8 +12,7 @@ from folkmoot.consumers.group.events import (
     Join,
     Lost,
     MakePlan,
-    OwnerRang,
-    Rang,
+    OwnerChanged,
     Read,
     Rebalanced,
     Revoking,
@@ -97,12 +97,12 @@ def test_what_is_no_change_of_the_group_does_not_put_a_turn_off(scene: Scene) ->
     scene.take(MakePlan)
     for members in ((OLDER, ME, YOUNGER), (OLDER, ME)):
         scene.members = (*members, "another-0000000009")
-        scene.tell(Rang(Source.MEMBERS))
+        scene.tell(Changed(Source.MEMBERS))
         scene.read_all()
     began = scene.now
     while not scene.take(MakePlan):
         scene.wait(0.01)
-        scene.tell(OwnerRang(t(3)))
+        scene.tell(OwnerChanged(t(3)))
         assert scene.now < began + 2 * TIMING.debounce + 2 * TIMING.patience
 
 
@@ -124,9 +124,9 @@ def test_all_is_read_again_when_a_plan_of_ours_was_not_written(scene: Scene) -> 
 
 def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
     scene.join()
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(Rang(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
     read = scene.take_one(Read)
     scene.answer(read, scene.plan)
     assert scene.take(Read) == [Read(Source.PLAN)]
@@ -140,7 +140,7 @@ def test_a_plan_in_another_node_whatever_its_version_ends_the_session(
     scene.hold(0)
     assert scene.plan.version == 1
     scene.plan = VersionedPlan(scene.plan.plan, version, 0 if version < 0 else scene.plan.made + 1)
-    scene.tell(Rang(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
     scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]
     assert scene.take(EndSession)
@@ -155,7 +155,7 @@ def test_who_is_blocked_waits_and_claims_when_the_owner_has_let_go(scene: Scene)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.wait(1.0)
     assert not scene.take(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     task = scene.take_one(ClaimPartition)
     assert task.steal_from is None
     scene.answer(task, claim(t(0), epoch=2, offset=9))
@@ -178,7 +178,7 @@ def test_looks_in_between_do_not_put_the_stealing_off(scene: Scene) -> None:
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     for _ in range(2):
         scene.wait(STEAL_AFTER / 3)
-        scene.tell(OwnerRang(t(0)))
+        scene.tell(OwnerChanged(t(0)))
         task = scene.take_one(ClaimPartition)
         assert task.steal_from is None
         scene.answer(task, Blocked(owner(OLDER)))
@@ -230,7 +230,7 @@ def test_a_ring_before_the_answer_of_the_claim_that_armed_it_is_not_lost(scene: 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     assert not scene.take(ClaimPartition)
     scene.answer(task, Blocked(owner(OLDER)))
     assert scene.take_one(ClaimPartition).steal_from is None
@@ -241,7 +241,7 @@ def test_a_ring_before_a_claim_is_known_to_be_ours_is_looked_into(scene: Scene) 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(task, claim(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     assert scene.take(Lost) == [Lost(t(0), "another member took it over, or its offset was reset")]
@@ -253,8 +253,8 @@ def test_a_ring_while_the_plan_is_read_is_acted_on_after_it(scene: Scene) -> Non
     scene.see_plan(ME)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.plan_for(ME)
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(OwnerChanged(t(0)))
     assert not scene.take(ClaimPartition)
     scene.read_all()
     assert scene.take_one(ClaimPartition).plan_version == scene.plan.version
@@ -357,7 +357,7 @@ def test_a_member_whose_node_was_removed_drops_all_and_joins_in_a_new_session(
         scene.answer(scene.take_one(Heartbeat), False)
     else:
         scene.members = ()
-        scene.tell(Rang(Source.MEMBERS))
+        scene.tell(Changed(Source.MEMBERS))
         scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "this member's node was removed")]
     assert scene.take(EndSession)

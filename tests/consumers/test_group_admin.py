@@ -10,9 +10,9 @@ from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.admin.offset_reset import Shift
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Set
-from folkmoot.coordination.zookeeper.session import perform
 from folkmoot.protocol.errors import (
     ConfigError,
     GroupNotEmpty,
@@ -215,9 +215,9 @@ def test_an_offset_that_somebody_has_written_over_is_told_and_mended_by_a_reset(
     bench.send(range(10))
     with bench.member() as consumer:
         take(consumer, 10)
-    store = connect(bench.zookeeper, 5.0)
-    perform(store, Set(paths.offset(bench.group, *bench.partition(0)), b'{"offset": 1.5}'))
-    store.close()
+    session = connect(bench.zookeeper, 5.0)
+    execute(session, Set(paths.offset(bench.group, *bench.partition(0)), b'{"offset": 1.5}'))
+    session.close()
     with admin_of(bench) as admin:
         assert admin.describe_group(bench.group).partitions[0].state == "malformed"
         assert bench.group in {each.name for each in admin.groups()}

@@ -13,7 +13,7 @@ from folkmoot.consumers.group.events import (
     Heartbeat,
     Join,
     Lost,
-    OwnerRang,
+    OwnerChanged,
     Read,
     Revoking,
     SessionLost,
@@ -99,7 +99,7 @@ def test_what_is_not_held_is_refused_at_once_and_the_rest_is_written(scene: Scen
 def test_work_of_an_earlier_claim_is_not_committed_under_a_later_one(scene: Scene) -> None:
     """In between another may have owned it and got further: the offset would go back."""
     scene.hold(0)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=3, offset=80))
     scene.effects.clear()
@@ -112,7 +112,7 @@ def test_work_of_an_earlier_claim_is_not_committed_under_a_later_one(scene: Scen
 
 def test_what_was_drained_of_an_earlier_claim_does_not_end_a_later_one(scene: Scene) -> None:
     scene.hold(0)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=3, offset=80))
     scene.see_plan(YOUNGER, members=(ME, YOUNGER))

@@ -12,10 +12,11 @@ from folkmoot.consumers.group.group_thread import RECONNECT_PAUSE, Member, Membe
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Delete, Set
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import SessionState, Store, perform, run
+from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.waiting import eventually
@@ -23,7 +24,7 @@ from tests.waiting import eventually
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 TURNS = 30
-"""More than any verb has steps."""
+"""More than any recipe has steps."""
 SETTINGS = MemberSettings(group="g", topics=("t",))
 
 N = TypeVar("N")
@@ -36,14 +37,14 @@ class Scene:
         self.now = 500.0
         self.zookeeper = MemoryZooKeeper(clock=lambda: self.now)
         self.admin = self.zookeeper.connect()
-        run(self.admin, topics.create("t", 2, [1]))
+        execute(self.admin, topics.create("t", 2, [1]))
         self.reachable = True
         self.attempts = 0
-        self.sessions: list[MemoryStore] = []
+        self.sessions: list[MemorySession] = []
         self.notices: list[Notice] = []
         self.member = Member(SETTINGS, self.connect, lambda: None, lambda: self.now, Random(5))
 
-    def connect(self, session_timeout: float) -> Store:
+    def connect(self, session_timeout: float) -> Session:
         self.attempts += 1
         if not self.reachable:
             raise ZooKeeperUnreachable("no server answers")
@@ -83,7 +84,7 @@ def scene() -> Iterator[Scene]:
 def test_a_member_joins_and_owns_what_it_planned_for_itself(scene: Scene) -> None:
     scene.pass_time(0.5)
     assert [each.partition for each in scene.take(Assigned)] == [T0, T1]
-    owner = run(scene.admin, ownership.owner_of("g", T0))
+    owner = execute(scene.admin, ownership.owner_of("g", T0))
     assert owner is not None
     assert owner.member == scene.member.name
 
@@ -129,13 +130,13 @@ def test_a_member_removed_by_hand_gives_up_its_session_and_joins_in_another(scen
     scene.pass_time(0.5)
     first = scene.member.name
     assert first is not None
-    perform(scene.admin, Delete(paths.member("g", first)))
+    execute(scene.admin, Delete(paths.member("g", first)))
     scene.pass_time(0.5)
     assert scene.sessions[0].state is SessionState.LOST
     assert {lost.partition for lost in scene.take(Lost)} == {T0, T1}
-    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+    assert execute(scene.admin, members.names("g")) == (scene.member.name,)
     assert scene.member.name != first
-    owner = run(scene.admin, ownership.owner_of("g", T0))
+    owner = execute(scene.admin, ownership.owner_of("g", T0))
     assert owner is not None
     assert owner.member == scene.member.name
 
@@ -152,21 +153,21 @@ def test_a_group_deleted_under_its_member_is_made_anew(scene: Scene) -> None:
         *(paths.owners("g", "t"), paths.offsets("g", "t")),
         *(paths.plan("g"), paths.member("g", scene.member.name or ""), paths.members("g")),
     ):
-        perform(scene.admin, Delete(path))
+        execute(scene.admin, Delete(path))
     scene.pass_time(1.5)
     assert all(epoch > before[each] for each, epoch in scene.epochs(offset=None).items())
-    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+    assert execute(scene.admin, members.names("g")) == (scene.member.name,)
 
 
 def test_what_cannot_be_gone_on_with_ends_the_thread_and_is_kept_for_the_consumer() -> None:
     zookeeper = MemoryZooKeeper()
     admin = zookeeper.connect()
-    run(admin, topics.create("t", 1, [1]))
+    execute(admin, topics.create("t", 1, [1]))
     first = Member(SETTINGS, zookeeper.connect, lambda: None)
     first.start()
     eventually(lambda: any(isinstance(notice, Assigned) for notice in first.notices))
     first.stop(5.0)
-    perform(admin, Set(paths.offset("g", *T0), b"seventeen"))
+    execute(admin, Set(paths.offset("g", *T0), b"seventeen"))
     told = []
     second = Member(SETTINGS, zookeeper.connect, lambda: told.append("wake"))
     second.start()
@@ -186,12 +187,12 @@ class SlowServers:
 
     def __init__(self) -> None:
         self.zookeeper = MemoryZooKeeper()
-        run(self.zookeeper.connect(), topics.create("t", 2, [1]))
-        self.sessions: list[MemoryStore] = []
+        execute(self.zookeeper.connect(), topics.create("t", 2, [1]))
+        self.sessions: list[MemorySession] = []
         self.asked = Event()
         self.answer = Event()
 
-    def connect(self, session_timeout: float) -> Store:
+    def connect(self, session_timeout: float) -> Session:
         if self.sessions:
             self.asked.set()
             assert self.answer.wait(20.0)

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
@@ -34,7 +35,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Stat,
     Write,
 )
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, Store, perform
+from folkmoot.coordination.zookeeper.session import Outcome, Session, SessionState
 from tests.contracts.backends import end_session, settle
 from tests.waiting import eventually
 
@@ -46,7 +47,7 @@ SESSIONS = 3
 class World:
     """One ZooKeeper with a few sessions, and what was seen of it, in terms that both worlds share."""
 
-    def __init__(self, connect: Callable[[], Store], expire: Callable[[Store], None]) -> None:
+    def __init__(self, connect: Callable[[], Session], expire: Callable[[Session], None]) -> None:
         self._connect = connect
         self._expire = expire
         self._opened = 0
@@ -100,11 +101,11 @@ class World:
         for store in self.sessions:
             store.close()
 
-    def _open(self) -> Store:
+    def _open(self) -> Session:
         store = self._connect()
         self._opened += 1
-        perform(store, Create(f"/who-{self._opened}", ephemeral=True))
-        owner = perform(store, Exists(f"/who-{self._opened}")).ephemeral_owner
+        execute(store, Create(f"/who-{self._opened}", ephemeral=True))
+        owner = execute(store, Exists(f"/who-{self._opened}")).ephemeral_owner
         self._owners[owner] = f"session {self._opened}"
         return store
 
@@ -189,8 +190,8 @@ class Worlds:
     def __init__(self, connect_string: str) -> None:
         memory = MemoryZooKeeper()
 
-        def expire_real(store: Store) -> None:
-            assert isinstance(store, ZooKeeperStore)
+        def expire_real(store: Session) -> None:
+            assert isinstance(store, KazooSession)
             end_session(connect_string, store)
 
         self.real = World(lambda: connect(connect_string, 10.0), expire_real)
@@ -203,7 +204,7 @@ class Worlds:
         rng = random.Random(seed)
         chooser = Chooser(rng, root)
         for world in (self.real, self.memory):
-            perform(world.sessions[0], Create(root))
+            execute(world.sessions[0], Create(root))
         for step in range(STEPS):
             session = rng.randrange(SESSIONS)
             where = f"seed {seed}, step {step}, session {session}"
@@ -277,7 +278,7 @@ def test_memory_answers_and_rings_as_zookeeper_does(worlds: Worlds) -> None:
         rounds += 1
     print(f"{rounds} rounds: {dict(worlds.seen)}")
     # It has looked at what it is about.
-    refusals = ("NoNode", "NodeExists", "BadVersion", "NotEmpty", "StoreError")
+    refusals = ("NoNode", "NodeExists", "BadVersion", "NotEmpty", "ZooKeeperError")
     expected = ["done", "rings", "ended sessions", *refusals]
     expected += [f"MultiFailed {name}" for name in refusals[:4]]
     assert [kind for kind in expected if not worlds.seen[kind]] == []

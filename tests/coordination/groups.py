@@ -17,8 +17,9 @@ from folkmoot.coordination.groups.ownership import (
     Stale,
 )
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
-from folkmoot.coordination.zookeeper.operations import Exists, Get, Set, Verb
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Exists, Get, Recipe, Set
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 
 GROUP = "g"
@@ -36,11 +37,11 @@ def nothing() -> None:
 class Someone:
     """A member with its session; `nonce` marks its incarnation."""
 
-    def __init__(self, store: Store, nonce: str) -> None:
-        self.store = store
+    def __init__(self, session: Session, nonce: str) -> None:
+        self.session = session
         self.nonce = nonce
         info = MemberInfo(("t",), "host", HAND_OVER)
-        self.name = run(store, members.join(GROUP, f"m-{nonce}", info))
+        self.name = execute(session, members.join(GROUP, f"m-{nonce}", info))
         self.me = Claimant(GROUP, self.name, nonce, HAND_OVER)
 
     def claiming(
@@ -50,20 +51,22 @@ class Someone:
         steal_from: Owner | None = None,
         topic_id: str = TOPIC_ID,
         version: int | None = None,
-    ) -> Verb[Claim | Blocked | Stale]:
+    ) -> Recipe[Claim | Blocked | Stale]:
         """A claim under the plan of the moment, or under that of an older `version`."""
-        now = run(self.store, plans.get(GROUP)).version
+        now = execute(self.session, plans.get(GROUP)).version
         return ownership.claim(
             self.me, partition, topic_id, now if version is None else version, ring, steal_from
         )
 
     def claim(self, partition: TopicPartition = P0) -> Claim:
-        answer = run(self.store, self.claiming(partition))
+        answer = execute(self.session, self.claiming(partition))
         assert isinstance(answer, Claim), answer
         return answer
 
     def commit(self, held: Claim, offset: int, partition: TopicPartition = P0) -> Claim | Fenced:
-        return run(self.store, ownership.commit(self.me, {partition: (held, offset)}))[partition]
+        return execute(self.session, ownership.commit(self.me, {partition: (held, offset)}))[
+            partition
+        ]
 
     def committed(self, held: Claim, offset: int, partition: TopicPartition = P0) -> Claim:
         answer = self.commit(held, offset, partition)
@@ -71,54 +74,56 @@ class Someone:
         return answer
 
     def release(self, held: Claim, offset: int | None, partition: TopicPartition = P0) -> None:
-        run(self.store, ownership.release(self.me, partition, held, offset))
+        execute(self.session, ownership.release(self.me, partition, held, offset))
 
 
-def make_plan(store: Store, *owners: str, topic_id: str = TOPIC_ID) -> int:
+def make_plan(session: Session, *owners: str, topic_id: str = TOPIC_ID) -> int:
     """A plan that gives t-0, t-1… to these members; returns its version."""
-    before = run(store, plans.get(GROUP))
+    before = execute(session, plans.get(GROUP))
     plan = Plan(
         before.plan.generation + 1,
         tuple(dict.fromkeys(owners)),
         {"t": TopicBasis(topic_id, len(owners))},
         {"t": list(owners)},
     )
-    version: int = perform(store, Set(paths.plan(GROUP), plan_format.encode(plan), before.version))
+    version: int = execute(
+        session, Set(paths.plan(GROUP), plan_format.encode(plan), before.version)
+    )
     return version
 
 
-def owner(store: Store, partition: TopicPartition = P0) -> Owner | None:
-    return run(store, ownership.owner_of(GROUP, partition))
+def owner(session: Session, partition: TopicPartition = P0) -> Owner | None:
+    return execute(session, ownership.owner_of(GROUP, partition))
 
 
-def state(store: Store, partition: TopicPartition = P0) -> OffsetState:
-    found = run(store, ownership.committed(GROUP, partition))
+def state(session: Session, partition: TopicPartition = P0) -> OffsetState:
+    found = execute(session, ownership.committed(GROUP, partition))
     return OffsetState() if found is None else found
 
 
-def version_of(store: Store, path: str) -> int:
-    version: int = perform(store, Get(path)).stat.version
+def version_of(session: Session, path: str) -> int:
+    version: int = execute(session, Get(path)).stat.version
     return version
 
 
-def born(store: Store, partition: TopicPartition = P0) -> int:
+def born(session: Session, partition: TopicPartition = P0) -> int:
     """The transaction that made the offset's node: epochs are counted from there."""
-    made: int = perform(store, Get(paths.offset(GROUP, *partition))).stat.czxid
+    made: int = execute(session, Get(paths.offset(GROUP, *partition))).stat.czxid
     return made
 
 
-def turn(store: Store, partition: TopicPartition = P0) -> int:
+def turn(session: Session, partition: TopicPartition = P0) -> int:
     """How many epochs the offset's node has had."""
-    epoch = state(store, partition).epoch
-    return epoch - born(store, partition) if epoch else 0
+    epoch = state(session, partition).epoch
+    return epoch - born(session, partition) if epoch else 0
 
 
 def left_behind(someone: Someone) -> None:
     """It has committed 17 and 18, and left."""
     for partition, offset in ((P0, 17), (P1, 18)):
         someone.release(someone.claim(partition), offset, partition)
-    run(someone.store, members.leave(GROUP, someone.name))
+    execute(someone.session, members.leave(GROUP, someone.name))
 
 
-def is_gone(store: Store) -> bool:
-    return perform(store, Exists(paths.group(GROUP))) is None
+def is_gone(session: Session) -> bool:
+    return execute(session, Exists(paths.group(GROUP))) is None

@@ -10,9 +10,10 @@ from folkmoot.coordination.groups import rebalance_history as chronicle
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.plan_format import Plan, Standing, TopicBasis
 from folkmoot.coordination.groups.rebalance_history import ENTRIES, MOST_BYTES, Entry, Move
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Get, Set
-from folkmoot.coordination.zookeeper.retry import children
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.recipes import children
+from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, HAND_OVER, P0, Someone, make_plan, owner
 from tests.coordination.steps import ENOUGH, Steps
@@ -30,19 +31,21 @@ def plan(generation: int, *owners: str, static: dict[str, Standing] | None = Non
 @pytest.fixture
 def a(backend: Backend) -> Someone:
     someone = Someone(backend.open(), "a")
-    make_plan(someone.store, someone.name)
+    make_plan(someone.session, someone.name)
     return someone
 
 
-def note(store: Store, before: Plan, after: Plan, *names: str, **known: MemberInfo) -> list[Entry]:
+def note(
+    session: Session, before: Plan, after: Plan, *names: str, **known: MemberInfo
+) -> list[Entry]:
     """`names` are those of the members that the plan was made for."""
-    run(store, chronicle.record(GROUP, "me", before, after, known, names))
-    return run(store, chronicle.entries(GROUP))
+    execute(session, chronicle.record(GROUP, "me", before, after, known, names))
+    return execute(session, chronicle.entries(GROUP))
 
 
 def test_who_came_and_went_and_what_moved(a: Someone) -> None:
     back = MemberInfo(("t",), "host", HAND_OVER, back="was x: killed")
-    (entry,) = note(a.store, plan(1, "x", "x", "y"), plan(2, "z", "x", "x"), z=back)
+    (entry,) = note(a.session, plan(1, "x", "x", "y"), plan(2, "z", "x", "x"), z=back)
     assert (entry.joined, entry.left) == ({"z": "was x: killed"}, {"y": "its session ended"})
     assert entry.moves == [Move("t", 0, "x", "z"), Move("t", 2, "y", "x")]
     assert (entry.generation, entry.by, entry.moved, entry.took) == (2, "me", 2, None)
@@ -53,11 +56,11 @@ def test_who_left_in_order_has_said_so_and_its_note_is_taken_away(
     backend: Backend, a: Someone
 ) -> None:
     b = Someone(backend.open(), "b")
-    run(b.store, members.bid_farewell(GROUP, b.name))
-    assert run(a.store, members.names(GROUP)) == (a.name,)
-    (entry,) = note(a.store, plan(1, a.name, b.name), plan(2, a.name, a.name))
+    execute(b.session, members.bid_farewell(GROUP, b.name))
+    assert execute(a.session, members.names(GROUP)) == (a.name,)
+    (entry,) = note(a.session, plan(1, a.name, b.name), plan(2, a.name, a.name))
     assert entry.left == {b.name: "left"}
-    *_, entry = note(a.store, plan(2, a.name, b.name), plan(3, a.name, a.name))
+    *_, entry = note(a.session, plan(2, a.name, b.name), plan(3, a.name, a.name))
     assert entry.left == {b.name: "its session ended"}
 
 
@@ -67,25 +70,25 @@ def test_what_is_said_of_a_member_is_kept_for_the_plan_without_it(
     """It went while a plan was made that still counts on it; a reset in between is no plan."""
     b = Someone(backend.open(), "b")
     a.claim()
-    note(a.store, Plan(), plan(1, a.name, b.name), a.name, b.name)
-    run(b.store, members.bid_farewell(GROUP, b.name))
-    *_, entry = note(a.store, plan(1, a.name, b.name), plan(2, b.name, a.name), a.name, b.name)
+    note(a.session, Plan(), plan(1, a.name, b.name), a.name, b.name)
+    execute(b.session, members.bid_farewell(GROUP, b.name))
+    *_, entry = note(a.session, plan(1, a.name, b.name), plan(2, b.name, a.name), a.name, b.name)
     assert entry.left == {}
-    run(a.store, chronicle.record_reset(GROUP, "somebody", {P0: 3}))
-    assert run(a.store, chronicle.entries(GROUP))[-1].reset == {"t-0": 3}
-    *_, entry = note(a.store, plan(2, a.name, b.name), plan(3, a.name, a.name), a.name)
+    execute(a.session, chronicle.record_reset(GROUP, "somebody", {P0: 3}))
+    assert execute(a.session, chronicle.entries(GROUP))[-1].reset == {"t-0": 3}
+    *_, entry = note(a.session, plan(2, a.name, b.name), plan(3, a.name, a.name), a.name)
     assert entry.left == {b.name: "left"}
 
 
 def test_why_somebody_went_is_told_as_it_was_said_and_never_at_length(a: Someone) -> None:
-    note(a.store, Plan(), plan(1, a.name, "x", "y", "z"))
+    note(a.session, Plan(), plan(1, a.name, "x", "y", "z"))
     for name, said in (("x", b"its process died"), ("y", b"\xff" * 5_000)):
-        perform(a.store, Create(paths.left(GROUP, name), said))
-    *_, entry = note(a.store, plan(1, a.name, "x", "y", "z"), plan(2, a.name), a.name)
+        execute(a.session, Create(paths.left(GROUP, name), said))
+    *_, entry = note(a.session, plan(1, a.name, "x", "y", "z"), plan(2, a.name), a.name)
     assert entry.left["x"] == "its process died"
     assert entry.left["z"] == "its session ended"
     assert len(entry.left["y"]) <= 200
-    assert run(a.store, children(paths.left(GROUP))) == []
+    assert execute(a.session, children(paths.left(GROUP))) == []
 
 
 def test_what_is_said_of_an_earlier_process_is_no_reason_of_the_one_that_sits_there_now(
@@ -94,57 +97,57 @@ def test_what_is_said_of_an_earlier_process_is_no_reason_of_the_one_that_sits_th
     """It died and was back within its grace, which makes no plan."""
     there = {"w=": Standing(30.0, 1)}
     away = {"w=": Standing(30.0, 1, absent=True)}
-    note(a.store, Plan(), plan(1, "w=", static=there), "w=1-0000000007")
-    perform(a.store, Create(paths.left(GROUP, "w=1-0000000007"), b"its process died"))
-    note(a.store, plan(1, "w=", static=there), plan(2, "w=", static=there), "w=2-0000000009")
-    *_, entry = note(a.store, plan(2, "w=", static=there), plan(3, "w=", static=away))
+    note(a.session, Plan(), plan(1, "w=", static=there), "w=1-0000000007")
+    execute(a.session, Create(paths.left(GROUP, "w=1-0000000007"), b"its process died"))
+    note(a.session, plan(1, "w=", static=there), plan(2, "w=", static=there), "w=2-0000000009")
+    *_, entry = note(a.session, plan(2, "w=", static=there), plan(3, "w=", static=away))
     assert entry.left == {"w=": "its session ended, is waited for, 30 s"}
 
 
 def test_what_was_stolen_is_told_with_whom_it_was_stolen_from(backend: Backend, a: Someone) -> None:
     b = Someone(backend.open(), "b")
     a.claim()
-    make_plan(b.store, b.name)
-    run(b.store, b.claiming(steal_from=owner(b.store)))
-    (entry,) = note(b.store, plan(1, a.name), plan(2, b.name), a.name, b.name)
+    make_plan(b.session, b.name)
+    execute(b.session, b.claiming(steal_from=owner(b.session)))
+    (entry,) = note(b.session, plan(1, a.name), plan(2, b.name), a.name, b.name)
     assert (entry.took is not None, entry.stolen) == (True, {"t-0": a.name})
 
 
 def test_a_static_member_is_waited_for_comes_back_or_does_not(a: Someone) -> None:
     there = {"w=": Standing(30.0, 1)}
     away = {"w=": Standing(30.0, 1, absent=True)}
-    (entry,) = note(a.store, plan(1, "w=", static=there), plan(2, "w=", static=away))
+    (entry,) = note(a.session, plan(1, "w=", static=there), plan(2, "w=", static=away))
     assert entry.left == {"w=": "its session ended, is waited for, 30 s"}
-    *_, entry = note(a.store, plan(2, "w=", static=away), plan(3, "w=", static=there))
+    *_, entry = note(a.session, plan(2, "w=", static=away), plan(3, "w=", static=there))
     assert (list(entry.joined), entry.left) == (["w="], {})
-    *_, entry = note(a.store, plan(2, "w=", static=away), plan(3, "x"))
+    *_, entry = note(a.session, plan(2, "w=", static=away), plan(3, "x"))
     assert entry.left == {"w=": "did not come back in time"}
 
 
 def test_the_time_until_all_is_owned_is_found_out_later(backend: Backend, a: Someone) -> None:
-    (entry,) = note(a.store, Plan(), plan(1, a.name))
+    (entry,) = note(a.session, Plan(), plan(1, a.name))
     assert entry.took is None
-    assert run(a.store, chronicle.measure(GROUP))
+    assert execute(a.session, chronicle.measure(GROUP))
     held = a.claim()
-    (entry,) = run(a.store, chronicle.entries(GROUP))
+    (entry,) = execute(a.session, chronicle.entries(GROUP))
     assert entry.took is not None
     assert 0 <= entry.took < 10
-    assert not run(
-        a.store, chronicle.measure(GROUP)
+    assert not execute(
+        a.session, chronicle.measure(GROUP)
     )  # it is noted: there is nothing more to find out
     a.release(held, 3)
-    assert run(a.store, chronicle.entries(GROUP)) == [entry]
-    assert not run(a.store, chronicle.measure(GROUP))
+    assert execute(a.session, chronicle.entries(GROUP)) == [entry]
+    assert not execute(a.session, chronicle.measure(GROUP))
 
 
 def test_a_later_owner_says_nothing_of_how_long_it_took(backend: Backend, a: Someone) -> None:
     b = Someone(backend.open(), "b")
-    note(a.store, Plan(), plan(1, a.name))
-    make_plan(b.store, b.name)
+    note(a.session, Plan(), plan(1, a.name))
+    make_plan(b.session, b.name)
     b.claim()
-    (entry,) = run(a.store, chronicle.entries(GROUP))
+    (entry,) = execute(a.session, chronicle.entries(GROUP))
     assert entry.took is None
-    assert run(a.store, chronicle.measure(GROUP))
+    assert execute(a.session, chronicle.measure(GROUP))
 
 
 def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
@@ -153,20 +156,20 @@ def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
     before, found = Plan(), list[Entry]()
     for generation in range(1, ENTRIES + 20):
         after = plan(generation, *chance.sample(many, 300))
-        found = note(a.store, before, after)
+        found = note(a.session, before, after)
         assert len(found[-1].moves) <= found[-1].moved
         before = after
-    assert len(perform(a.store, Get(paths.events(GROUP))).data) <= MOST_BYTES
+    assert len(execute(a.session, Get(paths.events(GROUP))).data) <= MOST_BYTES
     assert 1 < len(found) <= ENTRIES
     assert found[-1].generation == ENTRIES + 19
 
 
 def test_nonsense_in_its_place_is_written_over(a: Someone) -> None:
-    note(a.store, Plan(), plan(1, "x"))
+    note(a.session, Plan(), plan(1, "x"))
     for nonsense in (b"\xff", b"{}", b"\x28\xb5\x2f\xfd123"):
-        perform(a.store, Set(paths.events(GROUP), nonsense))
-        assert run(a.store, chronicle.entries(GROUP)) == []
-        assert len(note(a.store, Plan(), plan(1, "x"))) == 1
+        execute(a.session, Set(paths.events(GROUP), nonsense))
+        assert execute(a.session, chronicle.entries(GROUP)) == []
+        assert len(note(a.session, Plan(), plan(1, "x"))) == 1
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
@@ -174,16 +177,16 @@ def test_neither_a_lost_reply_nor_a_death_is_any_harm(
     backend: Backend, a: Someone, executed: bool
 ) -> None:
     for lost in range(ENOUGH):
-        steps = Steps(a.store)
-        verb = chronicle.record(GROUP, "me", Plan(), plan(lost, "x"), {})
-        steps.run(verb, lost, executed=executed)
+        steps = Steps(a.session)
+        recipe = chronicle.record(GROUP, "me", Plan(), plan(lost, "x"), {})
+        steps.run(recipe, lost, executed=executed)
         dying = chronicle.record(GROUP, "me", Plan(), plan(lost, "x"), {})
-        Steps(a.store).run_until(dying, lost)
-        Steps(a.store).run(chronicle.measure(GROUP), lost, executed=executed)
-        run(a.store, chronicle.entries(GROUP))
+        Steps(a.session).run_until(dying, lost)
+        Steps(a.session).run(chronicle.measure(GROUP), lost, executed=executed)
+        execute(a.session, chronicle.entries(GROUP))
         if steps.taken <= lost:
             return
-    pytest.fail("this verb does not end")
+    pytest.fail("this recipe does not end")
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
@@ -192,9 +195,9 @@ def test_a_farewell_ends_well_whichever_reply_is_lost(
 ) -> None:
     for lost in range(ENOUGH):
         b = Someone(backend.open(), f"b{lost}")
-        steps = Steps(b.store)
+        steps = Steps(b.session)
         steps.run(members.bid_farewell(GROUP, b.name), lost, executed=executed)
-        assert run(a.store, members.names(GROUP)) == (a.name,)
+        assert execute(a.session, members.names(GROUP)) == (a.name,)
         if steps.taken <= lost:
             return
-    pytest.fail("this verb does not end")
+    pytest.fail("this recipe does not end")

@@ -15,9 +15,10 @@ import pytest
 
 from folkmoot.coordination.guardian import Guardian
 from folkmoot.coordination.zookeeper.connect_string import addresses
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Exists, Get
-from folkmoot.coordination.zookeeper.session import SessionState, perform
+from folkmoot.coordination.zookeeper.session import SessionState
 from tests.processes import state, told
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -28,16 +29,16 @@ AT_ONCE = SESSION / 2
 # A process that holds an ephemeral node, and says who guards it.
 HOLDER = f"""
 import os, sys, time
-from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.operations import Create
-from folkmoot.coordination.zookeeper.session import perform
-store = connector(sys.argv[1], guarded=True)({SESSION})
-perform(store, Create("/here", ephemeral=True))
+from folkmoot.coordination.zookeeper.execute import execute
+session = connector(sys.argv[1], guarded=True)({SESSION})
+execute(session, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)
-store.note_death("/left", "/left/me")
+session.note_death("/left", "/left/me")
 if sys.stdin.readline() == "close\\n":
-    store.close()
+    session.close()
     print("closed", flush=True)
     sys.stdin.readline()
 else:
@@ -60,47 +61,47 @@ def holder(chroot: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
 
 
 def test_a_killed_process_loses_its_ephemeral_nodes_at_once(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
-        assert perform(store, Exists("/here")) is not None
+        assert execute(session, Exists("/here")) is not None
         process.kill()
-        eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
+        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
-    store.close()
+    session.close()
 
 
 def test_a_guardian_says_that_the_process_died_before_it_closes_the_session(chroot: str) -> None:
     """Whoever sees the ephemeral node go finds it said."""
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, _):
         assert process.stdin is not None
         process.stdin.write("die\n")
         process.stdin.flush()
         process.wait(AT_ONCE)
-        eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
-        assert perform(store, Get("/left/me")).data == b"its process died"
-    store.close()
+        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
+        assert execute(session, Get("/left/me")).data == b"its process died"
+    session.close()
 
 
 def test_a_stopped_process_keeps_its_session(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
         process.send_signal(signal.SIGSTOP)
         assert state(guardian) != "X"
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
-            assert perform(store, Exists("/here")) is not None
+            assert execute(session, Exists("/here")) is not None
         process.send_signal(signal.SIGCONT)
-    store.close()
+    session.close()
 
 
 def test_a_guardian_killed_alone_leaves_the_session_to_its_timeout(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (_, guardian):
         os.kill(guardian, signal.SIGKILL)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
-        assert perform(store, Exists("/here")) is not None
-    store.close()
+        assert execute(session, Exists("/here")) is not None
+    session.close()
 
 
 def test_a_closed_session_is_no_longer_guarded_and_the_guardian_ends_with_its_process(

@@ -1,4 +1,4 @@
-"""A simulated process: the real `Member` with its real verbs, and an application that uses it."""
+"""A simulated process: the real `Member` with its real recipes, and an application that uses it."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from folkmoot.consumers.group.events import (
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.consumers.group.liveness import Presence
 from folkmoot.consumers.group.phase import Phase
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
 from tests.simulation.line import Line
@@ -76,7 +76,7 @@ class Application:
         random = Random(world.random.getrandbits(64))
         self.member = Member(settings, self._connect, self._woken, world.clock, random)
         checks.seats.members[name] = self.member
-        self.member._bell.close()  # nobody waits on it, and a closed one costs no system calls
+        self.member._wakeup.close()  # nobody waits on it, and a closed one costs no system calls
 
     def start(self) -> None:
         self.world.note(f"{self.name} starts, {_wanting(self.settings)}")
@@ -90,7 +90,7 @@ class Application:
 
     # -- the group thread -------------------------------------------------------------------------
 
-    def _connect(self, session_timeout: float) -> Store:
+    def _connect(self, session_timeout: float) -> Session:
         self.line = Line(self.world, self.name, session_timeout)
         self.line.holder_hears = self._hear
         return self.line

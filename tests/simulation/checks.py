@@ -10,9 +10,9 @@ from folkmoot.coordination.groups.membership import seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.groups.plan import Standing as Place
+from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.coordination.zookeeper.operations import Children, Delete, Get, Multi, Operation
 from folkmoot.coordination.zookeeper.session import Outcome
-from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
 from tests.simulation.standing import (

@@ -12,7 +12,7 @@ from folkmoot.consumers.group.timing import Timing
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import seat
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.memory import MemoryStore
+from folkmoot.coordination.zookeeper.memory import MemorySession
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Operation, Set
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import Administrator
@@ -43,7 +43,7 @@ class History:
         self.applications: list[Application] = []
         self.administrators: list[Administrator] = []
         self.settled_after = 0.0
-        self._admin: MemoryStore = self.world.zookeeper.connect()
+        self._admin: MemorySession = self.world.zookeeper.connect()
         self._topic_ids = 0
         self._over_at = 0.0
         """When the last fault has passed."""

@@ -27,20 +27,20 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     Operation,
+    Recipe,
     Set,
-    StoreError,
-    Verb,
     Write,
+    ZooKeeperError,
 )
 from folkmoot.protocol.records import TopicPartition
 
 Change = Callable[[Multi], tuple[Write, ...]]
 
 
-def _rewritten(verb: Verb[Any], change: Change) -> Verb[Any]:
-    """The verb with other transactions. Writes that are added at the end are hidden from it."""
+def _rewritten(recipe: Recipe[Any], change: Change) -> Recipe[Any]:
+    """The recipe with other transactions. Writes that are added at the end are hidden from it."""
     try:
-        operation = next(verb)
+        operation = next(recipe)
         while True:
             sent: Operation = operation
             if isinstance(operation, Multi):
@@ -50,12 +50,12 @@ def _rewritten(verb: Verb[Any], change: Change) -> Verb[Any]:
             except MultiFailed as refusal:
                 assert isinstance(operation, Multi)
                 failed = min(refusal.failed, len(operation.writes) - 1)
-                operation = verb.throw(MultiFailed(failed, refusal.cause))
-            except StoreError as error:
-                operation = verb.throw(error)
+                operation = recipe.throw(MultiFailed(failed, refusal.cause))
+            except ZooKeeperError as error:
+                operation = recipe.throw(error)
             else:
                 shown = result[: len(operation.writes)] if isinstance(operation, Multi) else result
-                operation = verb.send(shown)
+                operation = recipe.send(shown)
     except StopIteration as stop:
         return stop.value
 
@@ -144,7 +144,7 @@ def _reset_without_an_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
-    def nobody(*_: object) -> Verb[None]:
+    def nobody(*_: object) -> Recipe[None]:
         yield from ()
 
     patch.setattr(resets, "owner_of", nobody)
@@ -156,7 +156,7 @@ def _delete_offsets_under_members_feet(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
-    def always(*_: object) -> Verb[bool]:
+    def always(*_: object) -> Recipe[bool]:
         yield from ()
         return True
 
@@ -166,7 +166,7 @@ def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
 def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
     def all_done(
         _: object, some: list[TopicPartition], todo: dict[Any, Any], done: dict[Any, Any]
-    ) -> Verb[None]:
+    ) -> Recipe[None]:
         yield from ()
         for each in some:
             done[each] = todo.pop(each)

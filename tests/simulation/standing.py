@@ -10,7 +10,7 @@ from folkmoot.coordination.groups.membership import MemberInfo, seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.tree import Tree
+from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.protocol.records import TopicPartition
 
 GROUP = "g"

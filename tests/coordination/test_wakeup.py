@@ -1,36 +1,36 @@
-"""The bell that wakes a loop."""
+"""The wakeup that wakes a loop."""
 
 import threading
 from collections import deque
 
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 
 
 def test_rings_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
-    with Bell() as bell:
+    with Wakeup() as wakeup:
         for _ in range(3):
-            bell.ring()
-            bell.ring()
-            assert bell.wait(0)
-            assert not bell.wait(0)
+            wakeup.wake()
+            wakeup.wake()
+            assert wakeup.wait(0)
+            assert not wakeup.wait(0)
 
 
 def test_whoever_is_told_something_and_then_rung_for_sees_it_whatever_the_threads_do() -> None:
-    """A ring that is saved because the bell rings already must not be one that nobody hears."""
+    """A ring that is saved because it is awake already must not be one that nobody hears."""
     told: deque[int] = deque()
-    with Bell() as bell:
+    with Wakeup() as wakeup:
 
         def tell() -> None:
             for number in range(5_000):
                 told.append(number)
-                bell.ring()
+                wakeup.wake()
 
         threads = [threading.Thread(target=tell) for _ in range(3)]
         for thread in threads:
             thread.start()
         heard = 0
         while heard < 15_000:
-            assert bell.wait(10.0), "it was deaf"
+            assert wakeup.wait(10.0), "it was deaf"
             while told:
                 told.popleft()
                 heard += 1
@@ -39,8 +39,8 @@ def test_whoever_is_told_something_and_then_rung_for_sees_it_whatever_the_thread
 
 
 def test_a_closed_bell_is_silent() -> None:
-    bell = Bell()
-    bell.ring()
-    bell.close()
-    bell.ring()
-    bell.close()
+    wakeup = Wakeup()
+    wakeup.wake()
+    wakeup.close()
+    wakeup.wake()
+    wakeup.close()

@@ -1,4 +1,4 @@
-"""Reading verbs that every other verb uses: a lost reply to a question is asked for again."""
+"""Reading recipes that every other recipe uses: a lost reply to a question is asked for again."""
 
 from typing import Any, TypeVar
 
@@ -7,23 +7,25 @@ import msgspec
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
+    Create,
     Exists,
     Node,
+    NodeExists,
     NoNode,
     Operation,
-    Ring,
-    StoreError,
-    Verb,
+    Recipe,
+    WatchCallback,
+    ZooKeeperError,
 )
 
 _T = TypeVar("_T")
 
 
-class Malformed(StoreError):
+class Malformed(ZooKeeperError):
     """A node does not hold what its path promises: something else has written it."""
 
 
-def surely(question: Operation) -> Verb[Any]:
+def retry_on_connection_loss(question: Operation) -> Recipe[Any]:
     """The answer to a reading operation, however often replies are lost."""
     while True:
         try:
@@ -32,15 +34,15 @@ def surely(question: Operation) -> Verb[Any]:
             continue
 
 
-def children(path: str, watch: Ring | None = None) -> Verb[list[str]]:
+def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, which is watched as well."""
     while True:
         try:
-            found: list[str] = yield from surely(Children(path, watch))
+            found: list[str] = yield from retry_on_connection_loss(Children(path, watch))
             return found
         except NoNode:
             # An absent node is watched by asking whether it exists; it may have come by then.
-            if (yield from surely(Exists(path, watch))) is None:
+            if (yield from retry_on_connection_loss(Exists(path, watch))) is None:
                 return []
 
 
@@ -50,3 +52,19 @@ def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:
         return decoder.decode(node.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"{path} holds something else than it should: {error}") from None
+
+
+def ensure(path: str) -> Recipe[None]:
+    """Create a persistent node and its parents where missing; a lost reply is asked for again."""
+    missing = [path]
+    while missing:
+        try:
+            yield Create(missing[-1])
+        except NodeExists:
+            pass
+        except NoNode:
+            missing.append(missing[-1].rsplit("/", 1)[0])
+            continue
+        except ConnectionLost:
+            continue
+        missing.pop()

@@ -3,7 +3,7 @@
 from functools import partial
 
 from folkmoot.coordination import guardian
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
 from folkmoot.coordination.zookeeper.session import Connect
 
 
@@ -17,7 +17,7 @@ def connector(zookeeper: str | Connect, *, guarded: bool = False) -> Connect:
     return partial(_guarded if guarded and guardian.POSSIBLE else connect, zookeeper)
 
 
-def _guarded(zookeeper: str, session_timeout: float) -> ZooKeeperStore:
-    store = connect(zookeeper, session_timeout)
-    guardian.GUARDIAN.guard(store, zookeeper)
-    return store
+def _guarded(zookeeper: str, session_timeout: float) -> KazooSession:
+    session = connect(zookeeper, session_timeout)
+    guardian.GUARDIAN.guard(session, zookeeper)
+    return session

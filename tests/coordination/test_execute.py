@@ -6,13 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from folkmoot.coordination import brokers
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Operation,
     SessionLost,
-    StoreError,
+    ZooKeeperError,
 )
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, ask
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 
@@ -22,7 +23,7 @@ class Failing:
     state = SessionState.CONNECTED
     session_timeout = 6.0
 
-    def __init__(self, error: StoreError | None) -> None:
+    def __init__(self, error: ZooKeeperError | None) -> None:
         self._error = error
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
@@ -40,13 +41,13 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionLost("again and again")])
-def test_a_question_that_is_not_answered_ends_in_time(error: StoreError | None) -> None:
+def test_a_question_that_is_not_answered_ends_in_time(error: ZooKeeperError | None) -> None:
     begun = time.monotonic()
     with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.2 s"):
-        ask(Failing(error), brokers.live(), 0.2)
+        execute(Failing(error), brokers.live(), 0.2)
     assert time.monotonic() - begun < 5.0
 
 
 def test_a_session_that_is_over_is_a_zookeeper_that_may_come_back() -> None:
     with pytest.raises(ZooKeeperUnreachable, match="session was lost"):
-        ask(Failing(SessionLost("over")), brokers.live(), 60.0)
+        execute(Failing(SessionLost("over")), brokers.live(), 60.0)
