@@ -12,9 +12,9 @@ from benchmarks import crowds
 from benchmarks.harness import Context, Estimate, Sample, cell
 from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
 from benchmarks.results import Cell, Chart, Results, Series, Target, compared
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute as carry_out
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.protocol.records import TopicPartition
 
 NAME: Final = "groups"

@@ -23,8 +23,8 @@ from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.brokers.storage.produced import append
 from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute as carry_out
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.network.client import Connections
 from folkmoot.protocol import batch
 from folkmoot.protocol.columns import Columns

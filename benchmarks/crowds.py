@@ -10,8 +10,8 @@ from benchmarks.harness import Context, Sample, cell
 from benchmarks.programs import Program, ProgramFailed
 from benchmarks.results import Results, Target
 from folkmoot.coordination import paths
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Get, Node
 
 OURS: Final = "Folkmoot"

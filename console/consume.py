@@ -197,7 +197,7 @@ class _Reading:
         member = consumer.member
         if self._mine or consumer.assignment() or member is None:
             return False
-        session, name = member.store, member.name
+        session, name = member.session, member.name
         if session is None or name is None:
             return False
         plan = execute(session, plans.get(self._args.group), PLAN_WAIT).plan

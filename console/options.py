@@ -63,7 +63,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 def connecting(args: argparse.Namespace) -> "Connect":
     """What opens a session at `--zookeeper`, without much patience: somebody is waiting."""
-    from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+    from folkmoot.coordination.connector import connect
 
     return partial(connect, args.zookeeper, connect_timeout=CONNECT_TIMEOUT)
 

@@ -2,8 +2,11 @@
 
 from functools import partial
 
-from folkmoot.coordination import guardian
-from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
+from folkmoot.coordination import layout
+from folkmoot.coordination.guardian import GUARDIAN
+from folkmoot.coordination.zookeeper import connect_string, kazoo_adapter
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, KazooSession
 from folkmoot.coordination.zookeeper.session import Connect
 
 
@@ -12,12 +15,28 @@ def connector(zookeeper: str | Connect, *, guarded: bool = False) -> Connect:
 
     A `guarded` session is closed at once when its process dies, where the system allows it.
     """
-    if not isinstance(zookeeper, str):
-        return zookeeper
-    return partial(_guarded if guarded and guardian.POSSIBLE else connect, zookeeper)
+    return partial(connect, zookeeper, guarded=guarded) if isinstance(zookeeper, str) else zookeeper
 
 
-def _guarded(zookeeper: str, session_timeout: float) -> KazooSession:
-    session = connect(zookeeper, session_timeout)
-    guardian.GUARDIAN.guard(session, zookeeper)
+def connect(
+    zookeeper: str,
+    session_timeout: float,
+    *,
+    connect_timeout: float = CONNECT_TIMEOUT,
+    guarded: bool = False,
+) -> KazooSession:
+    """Open a session on a chroot, which is created where it is missing, and compare its layout version.
+
+    Raises ConfigError for a connect string that is none, LayoutMismatch, ZooKeeperUnreachable when no
+    server has answered within `connect_timeout`.
+    """
+    session = kazoo_adapter.connect(zookeeper, session_timeout, connect_timeout=connect_timeout)
+    try:
+        chroot = connect_string.parse(zookeeper).chroot
+        execute(session, layout.check(chroot), connect_timeout)
+    except BaseException:
+        session.close()
+        raise
+    if guarded:
+        GUARDIAN.guard(session, zookeeper)
     return session

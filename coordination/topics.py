@@ -5,31 +5,25 @@ topic compares it, so deleting a topic removes its one node and nothing else. Ev
 definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 from zlib import crc32
 
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     ConnectionLost,
     Create,
     Delete,
-    Get,
-    Node,
+    Exists,
     NodeExists,
     NoNode,
     Recipe,
-    Set,
+    Stat,
     WatchCallback,
-)
-from folkmoot.coordination.zookeeper.recipes import (
-    children,
-    decode,
-    ensure,
-    retry_on_connection_loss,
 )
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -50,7 +44,6 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     config: dict[str, str] = {}
 
 
-_encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(TopicInfo)
 
 
@@ -83,33 +76,28 @@ def create(
     if not brokers:
         raise BrokerUnreachable(f"no broker is alive that could take topic {name}: start one")
     info = TopicInfo(uuid4().hex, spread(name, partitions, brokers), dict(config or {}))
-    yield from ensure(paths.TOPICS)
+    yield from recipes.ensure(paths.TOPICS)
     while True:
         try:
-            yield Create(paths.topic(name), _encode(info))
+            yield Create(paths.topic(name), msgspec.json.encode(info))
             return info
         except NodeExists:
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:
             found = yield from read(name)
-        if found is not None:
-            if found.topic_id == info.topic_id:
+            if found is not None and found.topic_id == info.topic_id:
                 return info
-            raise TopicExists(f"topic {name} exists already: choose another name")
 
 
 def names(watch: WatchCallback | None = None) -> Recipe[list[str]]:
-    """The names of all topics, sorted; `watch` rings when one is created or deleted."""
-    return sorted((yield from children(paths.TOPICS, watch)))
+    """The names of all topics, sorted; `watch` is called when one is created or deleted."""
+    return sorted((yield from recipes.children(paths.TOPICS, watch)))
 
 
 def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
-    """A topic, or None; `watch` rings when an existing one changes or goes. Raises Malformed."""
-    try:
-        node: Node = yield from retry_on_connection_loss(Get(paths.topic(name), watch))
-    except NoNode:
-        return None
-    return decode(_decoder, paths.topic(name), node)
+    """A topic, or None; `watch` is called when an existing one changes or goes. Raises Malformed."""
+    found, _ = yield from recipes.read(_decoder, paths.topic(name), watch)
+    return found
 
 
 def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]:
@@ -118,20 +106,13 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]
     Whether the options make sense is for the caller to check. Setting them twice does no harm, so a
     lost reply is answered by doing it again.
     """
-    while True:
-        try:
-            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
-            topic = decode(_decoder, paths.topic(name), node)
-            merged = {**topic.config, **changes}
-            config = {key: value for key, value in merged.items() if value is not None}
-            changed = msgspec.structs.replace(topic, config=config)
-            if changed != topic:
-                yield Set(paths.topic(name), _encode(changed), node.stat.version)
-            return changed
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        except (BadVersion, ConnectionLost):
-            continue
+
+    def configured(topic: TopicInfo) -> TopicInfo:
+        merged = {**topic.config, **changes}
+        config = {key: value for key, value in merged.items() if value is not None}
+        return msgspec.structs.replace(topic, config=config)
+
+    return (yield from _update(name, configured))
 
 
 def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe[TopicInfo]:
@@ -142,12 +123,9 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe
     partitions as we have tried to make are ours, or somebody's who wanted the same.
     """
     tried = False
-    while True:
-        try:
-            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        topic = decode(_decoder, paths.topic(name), node)
+
+    def grown(topic: TopicInfo) -> TopicInfo:
+        nonlocal tried
         count = len(topic.partitions)
         if tried and count == partitions:
             return topic
@@ -158,42 +136,44 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe
             )
         if not brokers:
             raise BrokerUnreachable(f"no broker is alive that could take partitions of {name}")
+        tried = True
         added = spread(name, partitions, brokers)[count:]
-        grown = msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
-        try:
-            yield Set(paths.topic(name), _encode(grown), node.stat.version)
-            return grown
-        except BadVersion:
-            tried = False
-        except ConnectionLost:
-            tried = True
-        except NoNode:
-            continue
+        return msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
+
+    return (yield from _update(name, grown))
+
+
+def _update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
+    try:
+        return (yield from recipes.update(_decoder, paths.topic(name), change))
+    except NoNode:
+        raise _unknown(name) from None
 
 
 def delete(name: str) -> Recipe[None]:
-    """Delete a topic. Raises UnknownTopicOrPartition."""
+    """Delete a topic. Raises UnknownTopicOrPartition.
+
+    A lost reply is answered by looking whether the node that was seen is gone, even if another has
+    taken its place since.
+    """
+    seen: Stat | None = None
     while True:
-        try:
-            node: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        try:
-            yield Delete(paths.topic(name), node.stat.version)
+        now: Stat | None = yield from recipes.retry_on_connection_loss(Exists(paths.topic(name)))
+        if seen is not None and (now is None or now.czxid != seen.czxid):
             return
+        if now is None:
+            raise _unknown(name)
+        try:
+            yield Delete(paths.topic(name), now.version)
         except NoNode:
             return
         except BadVersion:
-            continue
+            seen = None
         except ConnectionLost:
-            if (yield from _was_deleted(name, node)):
-                return
+            seen = now
+        else:
+            return
 
 
-def _was_deleted(name: str, seen: Node) -> Recipe[bool]:
-    """Whether the node that was `seen` is gone, even if another has taken its place since."""
-    try:
-        now: Node = yield from retry_on_connection_loss(Get(paths.topic(name)))
-    except NoNode:
-        return True
-    return now.stat.czxid != seen.stat.czxid
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"topic {name} does not exist")

@@ -11,9 +11,9 @@ from testcontainers.core.container import DockerContainer
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
 from folkmoot.producers.deliveries import Delivery

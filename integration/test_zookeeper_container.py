@@ -3,8 +3,8 @@
 import pytest
 from testcontainers.core.network import Network
 
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Create, Exists, Get
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.integration.containers import ZooKeeperContainer

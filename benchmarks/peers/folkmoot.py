@@ -15,8 +15,8 @@ from benchmarks.peers.base import Peer, Server, disk_usage
 from folkmoot.console.java import find_java
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 
 DELETE_TIMEOUT: Final = 30.0
 

@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import inspection as groups
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.records import TopicPartition

@@ -1,19 +1,24 @@
-"""Reading recipes that every other recipe uses: a lost reply to a question is asked for again."""
+"""Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from folkmoot.coordination.zookeeper.operations import (
+    BadVersion,
     Children,
     ConnectionLost,
     Create,
     Exists,
+    Get,
     Node,
     NodeExists,
     NoNode,
     Operation,
     Recipe,
+    Set,
+    Stat,
     WatchCallback,
     ZooKeeperError,
 )
@@ -25,11 +30,11 @@ class Malformed(ZooKeeperError):
     """A node does not hold what its path promises: something else has written it."""
 
 
-def retry_on_connection_loss(question: Operation) -> Recipe[Any]:
-    """The answer to a reading operation, however often replies are lost."""
+def retry_on_connection_loss(operation: Operation) -> Recipe[Any]:
+    """The answer to an operation that may be done again, however often replies are lost."""
     while True:
         try:
-            return (yield question)
+            return (yield operation)
         except ConnectionLost:
             continue
 
@@ -54,12 +59,46 @@ def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:
         raise Malformed(f"{path} holds something else than it should: {error}") from None
 
 
-def ensure(path: str) -> Recipe[None]:
-    """Create a persistent node and its parents where missing; a lost reply is asked for again."""
+def read(
+    decoder: msgspec.json.Decoder[_T], path: str, watch: WatchCallback | None = None
+) -> Recipe[tuple[_T | None, Stat | None]]:
+    """What a node holds, and its Stat; (None, None) if it does not exist. Raises Malformed.
+
+    `watch` is called when an existing one is written or goes; an absent one is not watched.
+    """
+    try:
+        node: Node = yield from retry_on_connection_loss(Get(path, watch))
+    except NoNode:
+        return None, None
+    return decode(decoder, path, node), node.stat
+
+
+def update(decoder: msgspec.json.Decoder[_T], path: str, change: Callable[[_T], _T]) -> Recipe[_T]:
+    """Replace what a node holds by `change` of it, by compare-and-set → what it holds now.
+
+    `change` is asked again when somebody else was faster, and when the reply was lost: then its change
+    may have been made already. What it leaves as it was is not written. Raises NoNode, Malformed, and
+    what `change` raises.
+    """
+    while True:
+        node: Node = yield from retry_on_connection_loss(Get(path))
+        before = decode(decoder, path, node)
+        after = change(before)
+        if after == before:
+            return after
+        try:
+            yield Set(path, msgspec.json.encode(after), node.stat.version)
+        except (BadVersion, ConnectionLost):
+            continue
+        return after
+
+
+def ensure(path: str, data: bytes = b"") -> Recipe[None]:
+    """Create a persistent node with `data`, and its parents, where missing."""
     missing = [path]
     while missing:
         try:
-            yield Create(missing[-1])
+            yield Create(missing[-1], data if len(missing) == 1 else b"")
         except NodeExists:
             pass
         except NoNode:

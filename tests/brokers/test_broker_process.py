@@ -12,9 +12,9 @@ from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper import kazoo_adapter as zookeeper
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.protocol.errors import NotLeader
 from folkmoot.protocol.requests import Api, MetadataRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce

@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.protocol.records import TopicPartition
 from tests import processes
 from tests.chaos.ensembles import Ensemble

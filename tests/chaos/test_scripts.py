@@ -49,7 +49,7 @@ def test_a_member_stops_in_front_of_its_next_commit_and_of_nothing_else(
     held = member.committed(held, 5)
     assert halts == [signal.SIGSTOP]
     member.committed(held, 6)
-    execute(session, members.leave(GROUP, member.name))
+    execute(session, members.remove(GROUP, member.name))
     assert halts == [signal.SIGSTOP]
     epoch = held.state.epoch
     assert list(NotesReader(notes).read()) == [["halted", f"t/0/{epoch}/5"], ["outcome", "done"]]

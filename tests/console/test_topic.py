@@ -10,8 +10,8 @@ from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.admin.offset_reset import Shift
 from folkmoot.coordination import paths
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import rebalance_history as chronicle
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Set
 from folkmoot.protocol.errors import (
     ConfigError,

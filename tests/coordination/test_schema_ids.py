@@ -82,7 +82,7 @@ def test_other_subjects_are_refused(session: Session, subject: str) -> None:
 
 def test_a_text_too_long_for_zookeeper_is_refused_and_nothing_is_done(session: Session) -> None:
     # A quotation mark takes two bytes in JSON.
-    with pytest.raises(InvalidSchema, match="bytes to session"):
+    with pytest.raises(InvalidSchema, match="bytes to store"):
         execute(session, schema_ids.register("s", '"' * (schema_ids.MAX_TEXT_BYTES // 2)))
     assert execute(session, schema_ids.text_of(1)) is None
     assert execute(session, schema_ids.register("s", "x" * (schema_ids.MAX_TEXT_BYTES - 100))) == 1

@@ -17,9 +17,9 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
 from folkmoot.coordination.brokers import live
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import local_session, stop_gracefully
