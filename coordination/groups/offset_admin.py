@@ -28,23 +28,12 @@ from folkmoot.coordination.groups.ownership import (
     check_foreseen,
     encode,
     next_epoch,
-    offset_node,
+    offset_nodes,
     owner_of,
     state_of,
 )
-from folkmoot.coordination.zookeeper.operations import (
-    Check,
-    ConnectionLost,
-    Delete,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NoNode,
-    Recipe,
-    Set,
-    Write,
-)
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
 from folkmoot.protocol.records import TopicPartition
 
@@ -66,31 +55,31 @@ def reset(
     while True:
         try:
             deletions = yield from _deletions()
-            node = yield from offset_node(group, partition)
+            node = (yield from offset_nodes(group, (partition,)))[partition]
             was = _known(path, node)
             if was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
-            no_deletion = Check(paths.GROUPS, deletions)
-            writes: list[Write] = [no_deletion, Set(path, encode(new), node.stat.version)]
+            no_deletion = zk.Check(paths.GROUPS, deletions)
+            writes: list[zk.Write] = [no_deletion, zk.Set(path, encode(new), node.stat.version)]
             # Read after the offset: an owner that comes later has moved the fence.
             if (yield from owner_of(group, partition)) is not None:
-                writes.append(Delete(owner_path))
-            if attempts >= PATIENCE and len(writes) > 2:
-                with suppress(NoNode):
-                    yield Delete(owner_path)
-                attempts = 0
-                continue
-            attempts += 1
-            yield Multi(tuple(writes))
+                attempts += 1
+                if attempts > PATIENCE:
+                    with suppress(zk.NoNode):
+                        yield zk.Delete(owner_path)
+                    attempts = 0
+                    continue
+                writes.append(zk.Delete(owner_path))
+            yield zk.Multi(tuple(writes))
             return new
-        except MultiFailed as refusal:
+        except zk.MultiFailed as refusal:
             check_foreseen(refusal)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
-def _known(path: str, node: Node) -> OffsetState:
+def _known(path: str, node: zk.Node) -> OffsetState:
     """The offset as it is; of one that is illegible, the highest epoch that it can have had.
 
     Each epoch was a write of its own, and the first came after the node was made.
@@ -104,8 +93,7 @@ def _known(path: str, node: Node) -> OffsetState:
 def _deletions() -> Recipe[int]:
     """What grows whenever offsets are deleted, of whatever group."""
     while True:
-        try:
-            node: Node = yield from retry_on_connection_loss(Get(paths.GROUPS))
+        with suppress(zk.NoNode):
+            node: zk.Node = yield from retry_on_connection_loss(zk.Get(paths.GROUPS))
             return node.stat.version
-        except NoNode:
-            yield from ensure(paths.GROUPS)
+        yield from ensure(paths.GROUPS)

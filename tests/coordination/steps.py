@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
+    Create,
     Multi,
     Operation,
     Recipe,
@@ -42,9 +43,11 @@ def step(session: Session, recipe: Recipe[T], operation: Operation) -> Operation
 
 
 def up_to_its_write(session: Session, recipe: Recipe[Any]) -> Operation:
-    """The transaction that a recipe is about to send."""
+    """The transaction that a recipe is about to send, whatever it has made room with before."""
     operation = next(recipe)
-    while not isinstance(operation, Multi):
+    while not isinstance(operation, Multi) or all(
+        isinstance(write, Create) for write in operation.writes
+    ):
         operation = step(session, recipe, operation)
     return operation
 

@@ -3,8 +3,7 @@
 import pytest
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import group_deletion, ownership
-from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import group_deletion, inspection, ownership
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import Claim, Fenced
@@ -15,13 +14,14 @@ from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
     GROUP,
-    HAND_OVER,
     P0,
     P1,
+    REVOKE_TIMEOUT,
     Someone,
     is_gone,
     left_behind,
     make_plan,
+    offsets,
     owner,
     state,
 )
@@ -45,7 +45,7 @@ def test_a_group_without_members_is_forgotten(a: Someone, admin: Session) -> Non
     left_behind(a)
     execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
-    assert groups.describe(admin, GROUP) is None
+    assert inspection.describe(admin, GROUP) is None
     with pytest.raises(UnknownGroup, match=GROUP):
         execute(admin, group_deletion.delete(GROUP))
 
@@ -121,7 +121,7 @@ def test_who_dies_at_any_step_of_a_deletion_leaves_what_can_be_deleted_again(
         alive = Steps(session).run_until(group_deletion.delete(GROUP), steps)
         backend.expire(session)
         if not is_gone(admin):
-            left = groups.offsets(admin, GROUP)
+            left = offsets(admin)
             assert all(each.offset in (17, 18) for each in left.values())
             execute(admin, group_deletion.delete(GROUP))
         assert is_gone(admin)
@@ -136,10 +136,10 @@ def test_a_group_of_more_than_a_transaction_holds_is_deleted_in_several(
     """Who joins between two of them keeps what is left, and what it has claimed."""
     monkeypatch.setattr(group_deletion, "PARTITIONS_PER_TRANSACTION", 1)
     left_behind(a)
-    before = groups.offsets(admin, GROUP)
+    before = offsets(admin)
     recipe = group_deletion.delete(GROUP)
     operation = next(recipe)
-    while len(groups.offsets(admin, GROUP)) == len(before):
+    while len(offsets(admin)) == len(before):
         operation = step(admin, recipe, operation)
     newcomer = Someone(backend.open(), "n")
     make_plan(newcomer.session, newcomer.name, newcomer.name)
@@ -148,7 +148,7 @@ def test_a_group_of_more_than_a_transaction_holds_is_deleted_in_several(
     with pytest.raises(GroupNotEmpty, match=newcomer.name):
         execute(admin, going_on(recipe, operation))
     assert isinstance(newcomer.commit(kept, 19, P1), Claim)
-    execute(newcomer.session, members.leave(GROUP, newcomer.name))
+    execute(newcomer.session, members.remove(GROUP, newcomer.name))
     newcomer.session.close()
     execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
@@ -199,4 +199,4 @@ def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: 
     execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
     assert execute(admin, ownership.committed(GROUP, P0)) is None
-    assert execute(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", HAND_OVER)))
+    assert execute(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", REVOKE_TIMEOUT)))

@@ -5,10 +5,9 @@ from contextlib import suppress
 import pytest
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import group_deletion
+from folkmoot.coordination.groups import group_deletion, planning
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin as resets
-from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.ownership import Claim, Fenced
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.zookeeper.execute import execute
@@ -25,6 +24,7 @@ from tests.coordination.groups import (
     is_gone,
     left_behind,
     make_plan,
+    replace,
     state,
     version_of,
 )
@@ -75,7 +75,7 @@ def test_who_joins_while_the_group_is_deleted_stops_it(
         outcomes.add((refused, held.state.offset))
         answer = newcomer.commit(held, 20)
         assert (answer == Fenced()) <= (not refused)
-        execute(newcomer.session, members.leave(GROUP, newcomer.name))
+        execute(newcomer.session, members.remove(GROUP, newcomer.name))
         newcomer.session.close()
         if is_gone(admin):
             fresh = Someone(backend.open(), f"f{before}")
@@ -130,7 +130,7 @@ def test_a_claim_that_looked_before_a_deletion_meets_the_reset_that_came_after_i
         a = Someone(backend.open(), f"a{before}")
         make_plan(a.session, a.name)
         a.release(a.claim(), 17)
-        execute(a.session, members.leave(GROUP, a.name))
+        execute(a.session, members.remove(GROUP, a.name))
         recipe = group_deletion.delete(GROUP, force=force)
         operation = next(recipe)
         try:
@@ -159,7 +159,7 @@ def test_a_claim_that_looked_before_a_deletion_meets_the_reset_that_came_after_i
             claimed += 1
             assert now == held.state
             assert now.epoch > latest.epoch
-        execute(newcomer.session, members.leave(GROUP, newcomer.name))
+        execute(newcomer.session, members.remove(GROUP, newcomer.name))
         execute(admin, group_deletion.delete(GROUP, force=True))
     pytest.fail("a deletion does not end")
 
@@ -192,7 +192,7 @@ def test_a_deletion_that_was_done_and_not_answered_leaves_the_next_group_alone(
         someone = Someone(backend.open(), f"m{force}")
         make_plan(someone.session, someone.name, someone.name)
         left_behind(someone)
-        execute(a.session, members.leave(GROUP, a.name))
+        execute(a.session, members.remove(GROUP, a.name))
         recipe = group_deletion.delete(GROUP, force)
         operation = up_to_its_write(admin, recipe)
         execute(admin, operation)
@@ -203,7 +203,7 @@ def test_a_deletion_that_was_done_and_not_answered_leaves_the_next_group_alone(
         execute(admin, going_on(recipe, operation))
         assert state(admin) == held.state
         assert isinstance(newcomer.commit(held, 6), Claim)
-        execute(newcomer.session, members.leave(GROUP, newcomer.name))
+        execute(newcomer.session, members.remove(GROUP, newcomer.name))
         newcomer.session.close()
         execute(admin, group_deletion.delete(GROUP))
 
@@ -223,18 +223,18 @@ def test_a_plan_that_was_read_before_a_deletion_is_not_written_after_it(
             return
         slow = Someone(backend.open(), f"s{before}")
         make_plan(slow.session, slow.name)
-        version = execute(slow.session, plans.get(GROUP)).version
-        planning = plans.replace(GROUP, slow.name, {}, lambda plan, _: Plan(plan.generation + 1))
-        write = up_to_its_write(slow.session, planning)
+        version = execute(slow.session, planning.get(GROUP)).version
+        proposal = replace(GROUP, slow.name, {}, lambda plan, _: Plan(plan.generation + 1))
+        write = up_to_its_write(slow.session, proposal)
         execute(admin, going_on(recipe, operation))
         b = Someone(backend.open(), f"b{before}")
         while make_plan(b.session, b.name) < version:
             pass
-        ours = execute(b.session, plans.get(GROUP))
-        execute(slow.session, going_on(planning, write))
-        assert execute(b.session, plans.get(GROUP)) == ours
+        ours = execute(b.session, planning.get(GROUP))
+        execute(slow.session, going_on(proposal, write))
+        assert execute(b.session, planning.get(GROUP)) == ours
         for someone in (slow, b):
-            execute(someone.session, members.leave(GROUP, someone.name))
+            execute(someone.session, members.remove(GROUP, someone.name))
             someone.session.close()
     pytest.fail("a deletion does not end")
 

@@ -26,8 +26,8 @@ from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
     GROUP,
-    HAND_OVER,
     P0,
+    REVOKE_TIMEOUT,
     Someone,
     make_plan,
     owner,
@@ -67,14 +67,12 @@ def each_lost(
     raise AssertionError("this recipe does not end")
 
 
-def check_held(
-    someone: Someone, each: TopicPartition, held: Claim, count: int, robbed: str = ""
-) -> None:
+def check_held(someone: Someone, each: TopicPartition, held: Claim, count: int) -> None:
     """So many epochs were used, and the last is ours, and what it stands on is the fence."""
     epoch = held.state.epoch
     assert (turn(someone.session, each), held.state.member) == (count, someone.name)
     assert state(someone.session, each) == held.state
-    owns = Owner(someone.name, someone.nonce, epoch, HAND_OVER, robbed)
+    owns = Owner(someone.name, someone.nonce, epoch, REVOKE_TIMEOUT)
     assert owner(someone.session, each) == owns
     assert held.version == version_of(someone.session, paths.offset(GROUP, *each))
 
@@ -101,7 +99,7 @@ def test_a_steal_ends_well_whichever_reply_is_lost(
         return lambda: b.claiming(each, steal_from=owner(b.session, each))
 
     for each, held in each_lost(b, stealing, executed):
-        check_held(b, each, held, 2, robbed=a.name)
+        check_held(b, each, held, 2)
         assert held.state.offset == 17
 
 
@@ -112,7 +110,7 @@ def test_a_release_ends_well_whichever_reply_is_lost(
 ) -> None:
     def releasing(each: TopicPartition) -> Callable[[], Recipe[None]]:
         held = a.committed(a.claim(each), 17, each)
-        return lambda: ownership.release(a.me, each, held, offset)
+        return lambda: ownership.release(a.me, {each: (held, offset)})
 
     for each, _ in each_lost(a, releasing, executed):
         assert owner(a.session, each) is None
@@ -173,14 +171,16 @@ def test_a_fenced_commit_is_told_as_such_whichever_reply_is_lost(
 @LOSSES
 def test_joining_leaves_one_node_whichever_reply_is_lost(backend: Backend, executed: bool) -> None:
     session = backend.open()
-    info = MemberInfo(("t",), "host", HAND_OVER)
+    info = MemberInfo(("t",), "host", REVOKE_TIMEOUT)
     for lost in range(ENOUGH):
         steps, group = Steps(session), f"group-{lost}"
         name = steps.run(members.join(group, "m-x", info), lost, executed=executed)
         assert execute(session, members.names(group)) == (name,)
-        assert execute(session, members.info(group, name)) == info
+        member = execute(session, members.read(group, name))
+        assert member is not None
+        assert (member.name, member.info) == (name, info)
         left = Steps(session)
-        left.run(members.leave(group, name), 0, executed=executed)
+        left.run(members.remove(group, name), 0, executed=executed)
         assert execute(session, members.names(group)) == ()
         if steps.taken <= lost:
             return
@@ -218,7 +218,7 @@ def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
         held = someone.claim(each)
         if what == "commit":
             return ownership.commit(someone.me, {each: (held, 20)})
-        return ownership.release(someone.me, each, held, 20)
+        return ownership.release(someone.me, {each: (held, 20)})
 
     for each in each_death(backend, act):
         before, count = state(a.session, each), turn(a.session, each)
@@ -245,7 +245,7 @@ def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Some
             assert isinstance(answer, Claim)
             check_held(a, each, answer, 3)
         else:
-            assert answer == Blocked(Owner(a.name, "a", held[each].state.epoch, HAND_OVER))
+            assert answer == Blocked(Owner(a.name, "a", held[each].state.epoch, REVOKE_TIMEOUT))
             check_held(a, each, a.committed(held[each], 18, each), 1)
     assert outcomes == {False, True}
 
@@ -346,5 +346,5 @@ def test_joining_leaves_one_node_though_a_server_lags(lagging: LaggingZooKeeper)
     """The second would be given partitions, and nobody would claim them."""
     session = lagging.connect()
     lagging.armed = True
-    name = execute(session, members.join(GROUP, "m-x", MemberInfo(("t",), "host", HAND_OVER)))
+    name = execute(session, members.join(GROUP, "m-x", MemberInfo(("t",), "host", REVOKE_TIMEOUT)))
     assert execute(session, members.names(GROUP)) == (name,)

@@ -34,17 +34,20 @@ def test_members_are_listed_oldest_first_whatever_their_names(session: Session) 
 
 def test_a_member_says_what_it_wants_and_how_long_it_may_take(session: Session) -> None:
     name = join(session, "a")
-    assert execute(session, members.info("g", name)) == INFO
-    assert execute(session, members.is_there("g", name))
+    member = execute(session, members.read("g", name))
+    assert member is not None
+    assert (member.name, member.info) == (name, INFO)
+    assert member.joined_ms > 0
+    assert execute(session, members.exists("g", name))
 
 
 def test_who_left_is_gone_and_may_leave_again(session: Session) -> None:
     name = join(session, "a")
     for _ in range(2):
-        execute(session, members.leave("g", name))
+        execute(session, members.remove("g", name))
     assert execute(session, members.names("g")) == ()
-    assert execute(session, members.info("g", name)) is None
-    assert not execute(session, members.is_there("g", name))
+    assert execute(session, members.read("g", name)) is None
+    assert not execute(session, members.exists("g", name))
 
 
 def test_who_dies_is_gone_with_its_session(backend: Backend, session: Session) -> None:
@@ -88,16 +91,16 @@ def test_a_node_that_no_member_can_have_made_is_nobody(session: Session, name: s
 def test_a_member_that_says_nothing_legible_wants_nothing(session: Session, data: bytes) -> None:
     name = join(session, "a")
     execute(session, Set(paths.member("g", name), data))
-    found = execute(session, members.info("g", name))
+    found = execute(session, members.read("g", name))
     assert found is not None
-    assert found.topics == ()
+    assert found.info.topics == ()
 
 
 # -- seats --------------------------------------------------------------------------------------------
 
 
 def sit(session: Session, nonce: str, last: str | None = None) -> str | Superseded:
-    return execute(session, members.take_seat("g", "w1", nonce, INFO, last))
+    return execute(session, members.join_as_static("g", "w1", nonce, INFO, last))
 
 
 def test_the_youngest_of_those_who_sat_in_a_seat_has_it_and_the_others_are_removed(
@@ -106,10 +109,13 @@ def test_the_youngest_of_those_who_sat_in_a_seat_has_it_and_the_others_are_remov
     another = join(session, "w1")  # a dynamic member whose name begins alike
     first = sit(session, "n1")
     second = sit(session, "n2")
-    assert (members.seat(str(first)), members.seat(str(second))) == ("w1=", "w1=")
-    assert members.seat(another) == another
+    assert (members.assignee(str(first)), members.assignee(str(second))) == ("w1=", "w1=")
+    assert members.assignee(another) == another
     assert execute(session, members.names("g")) == (another, second)
-    assert members.seats((another, str(first), str(second))) == {another: another, "w1=": second}
+    assert members.assignees((another, str(first), str(second))) == {
+        another: another,
+        "w1=": second,
+    }
 
 
 def test_who_was_superseded_does_not_take_the_seat_back(session: Session) -> None:
@@ -130,8 +136,8 @@ def test_whichever_reply_is_lost_one_sits_in_the_seat(backend: Backend, executed
     session = backend.open()
     for lost in range(ENOUGH):
         group, steps = f"group-{lost}", Steps(session)
-        execute(session, members.take_seat(group, "w1", "n1", INFO, None))
-        taking = members.take_seat(group, "w1", "n2", INFO, None)
+        execute(session, members.join_as_static(group, "w1", "n1", INFO, None))
+        taking = members.join_as_static(group, "w1", "n2", INFO, None)
         name = steps.run(taking, lost, executed=executed)
         assert execute(session, members.names(group)) == (name,)
         if steps.taken <= lost:
@@ -139,16 +145,37 @@ def test_whichever_reply_is_lost_one_sits_in_the_seat(backend: Backend, executed
     pytest.fail("it does not end")
 
 
-def test_a_wish_differs_with_all_that_a_plan_depends_on() -> None:
+def test_a_subscription_differs_with_all_that_a_plan_depends_on_and_with_nothing_else() -> None:
     changed: list[dict[str, Any]] = [
         {"topics": ("t",)},
         {"pattern": "x.*"},
         {"protocol": 2},
         {"assignors": ("range",)},
-        {"weight": 2},
         {"rack": "r"},
-        {"grace": 1.0},
+        {"rejoin_timeout": 1.0},
     ]
-    wishes = [msgspec.structs.replace(INFO, **each).wish() for each in changed]
-    assert len({INFO.wish(), *wishes}) == 1 + len(changed)
-    assert msgspec.structs.replace(INFO, host="elsewhere", hand_over=9.0).wish() == INFO.wish()
+    subscriptions = {msgspec.structs.replace(INFO, **each).subscription() for each in changed}
+    assert len({INFO.subscription(), *subscriptions}) == 1 + len(changed)
+    elsewhere = msgspec.structs.replace(INFO, host="x", revoke_timeout=9.0, previous="was y")
+    assert elsewhere.subscription() == INFO.subscription()
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+def test_leaving_ends_well_whichever_reply_is_lost(backend: Backend, executed: bool) -> None:
+    session = backend.open()
+    mine = join(session, "a")
+    for lost in range(ENOUGH):
+        name, steps = join(session, f"b{lost}"), Steps(session)
+        steps.run(members.leave("g", name), lost, executed=executed)
+        assert execute(session, members.names("g")) == (mine,)
+        if steps.taken <= lost:
+            return
+    pytest.fail("it does not end")
+
+
+def test_a_watch_on_a_member_tells_when_it_goes(session: Session) -> None:
+    name = join(session, "a")
+    rings: list[str] = []
+    assert execute(session, members.exists("g", name, lambda: rings.append("gone")))
+    execute(session, members.leave("g", name))
+    wait_for_rings(rings, "gone")

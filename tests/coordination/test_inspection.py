@@ -1,13 +1,17 @@
 """Groups as an onlooker sees them."""
 
+import pytest
+
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import inspection
 from folkmoot.coordination.groups import offset_admin as resets
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.groups.ownership import OffsetState, encode
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
 from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, P0, P1, TOPIC_ID, Someone, make_plan
@@ -17,7 +21,7 @@ PARTITIONS = 100
 
 
 def described(session: Session) -> GroupState:
-    found = groups.describe(session, GROUP)
+    found = inspection.describe(session, GROUP)
     assert found is not None
     return found
 
@@ -69,4 +73,13 @@ def test_an_offset_that_is_illegible_is_told_and_keeps_nothing_else_from_being_t
 
 
 def test_a_group_that_is_not_there_is_none(backend: Backend) -> None:
-    assert groups.describe(backend.open(), GROUP) is None
+    assert inspection.describe(backend.open(), GROUP) is None
+
+
+def test_a_look_at_a_group_ends_in_time_though_zookeeper_is_silent() -> None:
+    ensemble = MemoryZooKeeper()
+    session = ensemble.connect()
+    Someone(session, "a")
+    ensemble.suspend(session)
+    with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.05 s"):
+        inspection.describe(session, GROUP, timeout=0.05)
