@@ -95,7 +95,7 @@ class KazooSession:
         self.note_death: Callable[..., None] = _nobody
         """A guardian puts in its own: see `Guarded`."""
         self._servers = servers
-        self._chroot = ""
+        self.chroot = ""
         # Reentrant: what kazoo does not take it refuses at once, on the thread that hands it over.
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)  # nothing is in flight, or not connected
@@ -121,7 +121,7 @@ class KazooSession:
                 f"no ZooKeeper server answers at {self._servers}: "
                 "start it, or give the address of one that runs"
             ) from None
-        self._chroot = chroot
+        self.chroot = chroot
         log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
 
     @property
@@ -138,12 +138,12 @@ class KazooSession:
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
-        error: zk.ZooKeeperError | None = zk.refusal(operation)
+        error: zk.ZooKeeperError | None = zk.refusal(operation, self.chroot)
         with self._lock:
             if error is None and self._over:
                 error = _over()
             if error is None:
-                self._waiting.append(_Request(self, self._chroot, operation, done))
+                self._waiting.append(_Request(self, self.chroot, operation, done))
         if error is None:
             self._hand_over()
         else:

@@ -366,6 +366,7 @@ class MemorySession:
         self.ensemble = ensemble
         self.session_id = session_id
         self.session_timeout = session_timeout
+        self.chroot = ""
         self._lock = ensemble.lock
         self._state = SessionState.CONNECTED
         self._listeners: list[Callable[[SessionState], None]] = []

@@ -37,6 +37,11 @@ class Session(Protocol):
     """One ZooKeeper session. All methods may be called from any thread."""
 
     @property
+    def chroot(self) -> str:
+        """What ZooKeeper knows its paths by, before each of ours; empty or with a slash before."""
+        ...
+
+    @property
     def state(self) -> SessionState: ...
 
     @property

@@ -86,6 +86,10 @@ class TrappedSession:
         self._trap = trap
 
     @property
+    def chroot(self) -> str:
+        return self._session.chroot
+
+    @property
     def state(self) -> SessionState:
         return self._session.state
 

@@ -20,6 +20,7 @@ from folkmoot.protocol.errors import ZooKeeperUnreachable
 class Failing:
     """A session in which every operation ends with the same error, or (None) never."""
 
+    chroot = ""
     state = SessionState.CONNECTED
     session_timeout = 6.0
 

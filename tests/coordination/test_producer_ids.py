@@ -13,7 +13,7 @@ from folkmoot.coordination.zookeeper.operations import Create, Operation, Sessio
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
-from tests.schemas.sessions import CountingStore, Loss
+from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 
 MOST_STEPS = 12
@@ -66,7 +66,7 @@ def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None
         def lose(operation: Operation) -> Loss:
             return chance.choice(("request", "reply")) if chance.random() < 0.05 else None
 
-        session = CountingStore(open_session(), lose)
+        session = CountingSession(open_session(), lose)
         return [execute(session, producer_ids.take(chance.randrange(1, 5))) for _ in range(5)]
 
     with ThreadPoolExecutor(20) as pool:
@@ -86,7 +86,7 @@ def test_a_session_that_ends_midway_is_said() -> None:
         return None
 
     with pytest.raises(SessionLost):
-        execute(CountingStore(session, expire), producer_ids.take(1))
+        execute(CountingSession(session, expire), producer_ids.take(1))
     assert execute(ensemble.connect(), producer_ids.take(1)).start in (1, 2)
 
 

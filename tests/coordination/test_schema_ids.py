@@ -26,7 +26,7 @@ from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 from tests.coordination.sessions import Opener
-from tests.schemas.sessions import CountingStore, Loss
+from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 
 
@@ -96,7 +96,7 @@ def test_every_operation_may_lose_its_reply_and_the_id_is_still_the_one(
     lost = 0
     for nth in range(100):
         losses: Iterator[Loss] = chain(repeat(None, nth), [loss], repeat(None))
-        session = CountingStore(open_session(), partial(lambda each, _: next(each), losses))
+        session = CountingSession(open_session(), partial(lambda each, _: next(each), losses))
         text = f"text {nth}"
         number = execute(session, schema_ids.register("s", text))
         assert number == nth + 1
@@ -119,7 +119,7 @@ def test_twenty_concurrent_registrars_give_no_id_twice_and_no_text_two_ids(
         def lose(operation: Operation) -> Loss:
             return chance.choice(("request", "reply")) if chance.random() < 0.05 else None
 
-        session = CountingStore(open_session(), lose)
+        session = CountingSession(open_session(), lose)
         mine = chance.sample(texts, len(texts))
         subjects = [f"subject {chance.randrange(3)}" for _ in mine]
         return [
@@ -149,7 +149,7 @@ def test_a_registration_is_one_transaction(session: Session) -> None:
             written.append(operation)
         return None
 
-    execute(CountingStore(session, watch), schema_ids.register("s", "second"))
+    execute(CountingSession(session, watch), schema_ids.register("s", "second"))
     (transaction,) = written
     assert isinstance(transaction, Multi)
     assert len(transaction.writes) == 4
@@ -166,7 +166,7 @@ def test_a_registrar_whose_session_ends_midway_leaves_all_or_nothing() -> None:
         return None
 
     with pytest.raises(SessionLost):
-        execute(CountingStore(session, expire), schema_ids.register("s", "second"))
+        execute(CountingSession(session, expire), schema_ids.register("s", "second"))
     fresh = ensemble.connect()
     assert execute(fresh, schema_ids.id_of("second")) is None
     assert execute(fresh, schema_ids.register("s", "second")) == 2

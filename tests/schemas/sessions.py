@@ -1,4 +1,4 @@
-"""Stores between a test and its ZooKeeper: they count what is asked, and lose what they are told to."""
+"""Sessions between a test and its ZooKeeper: they count what is asked, and lose what they are told to."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -11,11 +11,11 @@ Loss = Literal["request", "reply"] | None
 """What is lost of an operation: it was never done, or done and nobody was told."""
 
 
-def memory_store() -> Session:
+def memory_session() -> Session:
     return MemoryZooKeeper().connect()
 
 
-class CountingStore:
+class CountingSession:
     """A session that counts operations and loses those for which `lose` names a loss."""
 
     def __init__(
@@ -24,6 +24,10 @@ class CountingStore:
         self.asked = 0
         self._session = session
         self._lose = lose
+
+    @property
+    def chroot(self) -> str:
+        return self._session.chroot
 
     @property
     def state(self) -> SessionState:

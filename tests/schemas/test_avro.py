@@ -10,7 +10,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.avro import AvroDeserializer, AvroSerializer, schema_id
 from folkmoot.schemas.registry import SchemaRegistry
-from tests.schemas.sessions import CountingStore, memory_store
+from tests.schemas.sessions import CountingSession, memory_session
 
 PERSON = {
     "type": "record",
@@ -24,12 +24,12 @@ ADA = {"name": "Ada", "age": 36}
 
 
 @pytest.fixture
-def session() -> CountingStore:
-    return CountingStore(memory_store())
+def session() -> CountingSession:
+    return CountingSession(memory_session())
 
 
 @pytest.fixture
-def registry(session: CountingStore) -> SchemaRegistry:
+def registry(session: CountingSession) -> SchemaRegistry:
     return SchemaRegistry(session)
 
 
@@ -109,7 +109,7 @@ def test_no_damage_to_a_value_raises_anything_else(registry: SchemaRegistry) -> 
 
 
 def test_a_column_of_one_schema_costs_one_look_up(
-    registry: SchemaRegistry, session: CountingStore
+    registry: SchemaRegistry, session: CountingSession
 ) -> None:
     value = AvroSerializer(registry, "people", PERSON)(ADA)
     session.asked = 0
@@ -133,7 +133,7 @@ def test_one_bad_value_in_a_column_is_an_error(registry: SchemaRegistry) -> None
 
 
 def test_a_stored_text_that_fastavro_refuses_is_a_serialization_error(
-    session: CountingStore,
+    session: CountingSession,
 ) -> None:
     number = execute(session, schema_ids.register("s", '{"type":"array"}'))
     with pytest.raises(SerializationError, match=f"schema {number} cannot be used"):

@@ -10,7 +10,7 @@ from folkmoot.coordination.zookeeper.operations import SessionLost
 from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound
 from folkmoot.schemas.identity import canonical
 from folkmoot.schemas.registry import SchemaRegistry
-from tests.schemas.sessions import CountingStore, memory_store
+from tests.schemas.sessions import CountingSession, memory_session
 
 LONG = {"type": "long"}
 
@@ -28,7 +28,7 @@ class Opener:
 
 
 def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
-    registry = SchemaRegistry(memory_store())
+    registry = SchemaRegistry(memory_session())
     number = registry.register("s", LONG)
     assert registry.register("s", '{"type" : "long"}') == number
     assert registry.register("t", '"long"') == number
@@ -39,7 +39,7 @@ def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
 
 
 def test_what_was_registered_or_found_is_not_asked_for_again() -> None:
-    session = CountingStore(memory_store())
+    session = CountingSession(memory_session())
     registry = SchemaRegistry(session)
     number = registry.register("s", LONG)
     asked = session.asked
@@ -68,7 +68,7 @@ def test_what_is_not_there_yet_is_asked_for_again() -> None:
 
 
 def test_what_is_no_schema_gets_no_id() -> None:
-    session = CountingStore(memory_store())
+    session = CountingSession(memory_session())
     with pytest.raises(InvalidSchema):
         SchemaRegistry(session).register("s", "{}")
     assert session.asked == 0
