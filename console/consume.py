@@ -190,8 +190,8 @@ class _Reading:
 
     def _is_left_out(self, consumer: "Consumer") -> bool:
         """The group's plan is made with this member in it, and gives it nothing."""
-        from folkmoot.coordination.groups import plan as plans
-        from folkmoot.coordination.groups.membership import seat
+        from folkmoot.coordination.groups import planning
+        from folkmoot.coordination.groups.membership import assignee
         from folkmoot.coordination.zookeeper.execute import execute
 
         member = consumer.member
@@ -200,5 +200,5 @@ class _Reading:
         session, name = member.session, member.name
         if session is None or name is None:
             return False
-        plan = execute(session, plans.get(self._args.group), PLAN_WAIT).plan
-        return seat(name) in plan.members and not plan.share(seat(name))
+        plan = execute(session, planning.get(self._args.group), PLAN_WAIT).plan
+        return assignee(name) in plan.members and not plan.share(assignee(name))

@@ -6,7 +6,7 @@ from typing import TypeVar
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.coordination.brokers import live
 from folkmoot.coordination.connector import connector
-from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups import planning
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe, ZooKeeperError
@@ -29,7 +29,7 @@ def prepared(config: SourceConfig) -> Share:
         group=config.group,
         topics=config.topics,
         client_id=config.client_id,
-        hand_over=config.hand_over,
+        revoke_timeout=config.hand_over,
     )
     member = Member(settings, connector(config.zookeeper, guarded=True), wakeup.wake)
     session = _Session(member, config)
@@ -53,20 +53,14 @@ class _Session:
     def planned(self) -> frozenset[TopicPartition] | None:
         """What the plan gives to this member, None while that cannot be told."""
         try:
-            plan = self._ask(plans.get(self._config.group)).plan
+            plan = self._ask(planning.get(self._config.group)).plan
         except (ZooKeeperError, ZooKeeperUnreachable):
             return None
-        if self._member.name not in plan.members:
-            return None
-        return frozenset(
-            TopicPartition(topic, number)
-            for topic, owners in plan.assignment.items()
-            for number, owner in enumerate(owners)
-            if owner == self._member.name
-        )
+        name = self._member.name
+        return frozenset(plan.share(name)) if name in plan.members else None
 
     def _ask(self, recipe: Recipe[_T]) -> _T:
-        store = self._member.store
+        store = self._member.session
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
         return execute(store, recipe, ANSWER_TIMEOUT)

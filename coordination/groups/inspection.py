@@ -86,45 +86,33 @@ def describe(session: Session, group: str, timeout: float | None = None) -> Grou
     members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
     plan = execute(session, planning.get(group), timeout).plan
     owned = execute(session, with_owners(group), timeout)
-    every = planned(plan) | execute(session, with_offsets(group), timeout)
-    looks = (
-        _partition(group, each, plan.owners.get(each), each in owned) for each in sorted(every)
-    )
+    every = _planned(plan) | execute(session, with_offsets(group), timeout)
+    looks = (partition(group, each, plan.owners.get(each), each in owned) for each in sorted(every))
     partitions = execute_all(session, looks, timeout=timeout)
     by_assignee = {membership.assignee(each.name): each for each in members}
     return GroupState(group, plan, by_assignee, partitions)
 
 
-def _partition(
-    group: str, partition: TopicPartition, planned: str | None, is_owned: bool
+def partition(
+    group: str,
+    partition: TopicPartition,
+    planned: str | None = None,
+    is_owned: bool = False,
 ) -> Recipe[PartitionState]:
+    """A partition as it is now; whom the plan gives it to and whether it has an owner the caller knows."""
     owner: str | None = None
-    offset, legible = yield from legible_offset(group, partition)
+    offset: OffsetState | None = None
+    legible = True
+    try:
+        offset = yield from ownership.committed(group, partition)
+    except Malformed:
+        legible = False
     if is_owned:
         owner = None if offset is None else offset.member
         if not owner:  # a reset was faster than we, or somebody has made nodes by hand
             found = yield from ownership.owner_of(group, partition)
             owner = None if found is None else found.member
     return PartitionState(partition, planned, owner, offset, legible)
-
-
-def legible_offset(
-    group: str, partition: TopicPartition
-) -> Recipe[tuple[OffsetState | None, bool]]:
-    """What is committed; None, and False, for what somebody has written over, which a reset mends."""
-    try:
-        return (yield from ownership.committed(group, partition)), True
-    except Malformed:
-        return None, False
-
-
-def planned(plan: Plan) -> set[TopicPartition]:
-    """The partitions of a plan, also those that nobody shall own."""
-    return {
-        TopicPartition(topic, number)
-        for topic, owners in plan.assignment.items()
-        for number in range(len(owners))
-    }
 
 
 def with_offsets(group: str) -> Recipe[set[TopicPartition]]:
@@ -145,3 +133,12 @@ def _below(path: str) -> Recipe[set[TopicPartition]]:
             if _NUMBER.fullmatch(number):  # what somebody else has put there is no partition
                 found.add(TopicPartition(topic, int(number)))
     return found
+
+
+def _planned(plan: Plan) -> set[TopicPartition]:
+    """The partitions of a plan, also those that nobody shall own."""
+    return {
+        TopicPartition(topic, number)
+        for topic, basis in plan.topics.items()
+        for number in range(basis.partitions)
+    }

@@ -33,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-from folkmoot.coordination import paths, topics
+from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
@@ -386,14 +386,6 @@ def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | Non
     except zk.NoNode:
         return None
     return state_of(path, node)
-
-
-def committed_offset(group: str, partition: TopicPartition) -> Recipe[int | None]:
-    """What is committed in the topic of that name that there is now. Raises Malformed."""
-    state = yield from committed(group, partition)
-    topic = yield from topics.read(partition.topic)
-    is_current = state is not None and topic is not None and state.topic_id == topic.topic_id
-    return state.offset if state is not None and is_current else None
 
 
 def state_of(path: str, node: zk.Node) -> OffsetState:

@@ -9,9 +9,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 
 from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups import plan as plans
-from folkmoot.coordination.groups import rebalance_history as chronicle
-from folkmoot.coordination.groups.plan_format import Plan
+from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from tests.chaos.__main__ import shares
@@ -19,7 +17,7 @@ from tests.chaos.events import surely
 from tests.chaos.member import Trap, TrappedSession
 from tests.chaos.notes import Notes, NotesReader
 from tests.chaos.results import Result, Totals
-from tests.coordination.groups import GROUP, Someone, make_plan
+from tests.coordination.groups import GROUP, Someone, make_plan, replace
 
 
 @pytest.fixture
@@ -41,8 +39,7 @@ def test_a_member_stops_in_front_of_its_next_commit_and_of_nothing_else(
     make_plan(session, member.name)
     member.release(member.claim(), 3)
     held = member.claim()
-    execute(session, plans.replace(GROUP, member.name, {}, lambda *_: Plan(2)))
-    execute(session, chronicle.record(GROUP, member.name, Plan(1), Plan(2), {}))
+    assert execute(session, replace(GROUP, member.name, {}, lambda *_: Plan(2)))
     assert trap.is_set
     assert not halts
 

@@ -13,8 +13,7 @@ from folkmoot.console.children import ChildProcess
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.groups import history, ownership
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
@@ -96,7 +95,7 @@ class Scene:
 
     def how_went(self, name: str) -> list[str]:
         """What the group has noted of that."""
-        left = [each.left for each in execute(self.session, chronicle.entries(self.group))]
+        left = [each.left for each in execute(self.session, history.entries(self.group))]
         return [why for each in left for who, why in each.items() if who.startswith(f"{name}-")]
 
     def check_each_counted_once(self) -> int:

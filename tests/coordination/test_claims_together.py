@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination import paths, topics
+from folkmoot.coordination import paths
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.groups.ownership import (
     CLAIMS_PER_TRANSACTION,
@@ -197,20 +197,3 @@ def test_all_that_is_held_is_released_in_few_transactions_with_its_offsets(a: So
     assert kinds["Multi"] <= 4
     assert [state(a.session, each).offset for each in MANY[:4]] == [None, 5, None, 5]
     assert all(owner(a.session, each) is None for each in MANY[::25])
-
-
-def test_what_was_committed_in_a_topic_is_nothing_in_the_one_made_anew(a: Someone) -> None:
-    execute(a.session, topics.create("t", 1, [1]))
-    first = execute(a.session, topics.read("t"))
-    assert first is not None
-    request = {P0: ClaimRequest(first.topic_id)}
-    version = version_of(a.session, paths.plan(GROUP))
-    answers = execute(a.session, ownership.claim(a.me, request, version, lambda _: nothing))
-    held = answers[P0]
-    assert isinstance(held, Claim)
-    a.committed(held, 17)
-    assert execute(a.session, ownership.committed_offset(GROUP, P0)) == 17
-    execute(a.session, topics.delete("t"))
-    assert execute(a.session, ownership.committed_offset(GROUP, P0)) is None
-    execute(a.session, topics.create("t", 1, [1]))
-    assert execute(a.session, ownership.committed_offset(GROUP, P0)) is None
