@@ -12,8 +12,8 @@ from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination import connector as zookeeper
 from folkmoot.coordination.connector import connect
-from folkmoot.coordination.zookeeper import kazoo_adapter as zookeeper
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NotLeader
 from folkmoot.protocol.requests import Api, MetadataRequest

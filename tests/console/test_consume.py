@@ -330,12 +330,10 @@ def test_an_unreachable_zookeeper_is_exit_code_3(
     words: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr(
-        "folkmoot.coordination.zookeeper.kazoo_adapter.connect.__kwdefaults__", QUICK
-    )
+    monkeypatch.setattr("folkmoot.coordination.connector.connect.__kwdefaults__", QUICK)
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     said = shell.refused(3, *words, stdin="x\n")
     assert "no ZooKeeper server answers at 127.0.0.1:1" in said
 
 
-QUICK = {"connect_timeout": 0.3}
+QUICK = {"connect_timeout": 0.3, "guarded": False}
