@@ -41,6 +41,7 @@ from folkmoot.coordination.zookeeper.recipes import (
     Malformed,
     decode,
     ensure,
+    read,
     retry_on_connection_loss,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -133,6 +134,7 @@ encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
 _NOBODY = Owner("", "", 0, 0.0)
+_UNCLAIMED = encode(OffsetState())
 
 
 def claim(
@@ -380,31 +382,24 @@ def owner_of(group: str, partition: TopicPartition) -> Recipe[Owner | None]:
 
 def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
     """The offset's node as it is, None if nobody ever claimed the partition. Raises Malformed."""
-    path = paths.offset(group, *partition)
-    try:
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-    except zk.NoNode:
-        return None
-    return state_of(path, node)
+    state, _ = yield from read(_state_decoder, paths.offset(group, *partition))
+    return state
 
 
 def state_of(path: str, node: zk.Node) -> OffsetState:
-    """Raises Malformed: an offset cannot be guessed. An empty node was created and never claimed."""
-    return decode(_state_decoder, path, node) if node.data else OffsetState()
+    """Raises Malformed: an offset cannot be guessed."""
+    return decode(_state_decoder, path, node)
 
 
 def _watch_owner(
     group: str, partition: TopicPartition, watch: WatchCallback | None
 ) -> Recipe[Owner | None]:
     """An owner that is illegible is a nobody that will not let go: it can be stolen from."""
-    path = paths.owner(group, *partition)
     try:
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path, watch))
-        return decode(_owner_decoder, path, node)
-    except zk.NoNode:
-        return None
+        owner, _ = yield from read(_owner_decoder, paths.owner(group, *partition), watch)
     except Malformed:
         return _NOBODY
+    return owner
 
 
 def check_foreseen(error: zk.ZooKeeperError) -> None:
@@ -419,14 +414,13 @@ def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim |
 
     The nonce alone would not do: an earlier epoch of the same incarnation is not the one asked for.
     """
-    path = paths.offset(me.group, *partition)
     try:
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-        state = state_of(path, node)
-    except (zk.NoNode, Malformed):
+        state, stat = yield from read(_state_decoder, paths.offset(me.group, *partition))
+    except Malformed:
         return None
-    ours = (state.nonce, state.epoch) == (me.nonce, epoch)
-    return Claim(state, node.stat.version) if ours else None
+    if state is None or stat is None or (state.nonce, state.epoch) != (me.nonce, epoch):
+        return None
+    return Claim(state, stat.version)
 
 
 def offset_nodes(
@@ -443,7 +437,7 @@ def offset_nodes(
         if not todo:
             return found
         try:
-            yield zk.Multi(tuple(zk.Create(path) for path in todo.values()))
+            yield zk.Multi(tuple(zk.Create(path, _UNCLAIMED) for path in todo.values()))
         except zk.ConnectionLost:
             continue  # it is there, or is asked for again
         except zk.MultiFailed as refusal:
