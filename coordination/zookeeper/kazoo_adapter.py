@@ -68,7 +68,7 @@ class KazooSession:
     hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those in
     flight with ConnectionLost; a session that ends ends everything with SessionLost.
 
-    **The end.** A session that is `_over` hands nothing to kazoo, and it becomes so under the lock
+    **The end.** A session that is `over` hands nothing to kazoo, and it becomes so under the lock
     under which it hands over, before kazoo empties its queue for the next session. kazoo would open
     that next session by itself: every attempt to connect is refused from then on, and the client is
     stopped on a thread of its own (its connection thread cannot wait for itself).
@@ -98,9 +98,9 @@ class KazooSession:
         self.chroot = ""
         # Reentrant: what kazoo does not take it refuses at once, on the thread that hands it over.
         self._lock = threading.RLock()
-        self._idle = threading.Condition(self._lock)  # nothing is in flight, or not connected
-        self._state = SessionState.SUSPENDED
-        self._over = False
+        self.state = SessionState.SUSPENDED
+        self.over = False
+        """Nothing is handed to kazoo any more, and it may not connect."""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
@@ -124,10 +124,6 @@ class KazooSession:
         self.chroot = chroot
         log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
 
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*."""
         return self._last_acknowledged
@@ -140,7 +136,7 @@ class KazooSession:
         """Start an operation. Raises ValueError for a path that cannot be one."""
         error: zk.ZooKeeperError | None = zk.refusal(operation, self.chroot)
         with self._lock:
-            if error is None and self._over:
+            if error is None and self.over:
                 error = _over()
             if error is None:
                 self._waiting.append(_Request(self, self.chroot, operation, done))
@@ -150,17 +146,14 @@ class KazooSession:
             done(Outcome(None, error))
 
     def close(self) -> None:
-        """End the session. What is in flight may be answered first, what waits is not sent."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT
+        """End the session. What is in flight is answered before that, what waits is not sent."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            self._over = True
-            reachable = self._state is SessionState.CONNECTED
-            self._idle.wait_for(self._is_idle, CLOSE_TIMEOUT)
+            self.over = True
         stopper = self._stop_client()
-        if reachable:
-            stopper.join(max(0.0, deadline - time.monotonic()))
+        if self.state is SessionState.CONNECTED:
+            stopper.join(CLOSE_TIMEOUT)
         self._end()
 
     # -- the way of an operation ----------------------------------------------------------------
@@ -172,8 +165,8 @@ class KazooSession:
             self._refused = refused_now
             while (
                 self._waiting
-                and self._state is SessionState.CONNECTED
-                and not self._over
+                and self.state is SessionState.CONNECTED
+                and not self.over
                 and len(self._in_flight) < MAX_IN_FLIGHT
             ):
                 request = self._waiting.popleft()
@@ -195,7 +188,6 @@ class KazooSession:
             del self._in_flight[request]
             if not isinstance(outcome.error, ConnectionLost | SessionLost):
                 self._last_acknowledged = max(self._last_acknowledged, request.sent)
-            self._idle.notify_all()
         _call("what is done after an operation", request.done, outcome)
         if isinstance(outcome.error, SessionLost):
             self._lose()
@@ -204,19 +196,15 @@ class KazooSession:
 
     # -- the connection thread ------------------------------------------------------------------
 
-    def may_connect(self) -> bool:
-        return not self._over
-
     def connection_changed(self, kazoo_state: str) -> None:
         if kazoo_state == KazooState.LOST:
             self._lose()
             return
         connected = kazoo_state == KazooState.CONNECTED
         with self._lock:
-            if self._state is SessionState.LOST or (self._over and connected):
+            if self.state is SessionState.LOST or (self.over and connected):
                 return
-            self._state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
-            self._idle.notify_all()
+            self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
                 self.session_id, self.password = self._client.client_id
         if not connected:
@@ -228,21 +216,18 @@ class KazooSession:
 
     def _lose(self) -> None:
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            self._over = True
+            self.over = True
         log.warning("ZooKeeper session 0x%x was lost", self.session_id)
         self._end()
         self._stop_client()
 
-    def _is_idle(self) -> bool:
-        return not self._in_flight or self._state is not SessionState.CONNECTED
-
     def _end(self) -> None:
         with self._lock:
-            if self._state is SessionState.LOST:
+            if self.state is SessionState.LOST:
                 return
-            self._state = SessionState.LOST
+            self.state = SessionState.LOST
             unfinished = [*self._in_flight, *self._waiting]
             self._in_flight.clear()
             self._waiting.clear()
@@ -264,7 +249,7 @@ class KazooSession:
 
     def _tell(self) -> None:
         with self._lock:
-            state, listeners = self._state, list(self._listeners)
+            state, listeners = self.state, list(self._listeners)
         for listener in listeners:
             _call("a listener of the session", listener, state)
 
@@ -443,7 +428,7 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
 
     def connect_if_allowed(*address: Any) -> tuple[float, float]:
-        if not session.may_connect():
+        if session.over:
             raise refused.SessionExpiredError("the session is over")
         read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
         session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
