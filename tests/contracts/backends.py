@@ -63,10 +63,10 @@ def end_session(connect_string: str, session: KazooSession) -> None:
 
 
 def settle(session: Session) -> None:
-    """All rings caused by what was answered before, on any session, have rung in this one.
+    """All watches caused to fire by what was answered before, on any session, have fired in this one.
 
     ZooKeeper queues the events of a write to their sessions before it answers the writer, and a
-    session calls rings and answers in the order of its connection.
+    session calls watches and gives answers in the order of its connection.
     """
     execute(session, Exists("/"))
 

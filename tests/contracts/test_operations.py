@@ -327,7 +327,7 @@ def counted(path: str, number: int) -> Recipe[int]:
     return number
 
 
-def test_verbs_side_by_side_give_their_results_in_order_however_many_there_are(
+def test_recipes_side_by_side_give_their_results_in_order_however_many_there_are(
     backend: Backend,
 ) -> None:
     session = backend.open()
@@ -338,7 +338,7 @@ def test_verbs_side_by_side_give_their_results_in_order_however_many_there_are(
     assert execute_all(session, ()) == []
 
 
-def test_verbs_side_by_side_are_told_of_refusals_and_raise_what_they_do_not_expect(
+def test_recipes_side_by_side_are_told_of_refusals_and_raise_what_they_do_not_expect(
     backend: Backend,
 ) -> None:
     session = backend.open()

@@ -23,7 +23,7 @@ def other(backend: Backend) -> Session:
     return backend.open()
 
 
-def test_a_store_starts_connected(session: Session) -> None:
+def test_a_session_starts_connected(session: Session) -> None:
     assert session.state is SessionState.CONNECTED
     assert session.session_timeout == 10.0
 
@@ -39,7 +39,7 @@ def test_ephemeral_nodes_go_with_their_session_and_no_others(
     assert sorted(execute(session, Children("/"))) == ["kept", "yours"]
 
 
-def test_a_closed_store_is_lost_and_answers_so(session: Session, other: Session) -> None:
+def test_a_closed_session_is_lost_and_answers_so(session: Session, other: Session) -> None:
     states: list[SessionState] = []
     session.listen(states.append)
     session.close()
@@ -51,7 +51,7 @@ def test_a_closed_store_is_lost_and_answers_so(session: Session, other: Session)
     assert execute(other, Exists("/late")) is None
 
 
-def test_every_operation_has_one_outcome_when_the_store_is_closed(
+def test_every_operation_has_one_outcome_when_the_session_is_closed(
     session: Session, other: Session
 ) -> None:
     outcomes: list[tuple[int, Outcome]] = []
@@ -73,16 +73,16 @@ def test_an_expired_session_is_lost_for_good(
     backend: Backend, session: Session, other: Session
 ) -> None:
     states: list[SessionState] = []
-    rung: list[str] = []
+    fired: list[str] = []
     session.listen(states.append)
     execute(session, Create("/mine", ephemeral=True))
-    execute(session, Get("/mine", lambda: rung.append("data")))
-    execute(session, Exists("/absent", lambda: rung.append("absent")))
-    execute(session, Children("/", lambda: rung.append("children")))
+    execute(session, Get("/mine", lambda: fired.append("data")))
+    execute(session, Exists("/absent", lambda: fired.append("absent")))
+    execute(session, Children("/", lambda: fired.append("children")))
     backend.expire(session)
     eventually(lambda: session.state is SessionState.LOST)
-    eventually(lambda: len(rung) == 3)
-    assert sorted(rung) == ["absent", "children", "data"]
+    eventually(lambda: len(fired) == 3)
+    assert sorted(fired) == ["absent", "children", "data"]
     assert states[-1] is SessionState.LOST
     assert execute(other, Exists("/mine")) is None
     operations: list[Operation] = [Exists("/"), Create("/zombie"), Multi((Create("/zombie"),))]
@@ -91,7 +91,7 @@ def test_an_expired_session_is_lost_for_good(
             execute(session, operation)
     assert execute(other, Children("/")) == []
     session.close()
-    assert rung.count("data") == 1
+    assert fired.count("data") == 1
 
 
 def test_operations_under_way_at_an_expiry_all_end(

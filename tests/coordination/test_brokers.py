@@ -57,7 +57,7 @@ def test_registering_ends_well_whichever_reply_is_lost() -> None:
         assert execute(ensemble.connect(), brokers.live()) == {1: MINE}
 
 
-def test_a_watch_rings_when_a_broker_comes_or_goes_even_the_first() -> None:
+def test_a_watch_fires_when_a_broker_comes_or_goes_even_the_first() -> None:
     ensemble = MemoryZooKeeper()
     observer, one, two = ensemble.connect(), ensemble.connect(), ensemble.connect()
     rings: list[str] = []

@@ -25,10 +25,10 @@ def test_the_chroot_is_created_and_everything_lies_below_it(
     assert execute(session, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
     assert sorted(execute(session, Children("/"))) == ["a-0000000000", "b"]
     assert execute(outside, Exists("/deep/er/b/c")) is not None
-    rung: list[None] = []
-    execute(session, Children("/", lambda: rung.append(None)))
+    fired: list[None] = []
+    execute(session, Children("/", lambda: fired.append(None)))
     execute(outside, Create("/deep/er/d"))
-    eventually(lambda: rung)
+    eventually(lambda: fired)
     session.close()
     outside.close()
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from folkmoot.coordination import brokers
-from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Operation,
+    Recipe,
     SessionLost,
+    Sync,
     ZooKeeperError,
 )
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
@@ -42,7 +44,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionLost("again and again")])
-def test_a_question_that_is_not_answered_ends_in_time(error: ZooKeeperError | None) -> None:
+def test_what_is_not_answered_ends_in_time(error: ZooKeeperError | None) -> None:
     begun = time.monotonic()
     with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.2 s"):
         execute(Failing(error), brokers.live(), 0.2)
@@ -52,3 +54,34 @@ def test_a_question_that_is_not_answered_ends_in_time(error: ZooKeeperError | No
 def test_a_session_that_is_over_is_a_zookeeper_that_may_come_back() -> None:
     with pytest.raises(ZooKeeperUnreachable, match="session was lost"):
         execute(Failing(SessionLost("over")), brokers.live(), 60.0)
+
+
+def test_recipes_side_by_side_have_one_timeout_for_all_of_them() -> None:
+    begun = time.monotonic()
+    with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.2 s"):
+        execute_all(Failing(None), (brokers.live() for _ in range(10)), 1, timeout=0.2)
+    assert time.monotonic() - begun < 5.0
+
+
+def test_without_a_timeout_a_recipe_itself_is_told_that_its_session_is_over() -> None:
+    told: list[SessionLost] = []
+
+    def recipe() -> Recipe[None]:
+        try:
+            yield Sync()
+        except SessionLost as error:
+            told.append(error)
+            raise
+
+    with pytest.raises(SessionLost):
+        execute(Failing(SessionLost("over")), recipe())
+    assert len(told) == 1
+
+
+def test_a_recipe_that_asks_nothing_has_its_result_at_once() -> None:
+    def recipe() -> Recipe[int]:
+        return 7
+        yield Sync()
+
+    assert execute(Failing(None), recipe(), 0.2) == 7
+    assert execute_all(Failing(None), [recipe() for _ in range(3)], 1) == [7, 7, 7]

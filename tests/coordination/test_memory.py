@@ -30,8 +30,8 @@ def into(answers: Answers) -> Callable[[Outcome], None]:
     )
 
 
-def appender(rung: list[str], name: str) -> WatchCallback:
-    return lambda: rung.append(name)
+def appender(fired: list[str], name: str) -> WatchCallback:
+    return lambda: fired.append(name)
 
 
 @pytest.fixture
@@ -68,16 +68,16 @@ def test_a_suspended_session_waits_and_keeps_what_it_has(
     assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
 
 
-def test_watches_ring_when_the_connection_breaks(
+def test_watches_fire_when_the_connection_breaks(
     ensemble: MemoryZooKeeper, session: MemorySession
 ) -> None:
-    rung: list[str] = []
-    execute(session, Exists("/a", appender(rung, "a")))
+    fired: list[str] = []
+    execute(session, Exists("/a", appender(fired, "a")))
     ensemble.suspend(session)
-    assert rung == ["a"]
+    assert fired == ["a"]
     execute(ensemble.connect(), Create("/a"))
     ensemble.resume(session)
-    assert rung == ["a"]
+    assert fired == ["a"]
 
 
 def test_a_session_that_expires_while_suspended_is_a_zombie_until_it_resumes(
@@ -115,12 +115,12 @@ class Held:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.rings: list[WatchCallback] = []
+        self.watches: list[WatchCallback] = []
         self.now = 0.0
         self.ensemble = MemoryZooKeeper(
             clock=lambda: self.now,
             deliver=self.requests.append,
-            notify=lambda _, ring: self.rings.append(ring),
+            notify=lambda _, watch: self.watches.append(watch),
         )
         self.session = self.ensemble.connect()
         self.answers: Answers = []
@@ -183,22 +183,22 @@ def test_a_read_may_be_answered_from_the_past_and_its_watch_is_due_then() -> Non
     held.carry_out(Create("/a", b"old"))
     past = held.ensemble.snapshot()
     held.carry_out(Set("/a", b"new"))
-    rung: list[str] = []
+    fired: list[str] = []
     held.answers.clear()
-    read = held.submit(Get("/a", appender(rung, "a")))
+    read = held.submit(Get("/a", appender(fired, "a")))
     read.execute(past)
     read.reply()
     assert [node.data for node in held.answers] == [b"old"]  # type: ignore[attr-defined]
-    assert len(held.rings) == 1
+    assert len(held.watches) == 1
     # What has not changed since is watched as ever.
-    children = held.submit(Children("/a", appender(rung, "children")))
+    children = held.submit(Children("/a", appender(fired, "children")))
     children.execute(past)
     children.reply()
-    assert len(held.rings) == 1
+    assert len(held.watches) == 1
     held.carry_out(Create("/a/b"))
-    for ring in held.rings:
-        ring()
-    assert rung == ["a", "children"]
+    for watch in held.watches:
+        watch()
+    assert fired == ["a", "children"]
 
 
 def test_time_is_the_clock_that_was_given() -> None:

@@ -124,7 +124,7 @@ def test_a_topic_of_the_same_name_is_not_mistaken_for_the_deleted_one() -> None:
     assert execute(session, topics.read("t")) == second
 
 
-def test_watches_ring_for_new_topics_changed_ones_and_those_that_go() -> None:
+def test_watches_fire_for_new_topics_changed_ones_and_those_that_go() -> None:
     session = MemoryZooKeeper().connect()
     rings: list[str] = []
     execute(session, topics.names(lambda: rings.append("names")))

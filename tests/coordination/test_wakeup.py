@@ -6,7 +6,7 @@ from collections import deque
 from folkmoot.coordination.wakeup import Wakeup
 
 
-def test_rings_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
+def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
     with Wakeup() as wakeup:
         for _ in range(3):
             wakeup.wake()
@@ -15,7 +15,7 @@ def test_rings_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
             assert not wakeup.wait(0)
 
 
-def test_whoever_is_told_something_and_then_rung_for_sees_it_whatever_the_threads_do() -> None:
+def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
     """A ring that is saved because it is awake already must not be one that nobody hears."""
     told: deque[int] = deque()
     with Wakeup() as wakeup:
@@ -38,7 +38,7 @@ def test_whoever_is_told_something_and_then_rung_for_sees_it_whatever_the_thread
             thread.join()
 
 
-def test_a_closed_bell_is_silent() -> None:
+def test_a_closed_wakeup_wakes_nobody() -> None:
     wakeup = Wakeup()
     wakeup.wake()
     wakeup.close()

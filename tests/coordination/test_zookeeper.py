@@ -129,23 +129,23 @@ def test_an_answer_that_is_left_out_is_told_as_lost_and_ends_the_session(
     assert session.state is SessionState.LOST
 
 
-def test_watches_ring_when_the_connection_breaks_and_are_armed_by_the_next_read(
+def test_watches_fire_when_the_connection_breaks_and_are_armed_by_the_next_read(
     proxy: Proxy, session: KazooSession, other: KazooSession
 ) -> None:
-    rung: list[str] = []
-    execute(session, Exists("/a", lambda: rung.append("exists")))
-    execute(session, Children("/", lambda: rung.append("children")))
+    fired: list[str] = []
+    execute(session, Exists("/a", lambda: fired.append("exists")))
+    execute(session, Children("/", lambda: fired.append("children")))
     proxy.cut()
-    eventually(lambda: len(rung) == 2)
-    assert sorted(rung) == ["children", "exists"]
+    eventually(lambda: len(fired) == 2)
+    assert sorted(fired) == ["children", "exists"]
     answers: list[Outcome] = []
-    session.submit(Exists("/a", lambda: rung.append("again")), answers.append)
+    session.submit(Exists("/a", lambda: fired.append("again")), answers.append)
     execute(other, Create("/a"))
     proxy.heal()
     eventually(lambda: answers)
     assert answers[0].result is not None  # what happened meanwhile is read
     execute(other, Set("/a", b"1"))
-    eventually(lambda: rung[2:] == ["again"])
+    eventually(lambda: fired[2:] == ["again"])
 
 
 def test_a_flapping_connection_loses_no_outcome(proxy: Proxy, session: KazooSession) -> None:
@@ -295,7 +295,7 @@ def test_closing_is_quick_when_the_server_is_dead_or_silent(
     assert took(sessions[2]) < CLOSE_TIMEOUT + 1.0
 
 
-def test_a_store_may_be_closed_from_an_outcome(session: KazooSession) -> None:
+def test_a_session_may_be_closed_from_an_outcome(session: KazooSession) -> None:
     session.submit(Exists("/"), lambda _: session.close())
     eventually(lambda: session.state is SessionState.LOST)
 
