@@ -80,8 +80,8 @@ def test_without_a_timeout_a_recipe_itself_is_told_that_its_session_is_over() ->
 
 def test_a_recipe_that_asks_nothing_has_its_result_at_once() -> None:
     def recipe() -> Recipe[int]:
+        yield from ()
         return 7
-        yield Sync()
 
     assert execute(Failing(None), recipe(), 0.2) == 7
     assert execute_all(Failing(None), [recipe() for _ in range(3)], 1) == [7, 7, 7]
