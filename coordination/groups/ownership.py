@@ -29,9 +29,11 @@ So a refusal is no verdict either: whoever was refused looks whose epoch it is. 
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee
@@ -134,7 +136,7 @@ encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
 _NOBODY = Owner("", "", 0, 0.0)
-_UNCLAIMED = encode(OffsetState())
+_UNCLAIMED = OffsetState()
 
 
 def claim(
@@ -188,7 +190,7 @@ def _send(
             yield from _make_room(me.group, [refused.partition])
     except zk.ConnectionLost:
         for each in some:
-            each.doubtful = each.state.epoch
+            each.is_in_doubt = True
         yield from _recognise(me, some, done)
     else:
         for attempt, result in zip(whose, results, strict=True):
@@ -196,59 +198,53 @@ def _send(
                 done[attempt.partition] = Claim(attempt.state, result)
 
 
+@dataclass(slots=True)
 class _Attempt:
     """A claim under way: `state` and `writes` of the transaction to come, or just sent."""
 
-    def __init__(self, partition: TopicPartition, request: ClaimRequest) -> None:
-        self.partition = partition
-        self.request = request
-        self.steals = False
-        self.state = OffsetState()
-        self.writes: list[zk.Write] = []
-        self.doubtful = -1
-        """The epoch of a transaction that was not answered: it may have won, whatever is read next."""
-
-    @property
-    def is_in_doubt(self) -> bool:
-        return self.doubtful == self.state.epoch
-
-    def prepare(self, me: Claimant, node: zk.Node, steal_from: Owner | None) -> Claim | None:
-        """Take in the offset's node as it is now → the claim, if it is won already. Raises Malformed."""
-        offset_path = paths.offset(me.group, *self.partition)
-        owner_path = paths.owner(me.group, *self.partition)
-        was = state_of(offset_path, node)
-        if (was.nonce, was.epoch) == (me.nonce, self.doubtful):
-            return Claim(was, node.stat.version)
-        kept = was.offset if was.topic_id in ("", self.request.topic_id) else None
-        epoch = next_epoch(was, node)
-        self.state = OffsetState(
-            kept, epoch, me.assignee, me.nonce, self.request.topic_id, was.reset
-        )
-        owner = Owner(me.assignee, me.nonce, epoch, me.revoke_timeout)
-        self.writes = [zk.Set(offset_path, encode(self.state), node.stat.version)]
-        self.steals = steal_from is not None
-        if self.steals:
-            self.writes.append(zk.Delete(owner_path))
-        self.writes.append(zk.Create(owner_path, encode(owner), ephemeral=True))
-        return None
+    partition: TopicPartition
+    request: ClaimRequest
+    state: OffsetState = _UNCLAIMED
+    writes: tuple[zk.Write, ...] = ()
+    steals: bool = False
+    is_in_doubt: bool = False
+    """A transaction was not answered: it may have won, whatever is read next."""
 
 
 def _prepare(
     me: Claimant, some: Iterable[_Attempt], done: dict[TopicPartition, Answer]
 ) -> Recipe[None]:
-    """Read what the next transaction stands on."""
+    """Read what the next transaction stands on, and find what is won already."""
     nodes = yield from offset_nodes(me.group, [each.partition for each in some])
     for each in some:
-        robbed = each.request.steal_from
-        if robbed is not None and (yield from owner_of(me.group, each.partition)) != robbed:
-            robbed = None  # another owner by now, or none
+        node, request = nodes[each.partition], each.request
+        path, owner_path = (
+            paths.offset(me.group, *each.partition),
+            paths.owner(me.group, *each.partition),
+        )
         try:
-            won = each.prepare(me, nodes[each.partition], robbed)
+            was = state_of(path, node)
         except Malformed as error:
             done[each.partition] = MalformedOffset(str(error))
-        else:
-            if won is not None:
-                done[each.partition] = won
+            continue
+        if (was.nonce, was.epoch) == (me.nonce, each.state.epoch):
+            done[each.partition] = Claim(was, node.stat.version)
+            continue
+        kept = was.offset if was.topic_id in ("", request.topic_id) else None
+        epoch = next_epoch(was, node)
+        each.state = OffsetState(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset)
+        owner = Owner(me.assignee, me.nonce, epoch, me.revoke_timeout)
+        each.writes = (
+            zk.Set(path, encode(each.state), node.stat.version),
+            zk.Create(owner_path, encode(owner), ephemeral=True),
+        )
+        robbed = request.steal_from
+        # Else another owns it by now, or nobody.
+        each.steals = (
+            robbed is not None and (yield from owner_of(me.group, each.partition)) == robbed
+        )
+        if each.steals:
+            each.writes = (each.writes[0], zk.Delete(owner_path), each.writes[1])
 
 
 def _recognise(
@@ -280,10 +276,10 @@ def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]
 
     Of claims that were fenced meanwhile, or if we are no member any more, nothing is written.
     """
-    todo = {
-        partition: _Write(claim, claim.state.offset if offset is None else offset, lets_go=True)
-        for partition, (claim, offset) in held.items()
-    }
+    todo = {}
+    for partition, (claim, offset) in held.items():
+        kept = claim.state.offset if offset is None else offset
+        todo[partition] = _Write(replace(claim.state, offset=kept), claim.version, lets_go=True)
     yield from _write_offsets(me, todo)
 
 
@@ -295,17 +291,20 @@ def commit(
     Who is no member any more is fenced from everything. An offset may be written more than once, never
     under another epoch than its claim's.
     """
-    todo = {partition: _Write(*each) for partition, each in offsets.items()}
+    todo = {
+        partition: _Write(replace(claim.state, offset=offset), claim.version)
+        for partition, (claim, offset) in offsets.items()
+    }
     return (yield from _write_offsets(me, todo))
 
 
+@dataclass(slots=True)
 class _Write:
-    """An offset to be written under a claim; `lets_go`: the owner's node is deleted with it."""
+    """What an offset's node is to hold under a claim; `lets_go`: the owner's node is deleted with it."""
 
-    def __init__(self, claim: Claim, offset: int | None, lets_go: bool = False) -> None:
-        self.state = msgspec.structs.replace(claim.state, offset=offset)
-        self.version = claim.version
-        self.lets_go = lets_go
+    state: OffsetState
+    version: int
+    lets_go: bool = False
 
     def writes(self, group: str, partition: TopicPartition) -> list[zk.Write]:
         fenced = zk.Set(paths.offset(group, *partition), encode(self.state), self.version)
@@ -437,7 +436,7 @@ def offset_nodes(
         if not todo:
             return found
         try:
-            yield zk.Multi(tuple(zk.Create(path, _UNCLAIMED) for path in todo.values()))
+            yield zk.Multi(tuple(zk.Create(path, encode(_UNCLAIMED)) for path in todo.values()))
         except zk.ConnectionLost:
             continue  # it is there, or is asked for again
         except zk.MultiFailed as refusal:
