@@ -61,8 +61,9 @@ class GroupMember(Protocol):
     """What is used of `consumers.member.Member`."""
 
     notices: deque[Notice]
-    error: BaseException | None
 
+    @property
+    def error(self) -> BaseException | None: ...
     @property
     def name(self) -> str | None: ...
     @property

@@ -122,7 +122,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
                 self._wakeup,
             )
             subscription.member.start()
-            self._directory.borrow(lambda: subscription.member.store)
+            self._directory.borrow(lambda: subscription.member.session)
             self._subscription = subscription
         self._process = os.getpid()
         return self

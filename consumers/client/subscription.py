@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from folkmoot.consumers.assignors.agreement import assignors_of
+from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import (
@@ -78,12 +78,11 @@ def settings_of(config: ConsumerConfig) -> MemberSettings:
         pattern=config.pattern,
         client_id=config.client_id,
         instance_id=config.instance_id,
-        grace=config.grace,
-        hand_over=config.hand_over,
+        rejoin_timeout=config.grace,
+        revoke_timeout=config.hand_over,
         session_timeout=config.session_timeout,
         max_processing_time=config.max_processing_time,
         assignors=assignors_of(config.assignors),
-        weight=config.weight,
         rack=config.rack,
     )
 

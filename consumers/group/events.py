@@ -1,70 +1,76 @@
-"""What the group machine is told, and what it asks for: plain values (see group.py)."""
+"""What the group machine is told, and what it asks for: plain values (see member_state.py)."""
 
 from enum import Enum
 
 import msgspec
 
-from folkmoot.coordination.groups.ownership import Claim, Owner
+from folkmoot.coordination.groups.ownership import Claim, ClaimRequest
 from folkmoot.protocol.records import TopicPartition
 
 
 class Source(Enum):
-    """What may have changed; each is read as a whole."""
+    """What may have changed; each is read as a whole, and watched."""
 
+    OWN = "own"
+    """The own node: somebody may remove it."""
+    OLDER = "older"
+    """The node of the next older member."""
     MEMBERS = "members"
     PLAN = "plan"
     TOPICS = "topics"
 
 
-# -- effects that read or write ZooKeeper; each ends with one Finished, or with its session -----------
+# -- tasks: each is a recipe of coordination/groups, and ends with one Finished, or with its session ---
 
 
 class Join(msgspec.Struct, frozen=True):
-    """Register this member; `last` is the name it had before. → its name, or Superseded."""
+    """Register this member. → its name, or Superseded.
+
+    `last` is the name that it had before, and `why` it had to give that up.
+    """
 
     last: str | None = None
+    why: str = ""
 
 
 class Leave(msgspec.Struct, frozen=True):
     """Remove this member's node. → None."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
-    """Ask for the own node, as a sign of life in both directions. → whether it is there."""
-
-
 class Read(msgspec.Struct, frozen=True):
-    """Read one source as a whole and watch it. → names, a VersionedPlan, or topics."""
+    """Read a source as a whole and watch it.
+
+    → whether the node of the member `name` is there (OWN, OLDER), names (MEMBERS), a VersionedPlan,
+    or the topics that the group's members want (TOPICS).
+    """
 
     source: Source
+    name: str = ""
+    watched: bool = True
 
 
 class MakePlan(msgspec.Struct, frozen=True):
     """Write the next plan if one is due. → whether it was written, or TooLarge.
 
-    `expired` are the seats that were empty for longer than their grace, by what was known under the
-    plan of the identity `seen`: under a later one somebody may have been back.
+    `expired` are the static members that were away for longer than their rejoin timeout, by what was
+    known under the plan of the identity `seen`: under a later one somebody may have been back.
     """
 
     expired: tuple[str, ...] = ()
     seen: tuple[int, int] | None = None
 
 
-class ClaimPartition(msgspec.Struct, frozen=True):
-    """Claim a partition under the plan of that version. → Claim, Blocked or Stale."""
+class ClaimPartitions(msgspec.Struct, frozen=True):
+    """Claim partitions under the plan of that version. → Claim, Blocked, Stale or MalformedOffset of each."""
 
-    partition: TopicPartition
-    topic_id: str
+    wanted: dict[TopicPartition, ClaimRequest]
     plan_version: int
-    steal_from: Owner | None
 
 
-class ReleasePartition(msgspec.Struct, frozen=True):
-    """Commit `offset` (None: nothing new) and let the partition go. → None."""
+class ReleasePartitions(msgspec.Struct, frozen=True):
+    """Commit an offset of each (None: nothing new) and let it go. → None."""
 
-    partition: TopicPartition
-    held: Claim
-    offset: int | None
+    held: dict[TopicPartition, tuple[Claim, int | None]]
 
 
 class CommitOffsets(msgspec.Struct, frozen=True):
@@ -75,7 +81,7 @@ class CommitOffsets(msgspec.Struct, frozen=True):
 
 
 class VerifyOwner(msgspec.Struct, frozen=True):
-    """Look whether a held partition's owner node is still ours. → bool."""
+    """Look whether an owned partition's owner node is still ours, and watch it. → bool."""
 
     partition: TopicPartition
     held: Claim
@@ -84,11 +90,10 @@ class VerifyOwner(msgspec.Struct, frozen=True):
 Task = (
     Join
     | Leave
-    | Heartbeat
     | Read
     | MakePlan
-    | ClaimPartition
-    | ReleasePartition
+    | ClaimPartitions
+    | ReleasePartitions
     | CommitOffsets
     | VerifyOwner
 )
@@ -172,6 +177,7 @@ class Started(msgspec.Struct, frozen=True):
 
     nonce: str
     session_timeout: float
+    chroot: str = ""
 
 
 class SessionLost(msgspec.Struct, frozen=True):
@@ -194,6 +200,12 @@ class OwnerChanged(msgspec.Struct, frozen=True):
     """The owner's node of a partition may have changed."""
 
     partition: TopicPartition
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The result of a task that ZooKeeper refused for a reason that nobody has foreseen."""
+
+    reason: str
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -252,13 +264,3 @@ Event = (
     | Polled
     | Tick
 )
-
-
-def is_quiet(event: Event) -> bool:
-    """Whether nothing is to be decided for the whole of a member, unless something was lost by it.
-
-    It may start a task, whose answer is another event.
-    """
-    if isinstance(event, Finished):
-        return isinstance(event.task, CommitOffsets | VerifyOwner)
-    return isinstance(event, Commit | Drained | Changed | Polled)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from folkmoot.consumers.group.timing import Timing
+from folkmoot.consumers.group.liveness import Timing
 
 MACHINE = 2.0
 """What the machine may take on its own, besides what it is seen to take."""

@@ -18,8 +18,7 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.coordination import paths, topics
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
@@ -182,9 +181,7 @@ class Crowd:
     def is_settled(self) -> bool:
         plan = self.plan()
         awake = [each for each in self.awake if not each.member.has_left]
-        seats = {
-            name.split("=")[0] + "=" * ("=" in name) for each in awake if (name := each.member.name)
-        }
+        seats = {membership.assignee(name) for each in awake if (name := each.member.name)}
         if len(seats) != len(awake) or not seats <= set(plan.members):
             return False
         absent = {seat for seat, standing in plan.static.items() if seat not in seats}
@@ -194,12 +191,10 @@ class Crowd:
 
     def plan(self) -> Plan:
         """Of whatever kind it is."""
-        return execute(self.admin, plans.get("g", understands=99)).plan
+        return execute(self.admin, planning.get("g", understands=99)).plan
 
     def planned(self, person: Person) -> set[TopicPartition]:
-        name = person.member.name or ""
-        seat = name.split("=")[0] + "=" if "=" in name else name
-        return set(self.plan().share(seat))
+        return set(self.plan().share(membership.assignee(person.member.name or "")))
 
     def owner(self, partition: TopicPartition) -> str | None:
         found = execute(self.admin, ownership.owner_of("g", partition))

@@ -18,8 +18,8 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
-from folkmoot.consumers.group.liveness import Presence
-from folkmoot.consumers.group.phase import Phase
+from folkmoot.consumers.group.liveness import PollState
+from folkmoot.consumers.group.member_state import Phase
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
@@ -69,7 +69,7 @@ class Application:
         self._frozen = False
         self._gone = False
         self._busy_until = 0.0
-        self._stage = (Phase.JOINING, Presence.THERE, False)
+        self._stage = (Phase.JOINING, PollState.ACTIVE, False)
         self._token = 0
         self._turn_due = self._alarm = 0.0
         self._notices: deque[Notice] = deque()
@@ -120,7 +120,7 @@ class Application:
     def _note_stage(self) -> None:
         """So that a run can tell which changes of a member's life never occurred in it."""
         member = self.member
-        stage = (member.phase, member.presence, member.is_fenced)
+        stage = (member.phase, member.poll_state, member.is_fenced)
         if stage != self._stage:
             change = f"stage {_called(*self._stage)} to {_called(*stage)}"
             self.world.seen[change] += 1
@@ -136,7 +136,7 @@ class Application:
             return
         if not self._frozen and self.world.now >= self._busy_until:
             self.member.polled(self.world.now)
-            if self.member.presence is not Presence.THERE:
+            if self.member.poll_state is not PollState.ACTIVE:
                 self._hear()
             steps = [self._serve, self._process, self._commit]
             self.world.random.shuffle(steps)
@@ -269,7 +269,7 @@ class Application:
         if (self.member.polled_at or 0.0) > since:
             return  # it was back, and is away again
         if self.running and not self.leaving and hears and self.world.now < self._busy_until:
-            held = list(self.member._group.holdings)
+            held = list(self.member._group.owned)
             self._checks.absent(self.name, held)
 
     def _thaw(self) -> None:
@@ -285,6 +285,10 @@ def _wanting(settings: MemberSettings) -> str:
     return str(msgspec.structs.replace(settings, assignors=assignors))
 
 
-def _called(phase: Phase, presence: Presence, fenced: bool) -> str:
-    words = (phase.value, "" if presence is Presence.THERE else presence.value, "fenced" * fenced)
+def _called(phase: Phase, poll_state: PollState, fenced: bool) -> str:
+    words = (
+        phase.value,
+        "" if poll_state is PollState.ACTIVE else poll_state.value,
+        "fenced" * fenced,
+    )
     return " ".join(filter(None, words))

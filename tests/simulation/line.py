@@ -46,6 +46,7 @@ class Line:
         self.world = world
         self.owner = owner
         self.session_timeout = session_timeout
+        self.chroot = ""
         self.state = SessionState.CONNECTED
         self.holder_hears: Callable[[], None] = _nobody
         """Called when the holder has something to do."""
