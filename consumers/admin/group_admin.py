@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
@@ -20,7 +21,7 @@ from folkmoot.coordination.groups import group_deletion, history, inspection, of
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
 from folkmoot.coordination.groups.membership import instance_of
-from folkmoot.protocol.errors import StaleTopicId, UnknownGroup
+from folkmoot.protocol.errors import StaleTopicId, UnknownGroup, ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.protocol.requests import EARLIEST, LATEST
@@ -174,7 +175,8 @@ class GroupAdmin(AdminSession):
             for each, topic_id in ids.items()
         ]
         self._execute_all(moves, timeout)
-        self._execute(history.record_reset(group, self._config.client_id, wanted), timeout)
+        with suppress(ZooKeeperUnreachable):  # it is done, noted or not
+            self._execute(history.record_reset(group, self._config.client_id, wanted), timeout)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those topics that exist: a topic that is made anew gets another one.

@@ -30,6 +30,8 @@ from folkmoot.protocol.records import TopicPartition
 ENTRIES: Final = 100
 MOST_NAMED: Final = 100
 """So many partitions of one entry, and of those that went for a reason, are named."""
+_MOST_NOTES: Final = 500
+"""So many notes are taken away by one plan, whose transaction would otherwise not fit."""
 _MOST_SAID: Final = 200
 """Letters of a reason."""
 
@@ -78,7 +80,7 @@ def notes(
     found = sorted((yield from children(paths.events(group))))
     said: dict[str, str] = {}
     done: list[zk.Write] = []
-    for name in found[: 10 * MOST_NAMED]:
+    for name in found[:_MOST_NOTES]:
         how, _, member = name.partition("-")
         if how in ("left", "gone") and member not in names:
             said[assignee(member)] = "left"

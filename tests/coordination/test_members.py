@@ -96,19 +96,19 @@ def test_a_member_that_says_nothing_legible_wants_nothing(session: Session, data
     assert found.info.topics == ()
 
 
-# -- seats --------------------------------------------------------------------------------------------
+# -- static members -----------------------------------------------------------------------------------
 
 
-def sit(session: Session, nonce: str, last: str | None = None) -> str | Superseded:
+def join_as_w1(session: Session, nonce: str, last: str | None = None) -> str | Superseded:
     return execute(session, members.join_as_static("g", "w1", nonce, INFO, last))
 
 
-def test_the_youngest_of_those_who_sat_in_a_seat_has_it_and_the_others_are_removed(
+def test_of_an_instance_id_the_youngest_member_counts_and_the_others_are_removed(
     session: Session,
 ) -> None:
     another = join(session, "w1")  # a dynamic member whose name begins alike
-    first = sit(session, "n1")
-    second = sit(session, "n2")
+    first = join_as_w1(session, "n1")
+    second = join_as_w1(session, "n2")
     assert (members.assignee(str(first)), members.assignee(str(second))) == ("w1=", "w1=")
     assert members.assignee(another) == another
     assert execute(session, members.names("g")) == (another, second)
@@ -118,21 +118,23 @@ def test_the_youngest_of_those_who_sat_in_a_seat_has_it_and_the_others_are_remov
     }
 
 
-def test_who_was_superseded_does_not_take_the_seat_back(session: Session) -> None:
-    first = sit(session, "n1")
-    second = sit(session, "n2")
-    assert sit(session, "n3", str(first)) == Superseded()
+def test_who_was_superseded_does_not_come_back(session: Session) -> None:
+    first = join_as_w1(session, "n1")
+    second = join_as_w1(session, "n2")
+    assert join_as_w1(session, "n3", str(first)) == Superseded()
     assert execute(session, members.names("g")) == (second,)
 
 
-def test_who_only_lost_its_session_takes_its_seat_again(session: Session) -> None:
-    first = sit(session, "n1")
-    again = sit(session, "n2", str(first))
+def test_who_only_lost_its_session_is_the_same_member_again(session: Session) -> None:
+    first = join_as_w1(session, "n1")
+    again = join_as_w1(session, "n2", str(first))
     assert execute(session, members.names("g")) == (again,)
 
 
 @pytest.mark.parametrize("executed", [False, True])
-def test_whichever_reply_is_lost_one_sits_in_the_seat(backend: Backend, executed: bool) -> None:
+def test_whichever_reply_is_lost_one_member_has_the_instance_id(
+    backend: Backend, executed: bool
+) -> None:
     session = backend.open()
     for lost in range(ENOUGH):
         group, steps = f"group-{lost}", Steps(session)

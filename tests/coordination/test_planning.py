@@ -269,7 +269,7 @@ def test_the_plan_of_a_group_made_anew_is_another_though_versions_meet_again(
     assert after.identity > before.identity
 
 
-def test_a_seat_that_was_empty_under_another_plan_is_not_expired_under_this_one(
+def test_who_was_away_under_another_plan_is_not_expired_under_this_one(
     session: Session,
 ) -> None:
     """Not even if a group that was deleted had a plan of the same version."""
