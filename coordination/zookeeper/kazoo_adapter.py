@@ -61,8 +61,8 @@ class KazooSession:
     **One thread.** kazoo's connection thread does all the work: it reads answers and watch events
     in the order in which ZooKeeper wrote them, and calls watch callbacks, `done`s and listeners. A
     watch is called before any answer that shows the change, and perhaps before the answer of the read
-    that armed it. None of them may wait for anything, an answer of this session least of all. (An
-    answer that is there before its `done` is known is given to it on the thread that submitted.)
+    that armed it. None of them may wait for anything, an answer of this session least of all. (What is
+    refused at once is told on the thread that submitted.)
 
     **Operations** wait in `_waiting` while there is no connection; at most MAX_IN_FLIGHT are in kazoo's
     hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those in
