@@ -121,8 +121,13 @@ def test_a_closed_session_is_no_longer_guarded_and_the_guardian_ends_with_its_pr
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
 
 
-def test_the_guardian_s_secrets_are_not_in_its_arguments(chroot: str) -> None:
+def test_a_guardian_is_in_a_session_of_its_own_and_its_secrets_are_not_in_its_arguments(
+    chroot: str,
+) -> None:
     with holder(chroot) as (_, guardian):
+        assert (
+            os.getsid(guardian) == guardian
+        )  # what a terminal sends is meant for its process alone
         # There are none while the program is being loaded.
         said = eventually(lambda: told(guardian, "cmdline"))
         assert "guardian_process.py" in said
