@@ -20,10 +20,11 @@ class Source(Enum):
     TOPICS = "topics"
 
 
-# -- tasks: each is a recipe of coordination/groups, and ends with one Finished, or with its session ---
+class Task(msgspec.Struct, frozen=True):
+    """An effect: a recipe of coordination/groups. It ends with one Finished, or with its session."""
 
 
-class Join(msgspec.Struct, frozen=True):
+class Join(Task, frozen=True):
     """Register this member. → its name, or Superseded.
 
     `last` is the name that it had before, and `why` it had to give that up.
@@ -33,11 +34,11 @@ class Join(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(Task, frozen=True):
     """Remove this member's node. → None."""
 
 
-class Read(msgspec.Struct, frozen=True):
+class Read(Task, frozen=True):
     """Read a source as a whole and watch it.
 
     → whether the node of the member `name` is there (OWN, OLDER), names (MEMBERS), a VersionedPlan,
@@ -49,7 +50,7 @@ class Read(msgspec.Struct, frozen=True):
     watched: bool = True
 
 
-class MakePlan(msgspec.Struct, frozen=True):
+class MakePlan(Task, frozen=True):
     """Write the next plan if one is due. → whether it was written, or TooLarge.
 
     `expired` are the static members that were away for longer than their rejoin timeout, by what was
@@ -60,49 +61,38 @@ class MakePlan(msgspec.Struct, frozen=True):
     seen: tuple[int, int] | None = None
 
 
-class ClaimPartitions(msgspec.Struct, frozen=True):
+class ClaimPartitions(Task, frozen=True):
     """Claim partitions under the plan of that version. → Claim, Blocked, Stale or MalformedOffset of each."""
 
     wanted: dict[TopicPartition, ClaimRequest]
     plan_version: int
 
 
-class ReleasePartitions(msgspec.Struct, frozen=True):
+class ReleasePartitions(Task, frozen=True):
     """Commit an offset of each (None: nothing new) and let it go. → None."""
 
     held: dict[TopicPartition, tuple[Claim, int | None]]
 
 
-class CommitOffsets(msgspec.Struct, frozen=True):
+class CommitOffsets(Task, frozen=True):
     """Write offsets, each under its claim. → Claim or Fenced per partition."""
 
     token: int
     offsets: dict[TopicPartition, tuple[Claim, int]]
 
 
-class VerifyOwner(msgspec.Struct, frozen=True):
+class VerifyOwner(Task, frozen=True):
     """Look whether an owned partition's owner node is still ours, and watch it. → bool."""
 
     partition: TopicPartition
     held: Claim
 
 
-Task = (
-    Join
-    | Leave
-    | Read
-    | MakePlan
-    | ClaimPartitions
-    | ReleasePartitions
-    | CommitOffsets
-    | VerifyOwner
-)
+class Notice(msgspec.Struct, frozen=True):
+    """An effect: what the consumer is told."""
 
 
-# -- effects for the consumer --------------------------------------------------------------------------
-
-
-class Assigned(msgspec.Struct, frozen=True):
+class Assigned(Notice, frozen=True):
     """The partition is ours, from its committed offset on (None: none was ever committed).
 
     `epoch` is the fencing token of this claim.
@@ -114,20 +104,20 @@ class Assigned(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Revoking(msgspec.Struct, frozen=True):
+class Revoking(Notice, frozen=True):
     """Still ours; finish what is under way and answer with Drained."""
 
     partition: TopicPartition
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(Notice, frozen=True):
     """No longer ours; whatever is under way will not be committed."""
 
     partition: TopicPartition
     reason: str
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(Notice, frozen=True):
     """Outcome of Commit `token`: what was written, and what was refused because we are not the owner."""
 
     token: int
@@ -135,7 +125,7 @@ class Committed(msgspec.Struct, frozen=True):
     refused: frozenset[TopicPartition]
 
 
-class Rebalanced(msgspec.Struct, frozen=True):
+class Rebalanced(Notice, frozen=True):
     """A new plan was seen; for logs and displays."""
 
     generation: int
@@ -143,18 +133,12 @@ class Rebalanced(msgspec.Struct, frozen=True):
     partitions: tuple[TopicPartition, ...]
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(Notice, frozen=True):
     """Everything is released and the member's node is gone."""
 
 
-class Replaced(msgspec.Struct, frozen=True):
+class Replaced(Notice, frozen=True):
     """Another process has this member's instance id now: this one is out, for good."""
-
-
-Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left | Replaced
-
-
-# -- an effect for the shell -----------------------------------------------------------------------------
 
 
 class EndSession(msgspec.Struct, frozen=True):
@@ -166,10 +150,11 @@ class EndSession(msgspec.Struct, frozen=True):
 Effect = Task | Notice | EndSession
 
 
-# -- events --------------------------------------------------------------------------------------------
+class Event(msgspec.Struct, frozen=True):
+    """What the machine is told."""
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(Event, frozen=True):
     """A session is open; `nonce` marks all that is done in it. Nothing of an earlier one counts.
 
     `session_timeout` (s) is what ZooKeeper granted, which may be less than what was asked for.
@@ -180,23 +165,23 @@ class Started(msgspec.Struct, frozen=True):
     chroot: str = ""
 
 
-class SessionLost(msgspec.Struct, frozen=True):
+class SessionLost(Event, frozen=True):
     """The session is over; Started follows when there is another."""
 
 
-class Acknowledged(msgspec.Struct, frozen=True):
+class Acknowledged(Event, frozen=True):
     """ZooKeeper answered something that was sent at `sent_at` (monotonic)."""
 
     sent_at: float
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(Event, frozen=True):
     """A source may have changed."""
 
     source: Source
 
 
-class OwnerChanged(msgspec.Struct, frozen=True):
+class OwnerChanged(Event, frozen=True):
     """The owner's node of a partition may have changed."""
 
     partition: TopicPartition
@@ -208,14 +193,14 @@ class Failed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(Event, frozen=True):
     """A task ended with a result."""
 
     task: Task
     result: object
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(Event, frozen=True):
     """The consumer wants these next offsets committed: per partition the epoch and the offset.
 
     The epoch is that of the Assigned under which the consumer did the work. The partition may have
@@ -226,7 +211,7 @@ class Commit(msgspec.Struct, frozen=True):
     offsets: dict[TopicPartition, tuple[int, int]]
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Drained(Event, frozen=True):
     """The consumer is done with a partition being revoked; `offset` is to be committed, if any.
 
     `epoch` as in Commit: what was drained is the claim that the consumer knew.
@@ -237,30 +222,15 @@ class Drained(msgspec.Struct, frozen=True):
     offset: int | None
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class Leaving(Event, frozen=True):
     """The consumer wants out."""
 
 
-class Polled(msgspec.Struct, frozen=True):
+class Polled(Event, frozen=True):
     """The application asked for records at that time (monotonic)."""
 
     at: float
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(Event, frozen=True):
     """Time has passed, or all that had happened was told: decide what follows."""
-
-
-Event = (
-    Started
-    | SessionLost
-    | Acknowledged
-    | Changed
-    | OwnerChanged
-    | Finished
-    | Commit
-    | Drained
-    | Leaving
-    | Polled
-    | Tick
-)

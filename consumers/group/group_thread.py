@@ -29,35 +29,7 @@ import msgspec
 
 from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.assignors.next_plan import DEFAULT, next_plan
-from folkmoot.consumers.group.events import (
-    Acknowledged,
-    Changed,
-    ClaimPartitions,
-    Commit,
-    CommitOffsets,
-    Committed,
-    Drained,
-    EndSession,
-    Event,
-    Failed,
-    Finished,
-    Join,
-    Leave,
-    Leaving,
-    MakePlan,
-    Notice,
-    OwnerChanged,
-    Polled,
-    Read,
-    Rebalanced,
-    ReleasePartitions,
-    SessionLost,
-    Source,
-    Started,
-    Task,
-    Tick,
-    VerifyOwner,
-)
+from folkmoot.consumers.group import events
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import GroupMember, Phase
 from folkmoot.coordination import paths, topics
@@ -87,7 +59,7 @@ from folkmoot.protocol.records import TopicPartition
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE: Final = 0.5
-_TICK: Final = Tick()
+_TICK: Final = events.Tick()
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +102,7 @@ class _Answer(msgspec.Struct, frozen=True):
     """A step of a recipe ended."""
 
     session: int
-    task: Task
+    task: events.Task
     recipe: Recipe[Any]
     result: Any
     error: Exception | None
@@ -140,7 +112,7 @@ class _WatchFired(msgspec.Struct, frozen=True):
     """A watch of a session."""
 
     session: int
-    event: Event
+    event: events.Event
 
 
 class _Connected(msgspec.Struct, frozen=True):
@@ -149,7 +121,7 @@ class _Connected(msgspec.Struct, frozen=True):
     found: Any  # Session | Exception
 
 
-_Message = Event | _Answer | _WatchFired | _Connected
+_Message = events.Event | _Answer | _WatchFired | _Connected
 
 
 class Member:
@@ -168,7 +140,7 @@ class Member:
         random: Random | None = None,
     ) -> None:
         self.settings = settings
-        self.notices: deque[Notice] = deque()
+        self.notices: deque[events.Notice] = deque()
         self._connect = connect
         self._wake = wake
         self._clock = clock
@@ -181,7 +153,7 @@ class Member:
         )
         self._joined_as = ""
         self._published: dict[str, MemberInfo] = {}  # what is known of members, for planning
-        self._watches: dict[Event, WatchCallback] = {}
+        self._watches: dict[events.Event, WatchCallback] = {}
         self._session_number = 0
         self._session: Session | None = None
         self._connect_at = 0.0
@@ -230,13 +202,13 @@ class Member:
         everything once the member is over.
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
-        self._post(Commit(token, known))
+        self._post(events.Commit(token, known))
         if self._over:
             self._refuse_commits()
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """Answer Revoking: nothing of the partition is under way; commit `offset` and let it go."""
-        self._post(Drained(partition, epoch, offset))
+        self._post(events.Drained(partition, epoch, offset))
 
     def remind(self, at: float) -> None:
         """Wake the consumer at that time (monotonic), whatever it does; no earlier time counts then."""
@@ -245,7 +217,7 @@ class Member:
 
     def begin_to_leave(self) -> None:
         """Ask for everything to be revoked; the notice Left tells when the member is gone."""
-        self._post(Leaving())
+        self._post(events.Leaving())
 
     def stop(self, timeout: float) -> None:
         """End the thread and the session, whether the member has left or not."""
@@ -343,8 +315,8 @@ class Member:
         with suppress(IndexError):
             while True:
                 match self._inbox.popleft():
-                    case Commit(token, offsets):
-                        self.notices.append(Committed(token, {}, frozenset(offsets)))
+                    case events.Commit(token, offsets):
+                        self.notices.append(events.Committed(token, {}, frozenset(offsets)))
                     case _Connected(found) if not isinstance(found, Exception):
                         found.close()
 
@@ -376,7 +348,7 @@ class Member:
         self._check_acknowledged()
         if self.polled_at is not None and self.polled_at != self._told_polled_at:
             self._told_polled_at = self.polled_at
-            self._feed(Polled(self.polled_at))
+            self._feed(events.Polled(self.polled_at))
         for _ in range(len(self._inbox)):
             message = self._inbox.popleft()
             self._check_acknowledged()
@@ -397,19 +369,19 @@ class Member:
                 log.error("group %s: %s", self.settings.group, alarm)
             self._told = self._group.alarms
 
-    def _feed(self, event: Event) -> None:
+    def _feed(self, event: events.Event) -> None:
         told = False
         for effect in self._group.handle(event, self._clock()):
-            if isinstance(effect, Task):
+            if isinstance(effect, events.Task):
                 if self._session is not None:
                     recipe = self._recipe(effect)
                     self._advance(_Answer(self._session_number, effect, recipe, None, None))
-            elif isinstance(effect, EndSession):
+            elif isinstance(effect, events.EndSession):
                 self._end_session(effect.why)
             else:
                 self.notices.append(effect)
                 told = True
-                if isinstance(effect, Rebalanced):
+                if isinstance(effect, events.Rebalanced):
                     self._compare_assignors()
         if told:
             self._wake()
@@ -437,7 +409,7 @@ class Member:
             pass  # the session's own state says so, too
         except ZooKeeperError as error:
             log.exception("group %s: %s failed", self.settings.group, type(task).__name__)
-            self._finished(task, Failed(str(error)), session)
+            self._finished(task, events.Failed(str(error)), session)
         else:
             if isinstance(step, _Beside):
                 self._begin(step.work, partial(self._answered, self._session_number, task, recipe))
@@ -445,17 +417,19 @@ class Member:
                 done = partial(self._submitted, self._session_number, task, recipe)
                 session.submit(step, done)
 
-    def _finished(self, task: Task, result: object, session: Session) -> None:
-        if isinstance(task, Join) and isinstance(result, str):
+    def _finished(self, task: events.Task, result: object, session: Session) -> None:
+        if isinstance(task, events.Join) and isinstance(result, str):
             self._joined_as = result
             if isinstance(session, Guarded):  # then its guardian can say who has died
                 session.note_death(paths.departure(self.settings.group, result))
-        self._feed(Finished(task, result))
+        self._feed(events.Finished(task, result))
 
-    def _submitted(self, session: int, task: Task, recipe: Recipe[Any], outcome: Outcome) -> None:
+    def _submitted(
+        self, session: int, task: events.Task, recipe: Recipe[Any], outcome: Outcome
+    ) -> None:
         self._post(_Answer(session, task, recipe, outcome.result, outcome.error))
 
-    def _answered(self, session: int, task: Task, recipe: Recipe[Any], found: Any) -> None:
+    def _answered(self, session: int, task: events.Task, recipe: Recipe[Any], found: Any) -> None:
         failed = isinstance(found, Exception)
         answer = (None, found) if failed else (found, None)
         self._post(_Answer(session, task, recipe, *answer))
@@ -477,29 +451,30 @@ class Member:
 
     # -- recipes ----------------------------------------------------------------------------------
 
-    def _recipe(self, task: Task) -> Recipe[Any]:
+    def _recipe(self, task: events.Task) -> Recipe[Any]:
         """What carries a task out; what it returns goes into the task's Finished."""
         group, name, settings = self.settings.group, self._group.name or "", self.settings
         me = Claimant(group, name, self._group.nonce, settings.revoke_timeout)
         match task:
-            case Join():
+            case events.Join():
                 return self._joining(task)
-            case Leave():
+            case events.Leave():
                 return membership.leave(group, name)
-            case Read():
+            case events.Read():
                 return self._reading(task)
-            case MakePlan():
+            case events.MakePlan():
                 return self._planning(task, name)
-            case ClaimPartitions(wanted, version):
+            case events.ClaimPartitions(wanted, version):
                 return ownership.claim(me, wanted, version, self._owner_watch)
-            case ReleasePartitions(held):
+            case events.ReleasePartitions(held):
                 return ownership.release(me, held)
-            case CommitOffsets(_, offsets):
+            case events.CommitOffsets(_, offsets):
                 return ownership.commit(me, offsets)
-            case VerifyOwner(partition, held):
+            case events.VerifyOwner(partition, held):
                 return ownership.verify(me, partition, held, self._owner_watch(partition))
+        raise AssertionError(f"no recipe for {task}")
 
-    def _joining(self, task: Join) -> Recipe[str | Superseded]:
+    def _joining(self, task: events.Join) -> Recipe[str | Superseded]:
         group, nonce, instance = self.settings.group, self._group.nonce, self.settings.instance_id
         previous = f"was {task.last}: {task.why}" if task.last else ""
         info = msgspec.structs.replace(self._info, previous=previous)
@@ -507,17 +482,17 @@ class Member:
             return membership.join_as_static(group, instance, nonce, info, task.last)
         return membership.join(group, f"{self.settings.client_id}-{nonce}", info)
 
-    def _reading(self, task: Read) -> Recipe[Any]:
+    def _reading(self, task: events.Read) -> Recipe[Any]:
         group = self.settings.group
-        watch = self._watch(Changed(task.source)) if task.watched else None
+        watch = self._watch(events.Changed(task.source)) if task.watched else None
         match task.source:
-            case Source.OWN | Source.OLDER:
+            case events.Source.OWN | events.Source.OLDER:
                 return membership.exists(group, task.name, watch)
-            case Source.MEMBERS:
+            case events.Source.MEMBERS:
                 return membership.names(group, watch)
-            case Source.PLAN:
+            case events.Source.PLAN:
                 return planning.get(group, watch, self.settings.protocol)
-            case Source.TOPICS:
+            case events.Source.TOPICS:
                 return self._reading_topics(watch)
 
     def _reading_topics(self, watch: WatchCallback | None) -> Recipe[dict[str, TopicBasis]]:
@@ -532,7 +507,7 @@ class Member:
                         found[name] = TopicBasis(topic.topic_id, len(topic.partitions))
         return found
 
-    def _planning(self, task: MakePlan, name: str) -> Recipe[bool | operations.TooLarge]:
+    def _planning(self, task: events.MakePlan, name: str) -> Recipe[bool | operations.TooLarge]:
         """Read the group, divide beside this thread, and write, if nothing has changed meanwhile."""
         group, understands = self.settings.group, self.settings.protocol
         snapshot = yield from planning.read_snapshot(
@@ -547,9 +522,9 @@ class Member:
         return (yield from planning.write(group, name, snapshot, plan))
 
     def _owner_watch(self, partition: TopicPartition) -> WatchCallback:
-        return self._watch(OwnerChanged(partition))
+        return self._watch(events.OwnerChanged(partition))
 
-    def _watch(self, event: Event) -> WatchCallback:
+    def _watch(self, event: events.Event) -> WatchCallback:
         """What a watch calls. The same one for the same event, so that reading a node again and
         again sets one watch and not many."""
         fired = _WatchFired(self._session_number, event)
@@ -565,7 +540,7 @@ class Member:
         self._watches.clear()
         session.listen(lambda state: self._wakeup.wake())
         nonce = f"{self._random.getrandbits(64):016x}"
-        self._feed(Started(nonce, session.session_timeout, session.chroot))
+        self._feed(events.Started(nonce, session.session_timeout, session.chroot))
 
     def _check_session(self) -> None:
         """Replace a session that is over."""
@@ -602,11 +577,11 @@ class Member:
             session.close()
         self._joined_as = ""
         self._connect_at = 0.0
-        self._feed(SessionLost())
+        self._feed(events.SessionLost())
 
     def _check_acknowledged(self) -> None:
         if self._session is not None:
             latest = self._session.last_acknowledged()
             if latest > self._acknowledged:
                 self._acknowledged = latest
-                self._feed(Acknowledged(latest))
+                self._feed(events.Acknowledged(latest))

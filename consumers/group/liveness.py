@@ -74,9 +74,10 @@ class Liveness:
         self._acknowledged = self._heartbeat_at = self._sent_at = None
         self.fenced = False
 
-    def joined(self, now: float) -> None:
-        """Whoever made us join is there."""
-        self._heartbeat_at = now + self._session_timeout / self._timing.heartbeats
+    def joined(self, now: float, share: float) -> None:
+        """Whoever made us join is there. The first sign of life comes after this share of the usual time,
+        so that a crowd that joins together does not ask together for ever."""
+        self._heartbeat_at = now + share * self._session_timeout / self._timing.heartbeats
         self._polled_at = now if self._polled_at is None else self._polled_at
 
     def acknowledged(self, sent_at: float, now: float) -> bool:

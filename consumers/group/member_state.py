@@ -21,35 +21,7 @@ from collections.abc import Mapping
 from enum import Enum
 from random import Random
 
-from folkmoot.consumers.group.events import (
-    Acknowledged,
-    Changed,
-    ClaimPartitions,
-    Commit,
-    CommitOffsets,
-    Drained,
-    Effect,
-    EndSession,
-    Event,
-    Finished,
-    Join,
-    Leave,
-    Leaving,
-    Left,
-    MakePlan,
-    OwnerChanged,
-    Polled,
-    Read,
-    Rebalanced,
-    ReleasePartitions,
-    Replaced,
-    SessionLost,
-    Source,
-    Started,
-    Task,
-    Tick,
-    VerifyOwner,
-)
+from folkmoot.consumers.group import events
 from folkmoot.consumers.group.liveness import Liveness, PollState, Timing
 from folkmoot.consumers.group.owned_partitions import OwnedPartitions
 from folkmoot.consumers.group.plan_schedule import NO_PLAN, PlanSchedule
@@ -60,9 +32,9 @@ from folkmoot.coordination.groups.planning import VersionedPlan
 from folkmoot.protocol.records import TopicPartition
 
 _REMOVED = "this member's node was removed"
-_QUIET = Commit | Drained | Polled | Changed
+_QUIET = events.Commit | events.Drained | events.Polled | events.Changed
 """Events that change nothing for the whole of a member, unless it loses something by them."""
-_QUIET_TASKS = CommitOffsets | VerifyOwner
+_QUIET_TASKS = events.CommitOffsets | events.VerifyOwner
 _MOST_NAMED = 10
 
 
@@ -91,7 +63,7 @@ class GroupMember:
         self.phase = Phase.JOINING
         self.alarms: tuple[str, ...] = ()
         """What somebody has to look at; replaced as a whole."""
-        self._effects: list[Effect] = []
+        self._effects: list[events.Effect] = []
         self.owned = OwnedPartitions(group, self._effects, timing)
         self.schedule = PlanSchedule(info, timing, random)
         self.liveness = Liveness(timing, max_processing_time, info.revoke_timeout)
@@ -103,7 +75,7 @@ class GroupMember:
         self._mine: Mapping[
             TopicPartition, str
         ] = {}  # what the plan gives us, with the topics' ids
-        self._reading: dict[Source, bool] = {}  # under way; value: it has changed since
+        self._reading: dict[events.Source, bool] = {}  # under way; value: it has changed since
         self._changed = True  # something has happened since the whole was looked at
         self._leave_sent = False
         self._signs_of_life = 0
@@ -115,7 +87,7 @@ class GroupMember:
         """The plan last seen."""
         return self.schedule.plan
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         """Take one event and return what follows, in order.
 
         Our own clock comes first: who stood still may hear of an answer that came meanwhile, but others
@@ -126,18 +98,18 @@ class GroupMember:
             self.owned.let_go_of_all("ZooKeeper has been silent for too long")
             self.schedule.doubt()
         match event:
-            case Acknowledged(sent_at):
+            case events.Acknowledged(sent_at):
                 if self.liveness.acknowledged(sent_at, now):
                     # What the plan gives us is claimed anew, from its committed offset on.
                     self._changed = True
-                    self._read(Source.PLAN)
-            case Tick():
+                    self._read(events.Source.PLAN)
+            case events.Tick():
                 self._tick(now)
             case _:
                 owned = len(self.owned)
                 self._take(event, now)
                 quiet = isinstance(event, _QUIET) or (
-                    isinstance(event, Finished) and isinstance(event.task, _QUIET_TASKS)
+                    isinstance(event, events.Finished) and isinstance(event.task, _QUIET_TASKS)
                 )
                 self._changed = self._changed or not quiet or owned != len(self.owned)
         self._maybe_left()
@@ -158,35 +130,35 @@ class GroupMember:
             self._due = min((at for at in times if at is not None), default=None)
         return self._due
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, event: events.Event, now: float) -> None:
         match event:
-            case Finished() if self.phase is Phase.LEFT:
+            case events.Finished() if self.phase is Phase.LEFT:
                 pass
-            case Finished(task, result):
+            case events.Finished(task, result):
                 self._finished(task, result, now)
-            case Changed(Source.MEMBERS | Source.TOPICS):
+            case events.Changed(events.Source.MEMBERS | events.Source.TOPICS):
                 if self.schedule.is_eldest:
                     self.schedule.changed(now)
                     self._due = None
-            case Changed(source):
+            case events.Changed(source):
                 self._read(source)
-            case OwnerChanged(partition):
+            case events.OwnerChanged(partition):
                 self.owned.owner_changed(partition, now)
-            case Commit():
+            case events.Commit():
                 self.owned.commit(event)
-            case Drained():
+            case events.Drained():
                 self.owned.drained(event)
-            case Started(nonce, session_timeout, chroot):
+            case events.Started(nonce, session_timeout, chroot):
                 self.nonce, self.owned.chroot = nonce, chroot
                 self.liveness.began(session_timeout)
                 self._in_session = True
                 self._join()
-            case SessionLost():
+            case events.SessionLost():
                 self._in_session = False
                 self._forget("the ZooKeeper session was lost")
-            case Leaving():
+            case events.Leaving():
                 self._leave()
-            case Polled(at):
+            case events.Polled(at):
                 before = self.liveness.polled(at)
                 self._changed = self._changed or before is not PollState.ACTIVE
                 if before is PollState.EXPIRED:
@@ -194,69 +166,71 @@ class GroupMember:
 
     # -- what ZooKeeper answered ------------------------------------------------------------------
 
-    def _finished(self, task: Task, result: object, now: float) -> None:
+    def _finished(self, task: events.Task, result: object, now: float) -> None:
         match task:
-            case Join() if isinstance(result, str):
+            case events.Join() if isinstance(result, str):
                 self._joined(result, now)
-            case Join() if isinstance(result, Superseded):
+            case events.Join() if isinstance(result, Superseded):
                 self._replaced()
-            case Join():
-                self._effects.append(EndSession(f"it could not join: {result}"))
-            case Read():
+            case events.Join():
+                self._effects.append(events.EndSession(f"it could not join: {result}"))
+            case events.Read():
                 self._seen(task, result, now)
-            case MakePlan():
+            case events.MakePlan():
                 self.schedule.ended(result, now)
                 self._plan_trouble = "" if isinstance(result, bool) else f"no plan: {result}"
                 # Not written: somebody else was faster, or what we know of the group is old.
-                self._read(Source.PLAN)
+                self._read(events.Source.PLAN)
                 if result is not True:
-                    self._read(Source.MEMBERS)
+                    self._read(events.Source.MEMBERS)
                     if self.schedule.is_eldest:
-                        self._read(Source.TOPICS)
-            case ClaimPartitions():
+                        self._read(events.Source.TOPICS)
+            case events.ClaimPartitions():
                 answers = dict.fromkeys(task.wanted)
                 answers |= result if isinstance(result, dict) else {}
                 if self.owned.claimed(answers, self._is_wanted, self._is_ours, now):
-                    self._read(Source.PLAN)
-            case ReleasePartitions():
+                    self._read(events.Source.PLAN)
+            case events.ReleasePartitions():
                 self.owned.released(task)
-            case CommitOffsets():
+            case events.CommitOffsets():
                 self.owned.committed(task, result if isinstance(result, dict) else {})
-            case VerifyOwner():
+            case events.VerifyOwner():
                 self.owned.verified(task, result is not False)
-            case Leave():
+            case events.Leave():
                 self.phase = Phase.LEFT
-                self._effects.append(Left())
+                self._effects.append(events.Left())
 
     def _joined(self, name: str, now: float) -> None:
         self.name = name
         self._last = (name, "")
-        self.liveness.joined(now)
+        self.liveness.joined(now, self._random.uniform(0.2, 1.0))
         if self.phase is Phase.JOINING:
             self.phase = Phase.MEMBER
-            for source in (Source.OWN, Source.PLAN, Source.MEMBERS):
+            for source in (events.Source.OWN, events.Source.PLAN, events.Source.MEMBERS):
                 self._read(source)
 
-    def _seen(self, task: Read, value: object, now: float) -> None:
+    def _seen(self, task: events.Read, value: object, now: float) -> None:
         again = self._reading.pop(task.source, False)
         match task.source, value:
-            case Source.OWN, False:
+            case events.Source.OWN, False:
                 self._removed(_REMOVED)
-            case Source.OLDER, False if task.name == self._older():
-                self._read(Source.MEMBERS)
-            case Source.MEMBERS, tuple(names):
+            case events.Source.OLDER, False if task.name == self._older():
+                self._read(events.Source.MEMBERS)
+            case events.Source.MEMBERS, tuple(names):
                 self._saw_members(names, task)
-            case Source.PLAN, VersionedPlan() as found:
+            case events.Source.PLAN, VersionedPlan() as found:
                 if self.plan is not NO_PLAN and found.made != self.plan.made:
                     self._removed("the group's plan was removed")
                 elif found.version > self.plan.version:
                     self._adopt(found, now)
-            case Source.TOPICS, dict(topics) if not again:  # else for what the group wanted before
+            case events.Source.TOPICS, dict(topics) if (
+                not again
+            ):  # else for what the group wanted before
                 self.schedule.saw_topics(topics)
         if again:
             self._read(task.source)
 
-    def _saw_members(self, names: tuple[str, ...], task: Read) -> None:
+    def _saw_members(self, names: tuple[str, ...], task: events.Read) -> None:
         """Is our node there, and is it that of the youngest process with our instance id?"""
         assert self.name is not None
         older = self._older()
@@ -268,20 +242,22 @@ class GroupMember:
             self._removed(_REMOVED)
         elif self.schedule.is_eldest:
             if not task.watched:
-                self._read(Source.MEMBERS)
+                self._read(events.Source.MEMBERS)
         elif self._older() != older:
-            self._read(Source.OLDER)
+            self._read(events.Source.OLDER)
 
     def _adopt(self, found: VersionedPlan, now: float) -> None:
         assert self.name is not None
         plan, is_next = found.plan, found.version == self.plan.version + 1
         self.schedule.saw_plan(found)
         if self.schedule.is_eldest and not self.schedule.is_current:
-            self._read(Source.MEMBERS)
+            self._read(events.Source.MEMBERS)
         self._plan_trouble = ""
         self._mine = plan.share(membership.assignee(self.name))
         self.owned.keep(self._mine, is_next, now)
-        self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))
+        self._effects.append(
+            events.Rebalanced(plan.generation, len(plan.members), tuple(self._mine))
+        )
 
     def _is_wanted(self, partition: TopicPartition, topic_id: str) -> bool:
         """Whether the plan gives us the partition (of a topic with that id, if it is named)."""
@@ -316,8 +292,8 @@ class GroupMember:
                 and self.schedule.topics is None
                 and self.plan is not NO_PLAN
             ):
-                if Source.TOPICS not in self._reading:
-                    self._read(Source.TOPICS)
+                if events.Source.TOPICS not in self._reading:
+                    self._read(events.Source.TOPICS)
         if self.phase is Phase.MEMBER:
             for partition in self.owned:
                 if self._mine.get(partition) != self.owned.topic_id(partition):
@@ -350,7 +326,7 @@ class GroupMember:
 
     def _may_claim(self) -> bool:
         """Not under a plan that is being read: a claim under an old one would only be refused."""
-        reading = Source.PLAN in self._reading
+        reading = events.Source.PLAN in self._reading
         return self.phase is Phase.MEMBER and self._is_trusting() and not reading
 
     def _is_planning(self) -> bool:
@@ -360,23 +336,23 @@ class GroupMember:
     def _older(self) -> str:
         return self.schedule.older(self.name or "")
 
-    def _read(self, source: Source) -> None:
+    def _read(self, source: events.Source) -> None:
         """One read of each source at a time, and another if it changed meanwhile."""
         if self.name is None or self.phase is Phase.LEFT:
             return
         if source in self._reading:
             self._reading[source] = True
             return
-        name = self._older() if source is Source.OLDER else self.name
+        name = self._older() if source is events.Source.OLDER else self.name
         if name:
             self._reading[source] = False
-            needs_name = source in (Source.OWN, Source.OLDER)
+            needs_name = source in (events.Source.OWN, events.Source.OLDER)
             watched = (
-                source is not Source.MEMBERS
+                source is not events.Source.MEMBERS
                 or self.schedule.is_eldest
                 or not self.schedule.is_informed
             )
-            self._effects.append(Read(source, name if needs_name else "", watched))
+            self._effects.append(events.Read(source, name if needs_name else "", watched))
 
     def _leave(self) -> None:
         if self.phase in (Phase.JOINING, Phase.MEMBER):
@@ -389,10 +365,10 @@ class GroupMember:
             return
         if self.name is None:  # not yet joined, or no longer: there is no node to remove
             self.phase = Phase.LEFT
-            self._effects.append(Left())
+            self._effects.append(events.Left())
         elif not self._leave_sent:
             self._leave_sent = True
-            self._effects.append(Leave())
+            self._effects.append(events.Leave())
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -412,8 +388,8 @@ class GroupMember:
                 self._effects.append(plan)
             if self.schedule.read_at is not None and now >= self.schedule.read_at:
                 self.schedule.read_at = None
-                self._read(Source.MEMBERS)
-                self._read(Source.TOPICS)
+                self._read(events.Source.MEMBERS)
+                self._read(events.Source.TOPICS)
         if self.liveness.asks(now):
             self._show_life()
 
@@ -421,9 +397,9 @@ class GroupMember:
         """Read something that a lost watch may have hidden: each has its turn, many partitions together."""
         owned = list(self.owned)
         chunks = min(len(owned), self._timing.verifications)
-        sources = [Source.OWN, Source.PLAN, Source.MEMBERS]
+        sources = [events.Source.OWN, events.Source.PLAN, events.Source.MEMBERS]
         if self.schedule.is_eldest:
-            sources.append(Source.TOPICS)
+            sources.append(events.Source.TOPICS)
         turn = self._signs_of_life % (len(sources) + chunks)
         self._signs_of_life += 1
         if turn < len(sources):
@@ -438,7 +414,7 @@ class GroupMember:
         """As soon as there is a session, and an application that asks for records."""
         there = self.liveness.poll_state is not PollState.EXPIRED
         if self.phase is Phase.JOINING and self._in_session and there:
-            self._effects.append(Join(*self._last))
+            self._effects.append(events.Join(*self._last))
 
     def _removed(self, reason: str) -> None:
         """Somebody took us, or the whole group, away: what we know of it means nothing now.
@@ -447,18 +423,18 @@ class GroupMember:
         """
         if self.phase is Phase.MEMBER:
             self._forget(reason)
-            self._effects.append(EndSession(reason))
+            self._effects.append(events.EndSession(reason))
 
     def _replaced(self) -> None:
         """Another process has our instance id. Coming back would drive it out in turn."""
         leaving = self.phase is Phase.LEAVING
         self._forget("another process has this member's instance id")
         self.phase = Phase.LEFT
-        self._effects.append(Left() if leaving else Replaced())
+        self._effects.append(events.Left() if leaving else events.Replaced())
 
     def _forget(self, reason: str) -> None:
         """Nothing of the last session counts: its answers will not come, and it is asked nothing more."""
-        self._effects[:] = [each for each in self._effects if not isinstance(each, Task)]
+        self._effects[:] = [each for each in self._effects if not isinstance(each, events.Task)]
         self.owned.forget(reason)
         self.schedule = PlanSchedule(self._info, self._timing, self._random)
         self.liveness.forget()

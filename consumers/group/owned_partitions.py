@@ -27,19 +27,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from folkmoot.consumers.group.events import (
-    Assigned,
-    ClaimPartitions,
-    Commit,
-    CommitOffsets,
-    Committed,
-    Drained,
-    Effect,
-    Lost,
-    ReleasePartitions,
-    Revoking,
-    VerifyOwner,
-)
+from folkmoot.consumers.group import events
 from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import (
@@ -94,7 +82,7 @@ class _Owned:
 class OwnedPartitions:
     """Those of one incarnation of a member of `group`."""
 
-    def __init__(self, group: str, effects: list[Effect], timing: Timing) -> None:
+    def __init__(self, group: str, effects: list[events.Effect], timing: Timing) -> None:
         self.fenced_commits = 0
         self.lost = 0
         """Partitions that went without being given up."""
@@ -106,8 +94,8 @@ class OwnedPartitions:
         self._timing = timing
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._owned: dict[TopicPartition, _Owned] = {}
-        self._asked: list[Commit] = []
-        self._committing: CommitOffsets | None = None
+        self._asked: list[events.Commit] = []
+        self._committing: events.CommitOffsets | None = None
         self._drained: list[TopicPartition] = []  # and not being released yet
         self._releases: dict[TopicPartition, tuple[Claim, int | None]] = {}
 
@@ -168,7 +156,7 @@ class OwnedPartitions:
             due[partition] = ClaimRequest(topic_id, steal_from)
         remaining = iter(due.items())
         while some := dict(islice(remaining, CLAIMS_PER_TRANSACTION)):
-            self._effects.append(ClaimPartitions(some, plan_version))
+            self._effects.append(events.ClaimPartitions(some, plan_version))
 
     def claimed(
         self,
@@ -211,7 +199,9 @@ class OwnedPartitions:
         state = claim.state
         if is_wanted(partition, state.topic_id):
             self._owned[partition] = _Owned(claim)
-            self._effects.append(Assigned(partition, state.topic_id, state.offset, state.epoch))
+            self._effects.append(
+                events.Assigned(partition, state.topic_id, state.offset, state.epoch)
+            )
             self.verify(partition)
         else:
             self._owned[partition] = _Owned(claim, revoking=True, drained=True)
@@ -275,13 +265,13 @@ class OwnedPartitions:
         owned = self._owned[partition]
         if not owned.revoking:
             owned.revoking = True
-            self._effects.append(Revoking(partition))
+            self._effects.append(events.Revoking(partition))
 
     def revoke_all(self) -> None:
         for partition in self:
             self.revoke(partition)
 
-    def drained(self, event: Drained) -> None:
+    def drained(self, event: events.Drained) -> None:
         """The consumer has finished with a partition that is being revoked.
 
         Not if it speaks of an earlier claim: then it has not heard of this one yet.
@@ -308,10 +298,10 @@ class OwnedPartitions:
     def send_releases(self) -> None:
         """All together what was let go of since the last time."""
         if self._releases:
-            self._effects.append(ReleasePartitions(self._releases))
+            self._effects.append(events.ReleasePartitions(self._releases))
             self._releases = {}
 
-    def released(self, task: ReleasePartitions) -> None:
+    def released(self, task: events.ReleasePartitions) -> None:
         for partition, (claim, _) in task.held.items():
             if self._owns(partition, claim):
                 del self._owned[partition]
@@ -320,21 +310,21 @@ class OwnedPartitions:
         """Look whether the owner's node is still ours; one being released goes anyway."""
         owned = self._owned[partition]
         if not owned.releasing:
-            self._effects.append(VerifyOwner(partition, owned.claim))
+            self._effects.append(events.VerifyOwner(partition, owned.claim))
 
-    def verified(self, task: VerifyOwner, ours: bool) -> None:
+    def verified(self, task: events.VerifyOwner, ours: bool) -> None:
         if not ours and self._owns(task.partition, task.held):
             self._drop(task.partition, "another member took it over, or its offset was reset")
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, asked: Commit) -> None:
+    def commit(self, asked: events.Commit) -> None:
         """Write offsets as soon as the last commit is answered."""
         self._asked.append(asked)
         self._commit_next()
 
     def committed(
-        self, task: CommitOffsets, answers: Mapping[TopicPartition, Claim | Fenced]
+        self, task: events.CommitOffsets, answers: Mapping[TopicPartition, Claim | Fenced]
     ) -> None:
         """Adopt the new fences; what was fenced is lost."""
         self._committing = None
@@ -351,7 +341,7 @@ class OwnedPartitions:
                 self.fenced_commits += 1
                 if self._owns(partition, before):
                     self._drop(partition, "a commit was fenced")
-        self._effects.append(Committed(task.token, done, frozenset(refused)))
+        self._effects.append(events.Committed(task.token, done, frozenset(refused)))
         self._commit_next()
         self.release_drained()
 
@@ -365,9 +355,9 @@ class OwnedPartitions:
             }
             refused = frozenset(asked.offsets) - frozenset(ours)
             if refused or not ours:
-                self._effects.append(Committed(asked.token, {}, refused))
+                self._effects.append(events.Committed(asked.token, {}, refused))
             if ours:
-                self._committing = CommitOffsets(asked.token, ours)
+                self._committing = events.CommitOffsets(asked.token, ours)
                 self._effects.append(self._committing)
 
     def _may_commit(self, partition: TopicPartition, epoch: int) -> bool:
@@ -377,7 +367,7 @@ class OwnedPartitions:
 
     def _refuse_asked(self) -> None:
         for asked in self._asked:
-            self._effects.append(Committed(asked.token, {}, frozenset(asked.offsets)))
+            self._effects.append(events.Committed(asked.token, {}, frozenset(asked.offsets)))
         self._asked.clear()
 
     # -- the end of all ---------------------------------------------------------------------------
@@ -403,7 +393,7 @@ class OwnedPartitions:
         self._refuse_asked()
         if self._committing is not None:
             refused = frozenset(self._committing.offsets)
-            self._effects.append(Committed(self._committing.token, {}, refused))
+            self._effects.append(events.Committed(self._committing.token, {}, refused))
             self._committing = None
         self._wanted.clear()
         self._drained.clear()
@@ -421,4 +411,4 @@ class OwnedPartitions:
         """Of its loss, unless it was given up already."""
         if not owned.drained:
             self.lost += 1
-            self._effects.append(Lost(partition, reason))
+            self._effects.append(events.Lost(partition, reason))
