@@ -1,5 +1,6 @@
 """The wakeup that wakes a loop."""
 
+import os
 import threading
 from collections import deque
 
@@ -44,3 +45,10 @@ def test_a_closed_wakeup_wakes_nobody() -> None:
     wakeup.close()
     wakeup.wake()
     wakeup.close()
+
+
+def test_many_wakes_cost_one_write() -> None:
+    with Wakeup() as wakeup:
+        for _ in range(100):
+            wakeup.wake()
+        assert os.read(wakeup.fileno(), 4096) == b"!"
