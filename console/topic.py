@@ -13,6 +13,8 @@ from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 
 DEFAULT_PARTITIONS = 1
+TIMEOUT = 30.0
+"""So long ZooKeeper may take for an answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +81,8 @@ def _create(args: argparse.Namespace) -> int:
         raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
     config = _options(args.config)
     with session_of(args) as session:
-        alive = list(execute(session, brokers.live()))
-        execute(session, topics.create(args.topic, args.partitions, alive, config))
+        alive = list(execute(session, brokers.live(), TIMEOUT))
+        execute(session, topics.create(args.topic, args.partitions, alive, config), TIMEOUT)
     print(f"created topic {args.topic} with {args.partitions} partitions")
     return 0
 
@@ -107,10 +109,10 @@ def _config(args: argparse.Namespace) -> int:
     given = _options(args.changes)
     changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
     with session_of(args) as session:
-        before = execute(session, topics.read(args.topic))
+        before = execute(session, topics.read(args.topic), TIMEOUT)
         if before is not None and changes:
             _check_change(before.config, given, args.unset)
-        topic = execute(session, topics.configure(args.topic, changes))
+        topic = execute(session, topics.configure(args.topic, changes), TIMEOUT)
     show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
 
@@ -136,8 +138,8 @@ def _list(args: argparse.Namespace) -> int:
 
     rows = []
     with session_of(args) as session:
-        for name in execute(session, topics.names()):
-            topic = execute(session, topics.read(name))
+        for name in execute(session, topics.names(), TIMEOUT):
+            topic = execute(session, topics.read(name), TIMEOUT)
             if topic is not None:
                 rows.append((name, len(topic.partitions), topic.topic_id))
     show(("topic", "partitions", "id"), rows, args.output)
@@ -149,10 +151,10 @@ def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:
-        topic = execute(session, topics.read(args.topic))
+        topic = execute(session, topics.read(args.topic), TIMEOUT)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
-        alive = execute(session, brokers.live())
+        alive = execute(session, brokers.live(), TIMEOUT)
     rows = []
     for number, replicas in enumerate(topic.partitions):
         leader = replicas[0] if replicas and replicas[0] in alive else None
@@ -168,10 +170,10 @@ def _delete(args: argparse.Namespace) -> int:
 
     with session_of(args) as session:
         if not args.yes:
-            if execute(session, topics.read(args.topic)) is None:
+            if execute(session, topics.read(args.topic), TIMEOUT) is None:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             _confirm(args.topic)
-        execute(session, topics.delete(args.topic))
+        execute(session, topics.delete(args.topic), TIMEOUT)
     print(f"deleted topic {args.topic}")
     return 0
 
