@@ -31,7 +31,7 @@ class Timing:
     """The pause after what cannot be helped soon: an offset that cannot be read, a plan that does not fit."""
     steal_margin: float = 0.5
     """Beyond the owner's own revoke timeout, before its partition is stolen."""
-    heartbeats: int = 3
+    heartbeats: float = 2.75
     """So many signs of life in each session timeout; each reads something that a lost watch may hide."""
     verifications: int = 20
     """Within so many signs of life each owned partition is looked after once."""

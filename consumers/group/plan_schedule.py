@@ -135,12 +135,14 @@ class PlanSchedule:
 
     def _next_turn(self, now: float, first: bool) -> float:
         """At once what one change has made due, since that was waited for; a crowd is waited for longer."""
-        timing = self._timing
-        assert self._since is not None
         if first and self._changes < _CROWD and self.plan is not NO_PLAN and self.plan.plan.members:
             return now
-        limit = timing.debounce_limit + timing.debounce_per_change * self._all_changes
-        return min(now + self._debounce(), max(now, self._since + limit))
+        return min(now + self._debounce(), max(now, self._limit()))
+
+    def _limit(self) -> float:
+        """So long a plan can be put off."""
+        limit = self._timing.debounce_limit + self._timing.debounce_per_change * self._all_changes
+        return (self._since or 0.0) + limit
 
     def _debounce(self) -> float:
         waits = min(_MAX_WAITS, 1 + self._changes / _CROWD)
@@ -152,8 +154,11 @@ class PlanSchedule:
         return min((at for at in times if at is not None), default=None)
 
     def begin(self, now: float) -> MakePlan | None:
-        """The plan to be made now, if it is our turn."""
+        """The plan to be made now, if it is our turn, and nothing has changed that is to be read first."""
         if self._at is None or now < self._at:
+            return None
+        if self.read_at is not None and now < self._limit():
+            self._at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
             return None
         self._at = None
         self._planning = True
