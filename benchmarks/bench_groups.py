@@ -12,9 +12,9 @@ from benchmarks import crowds
 from benchmarks.harness import Context, Estimate, Sample, cell
 from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
 from benchmarks.results import Cell, Chart, Results, Series, Target, compared
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups.ownership import committed
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run as carry_out
+from folkmoot.coordination.zookeeper.execute import execute as carry_out
 from folkmoot.protocol.records import TopicPartition
 
 NAME: Final = "groups"
@@ -138,14 +138,14 @@ def _killed(
     owned = group.owned(victim)
     if peer != "folkmoot":
         return _lived(group, group.kill(victim, guardian=guardian), len(owned))
-    store = connect(context.server(peer).address, session_timeout=10.0)
+    session = connect(context.server(peer).address, session_timeout=10.0)
     try:
         at = group.kill(victim, guardian=guardian)
         kept = {
-            each: carry_out(store, committed(name, TopicPartition(topic, each))) for each in owned
+            each: carry_out(session, committed(name, TopicPartition(topic, each))) for each in owned
         }
     finally:
-        store.close()
+        session.close()
     given = group.given(victim)
     uncommitted = sum(
         given[each] - (0 if state is None else state.offset or 0) for each, state in kept.items()

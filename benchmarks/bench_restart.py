@@ -23,8 +23,8 @@ from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.brokers.storage.produced import append
 from folkmoot.coordination import topics
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run as carry_out
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute as carry_out
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
@@ -114,11 +114,11 @@ def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[Fo
     assert isinstance(server, FolkmootServer)
     with server:
         server.create_topic(TOPIC, partitions)
-        store = connect(server.address, session_timeout=10.0)
+        session = connect(server.address, session_timeout=10.0)
         try:
-            topic = carry_out(store, topics.read(TOPIC))
+            topic = carry_out(session, topics.read(TOPIC))
         finally:
-            store.close()
+            session.close()
         assert topic is not None
         server.cluster.brokers[0].stop()
         yield server, topic.topic_id

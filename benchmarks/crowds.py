@@ -10,12 +10,14 @@ from benchmarks.harness import Context, Sample, cell
 from benchmarks.programs import Program, ProgramFailed
 from benchmarks.results import Results, Target
 from folkmoot.coordination import paths
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Get, Node
-from folkmoot.coordination.zookeeper.session import perform
 
 OURS: Final = "Folkmoot"
 MEMBERS: Final = (25, 50, 100)
+LARGE: Final = 1_000
+REST: Final = 20.0
 SHARE: Final = 10
 PROCESSES: Final = 10
 COMMIT_PARTITIONS: Final = 1_000
@@ -38,6 +40,8 @@ def measure(context: Context, results: Results) -> None:
         least, most = min(costs), max(costs)
         text = f"groups: operations per member as one leaves, {most} members against {least}"
         _target(results, text, costs[most] / costs[least], 1.0, "×")
+    if context.scale.name != "quick":
+        _crowd(context, results, 6 if smoke else LARGE, 2 if smoke else PROCESSES, bare=True)
     _commits(context, results, 20 if smoke else COMMIT_PARTITIONS)
     results.notes.append(
         "Large groups: ten processes, no records. Operations are counted where they are submitted, in "
@@ -46,17 +50,23 @@ def measure(context: Context, results: Results) -> None:
     )
 
 
-def _crowd(context: Context, results: Results, members: int, processes: int) -> float:
-    """A group that starts together, and loses one. → operations per member of the latter."""
+def _crowd(
+    context: Context, results: Results, members: int, processes: int, *, bare: bool = False
+) -> float:
+    """A group that starts together, and loses one. → operations per member of the latter.
+
+    `bare` members have no consumers: so many fit on one machine. They are also counted at rest.
+    """
     server = context.server("folkmoot")
     topic = context.new_topic("folkmoot", members * SHARE)
     told: dict[str, Any] = {"topic": topic, "group": f"crowd-{topic}"}
-    case = f"{members} members, {members * SHARE:,} partitions"
+    case = f"{members:,} members, {members * SHARE:,} partitions"
+    verb = "members" if bare else "crowd"
     context.say(f"-- {case}")
     with ExitStack() as stack:
         shares = [len(range(place, members, processes)) for place in range(processes)]
         programs = [
-            stack.enter_context(server.client("crowd", module=MODULE, members=each, **told))
+            stack.enter_context(server.client(verb, module=MODULE, members=each, **told))
             for each in shares
         ]
         for program in programs:
@@ -66,6 +76,7 @@ def _crowd(context: Context, results: Results, members: int, processes: int) -> 
             program.go()
         took = _settled(programs, members, members * SHARE) - begun
         plans = _plans(context, told["group"])
+        idle = _asked_at_rest(programs) / members if bare else 0.0
         before = _asked(_standing(programs))
         leaves = time.monotonic()
         programs[0].go("leave")
@@ -88,12 +99,33 @@ def _crowd(context: Context, results: Results, members: int, processes: int) -> 
     context.say(
         f"   stable after {took:.2f} s, {plans} plans; one leaves: {cost:.1f} per member, {served:.2f} s"
     )
+    if bare:
+        results.cells.append(
+            cell(
+                f"at rest, {case}",
+                OURS,
+                "reads per member and second",
+                [Sample(value=idle, facts={})],
+            )
+        )
+        _target(results, f"groups: cold start of {case}", took, 20.0)
+        _target(results, f"groups: plans in a cold start of {case}", plans, 3, "plans")
+        _target(results, f"groups: one leaves of {case}", served, 1.0)
+        text = f"groups: reads per member and second at rest, {case}"
+        _target(results, text, idle, 0.5, "")
     if members == MEMBERS[-1]:
         _target(results, f"groups: cold start of {case}", took, 5.0)
         _target(results, f"groups: plans in a cold start of {case}", plans, 3, "plans")
         text = f"groups: reads and writes per member as one leaves of {case}"
         _target(results, text, cost, 15, "")
     return cost
+
+
+def _asked_at_rest(programs: Sequence[Program]) -> float:
+    """Reads and writes in a second of all members together."""
+    begun, before = time.monotonic(), _asked(_standing(programs))
+    time.sleep(REST)
+    return (_asked(_standing(programs)) - before) / (time.monotonic() - begun)
 
 
 def _settled(programs: Sequence[Program], members: int, partitions: int) -> float:
@@ -122,11 +154,11 @@ def _standing(programs: Sequence[Program]) -> list[dict[str, Any]]:
 
 def _plans(context: Context, group: str) -> int:
     """How many were written: the version of their node."""
-    store = connect(context.server("folkmoot").address, session_timeout=10.0)
+    session = connect(context.server("folkmoot").address, session_timeout=10.0)
     try:
-        node: Node = perform(store, Get(paths.plan(group)))
+        node: Node = execute(session, Get(paths.plan(group)))
     finally:
-        store.close()
+        session.close()
     return node.stat.version
 
 

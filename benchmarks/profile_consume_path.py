@@ -28,8 +28,8 @@ from folkmoot.consumers.records.arrow import record_batch as arrow_batch
 from folkmoot.consumers.records.batch_cursor import Lent
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, compression, record_batch
 from folkmoot.protocol.columns import BinaryColumn, Columns
@@ -185,11 +185,11 @@ def poll_arrow(consumer: Consumer, count: int) -> None:
 
 
 def fill(cluster: EmbeddedCluster, topic: str, pairs: Pairs) -> None:
-    store = connector(cluster.zookeeper)(6.0)
+    session = connector(cluster.zookeeper)(6.0)
     try:
-        run(store, topics.create(topic, PARTITIONS, list(run(store, brokers.live()))))
+        execute(session, topics.create(topic, PARTITIONS, list(execute(session, brokers.live()))))
     finally:
-        store.close()
+        session.close()
     keys, cells = pairs
     with Producer(zookeeper=cluster.zookeeper) as producer:
         if topic == "send":

@@ -26,9 +26,9 @@ from typing import Any, Final
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import run
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
 from folkmoot.producers.sender import Sender, Shipment
@@ -186,13 +186,13 @@ STAGES: Final = ("send", "divide", "take", "add", "seal", "settle")
 
 
 def create_topic(zookeeper: str, name: str) -> None:
-    with closing(connector(zookeeper)(6.0)) as store:
-        run(store, topics.create(name, PARTITIONS, list(run(store, brokers.live()))))
+    with closing(connector(zookeeper)(6.0)) as session:
+        execute(session, topics.create(name, PARTITIONS, list(execute(session, brokers.live()))))
 
 
 def delete_topic(zookeeper: str, name: str) -> None:
-    with closing(connector(zookeeper)(6.0)) as store:
-        run(store, topics.delete(name))
+    with closing(connector(zookeeper)(6.0)) as session:
+        execute(session, topics.delete(name))
 
 
 def slices(column: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.server.broker import Broker
     from folkmoot.console.settings import broker_config, flag
-    from folkmoot.coordination.zookeeper.connector import connector
+    from folkmoot.coordination.connector import connector
 
     flags = {
         "broker_id": args.broker_id,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_zookeeper, at_least_one, store_of
+from folkmoot.console.options import add_zookeeper, at_least_one, session_of
 from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 
@@ -99,10 +99,10 @@ def _start(args: argparse.Namespace) -> int | str:
 def _check_topic(args: argparse.Namespace) -> None:
     """Before a group comes into being for a topic that does not exist."""
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.session import run as carry_out
+    from folkmoot.coordination.zookeeper.execute import execute as carry_out
 
-    with store_of(args) as store:
-        if carry_out(store, topics.read(args.topic)) is None:
+    with session_of(args) as session:
+        if carry_out(session, topics.read(args.topic)) is None:
             raise UnknownTopicOrPartition(
                 f"topic {args.topic} does not exist: "
                 f"create it with `folkmoot topic create {args.topic}`"
@@ -190,15 +190,15 @@ class _Reading:
 
     def _is_left_out(self, consumer: "Consumer") -> bool:
         """The group's plan is made with this member in it, and gives it nothing."""
-        from folkmoot.coordination.groups import plan as plans
-        from folkmoot.coordination.groups.membership import seat
-        from folkmoot.coordination.zookeeper.session import ask
+        from folkmoot.coordination.groups import planning
+        from folkmoot.coordination.groups.membership import assignee
+        from folkmoot.coordination.zookeeper.execute import execute
 
         member = consumer.member
         if self._mine or consumer.assignment() or member is None:
             return False
-        store, name = member.store, member.name
-        if store is None or name is None:
+        session, name = member.session, member.name
+        if session is None or name is None:
             return False
-        plan = ask(store, plans.get(self._args.group), PLAN_WAIT).plan
-        return seat(name) in plan.members and not plan.share(seat(name))
+        plan = execute(session, planning.get(self._args.group), PLAN_WAIT).plan
+        return assignee(name) in plan.members and not plan.share(assignee(name))

@@ -21,7 +21,7 @@ from folkmoot.console.tables import show
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
     from folkmoot.consumers.admin.group_views import MemberView
-    from folkmoot.coordination.groups.rebalance_history import Entry
+    from folkmoot.coordination.groups.history import Entry
 
 EXAMPLES: Final = """examples:
   folkmoot group describe billing
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a group's partitions, owners and lag",
         description="Who owns what, and how far it is. `behind` is the age of the first record that "
         "is not committed, in seconds. A partition is stable, draining (its owner is to give it up), "
-        "claiming (its next owner is about to take it), kept (for a static member) or unowned.",
+        "claiming (its next owner is about to take it), kept (for a static member), malformed (a reset "
+        "mends it) or unowned.",
     )
     describe.set_defaults(act=_describe)
 
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "events",
         help="what happened in a group lately",
         description="The group's own record of its last rebalances and resets: who joined or left, "
-        "and why as far as it is known, what moved, and in how many seconds all was owned again.",
+        "and why as far as it is known, and what moved.",
     )
     events.add_argument(
         "-n", dest="count", type=at_least_one, metavar="N", default=20, help="default: the last 20"
@@ -121,11 +122,21 @@ def _describe(args: argparse.Namespace) -> int:
             f"generation {group.generation}{divided}",
             file=sys.stderr,
         )
-    columns = ("topic", "partition", "owner", "epoch", "committed", "end", "lag", "behind", "state")
+    columns = (
+        "topic",
+        "partition",
+        "owner",
+        "epoch",
+        "committed",
+        "latest",
+        "lag",
+        "behind",
+        "state",
+    )
     rows = [
         (
             *(each.partition.topic, each.partition.partition, each.owner, each.epoch),
-            *(each.committed, each.end, each.lag, each.behind, each.state),
+            *(each.committed, each.latest, each.lag, each.behind, each.state),
         )
         for each in group.partitions
     ]
@@ -142,7 +153,7 @@ def _members(args: argparse.Namespace) -> int:
         found = admin.describe_group(args.group).members
     columns = (
         *("member", "host", "instance", "topics", "assignors", "protocol"),
-        *("partitions", "age", "hand over"),
+        *("partitions", "age", "revoke timeout"),
     )
     rows = []
     for each in found:
@@ -151,7 +162,7 @@ def _members(args: argparse.Namespace) -> int:
         rows.append(
             (
                 *(each.name, each.host, each.instance_id, _wishes(each), list(each.assignors)),
-                *(each.protocol, cell, each.age, each.hand_over),
+                *(each.protocol, cell, each.age, each.revoke_timeout),
             )
         )
     show(columns, rows, args.output)
@@ -176,10 +187,9 @@ def _events(args: argparse.Namespace) -> int:
 
 
 def headline(entry: "Entry") -> str:
-    """When, and which plan, and in how many seconds all was owned again."""
+    """When, and which plan or reset."""
     what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    took = "" if entry.took is None else f", in {entry.took:g} s"
-    return f"{_time(entry)} UTC  {what}{took}"
+    return f"{_time(entry)} UTC  {what}"
 
 
 def _time(entry: "Entry") -> str:
@@ -200,8 +210,6 @@ def event_of(entry: "Entry") -> dict[str, Any]:
             {"topic": each.topic, "partition": each.partition, "from": each.old, "to": each.new}
             for each in entry.moves
         ],
-        "took": entry.took,
-        "stolen": entry.stolen,
         "reset": entry.reset,
     }
 
@@ -221,10 +229,6 @@ def told_of(entry: "Entry") -> list[str]:
     ]
     if entry.moved > len(entry.moves):
         said.append(f"{entry.moved} partitions in all")
-    said += [
-        f"{_count(number, 'partition')} stolen from {who}, who did not let go in time"
-        for who, number in Counter(entry.stolen.values()).items()
-    ]
     return said or ["nothing moved"]
 
 

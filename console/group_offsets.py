@@ -139,8 +139,10 @@ def _reset(args: argparse.Namespace) -> int:
 
 
 def _show(plan: "list[Planned]", output: str) -> None:
-    columns = ("topic", "partition", "committed", "new", "beginning", "end")
-    rows = [(*each.partition, each.committed, each.new, each.beginning, each.end) for each in plan]
+    columns = ("topic", "partition", "committed", "new", "earliest", "latest")
+    rows = [
+        (*each.partition, each.committed, each.new, each.earliest, each.latest) for each in plan
+    ]
     show(columns, rows, output)
 
 

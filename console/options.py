@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from folkmoot.protocol.errors import FolkmootError
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.zookeeper.session import Connect, Store
+    from folkmoot.coordination.zookeeper.session import Connect, Session
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 SESSION_TIMEOUT: Final = 10.0
@@ -77,16 +77,16 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 def connecting(args: argparse.Namespace) -> "Connect":
     """What opens a session at `--zookeeper`, without much patience: somebody is waiting."""
-    from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+    from folkmoot.coordination.connector import connect
 
     return partial(connect, args.zookeeper, connect_timeout=CONNECT_TIMEOUT)
 
 
 @contextmanager
-def store_of(args: argparse.Namespace) -> Iterator["Store"]:
+def session_of(args: argparse.Namespace) -> Iterator["Session"]:
     """A short ZooKeeper session at `--zookeeper`. Raises ZooKeeperUnreachable."""
-    store = connecting(args)(SESSION_TIMEOUT)
+    session = connecting(args)(SESSION_TIMEOUT)
     try:
-        yield store
+        yield session
     finally:
-        store.close()
+        session.close()

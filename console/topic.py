@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import topic_changes
-from folkmoot.console.options import add_output, add_zookeeper, confirm, store_of
+from folkmoot.console.options import add_output, add_zookeeper, confirm, session_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 
 DEFAULT_PARTITIONS = 1
+TIMEOUT = 30.0
+"""So long ZooKeeper may take for an answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,14 +74,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.zookeeper.session import run
+    from folkmoot.coordination.zookeeper.execute import execute
 
     if args.partitions < 1:
         raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
     config = _options(args.config)
-    with store_of(args) as store:
-        alive = list(run(store, brokers.live()))
-        run(store, topics.create(args.topic, args.partitions, alive, config))
+    with session_of(args) as session:
+        alive = list(execute(session, brokers.live(), TIMEOUT))
+        execute(session, topics.create(args.topic, args.partitions, alive, config), TIMEOUT)
     print(f"created topic {args.topic} with {args.partitions} partitions")
     return 0
 
@@ -101,15 +103,15 @@ def _options(words: list[str]) -> dict[str, str]:
 
 def _config(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.session import run
+    from folkmoot.coordination.zookeeper.execute import execute
 
     given = _options(args.changes)
     changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
-    with store_of(args) as store:
-        before = run(store, topics.read(args.topic))
+    with session_of(args) as session:
+        before = execute(session, topics.read(args.topic), TIMEOUT)
         if before is not None and changes:
             _check_change(before.config, given, args.unset)
-        topic = run(store, topics.configure(args.topic, changes))
+        topic = execute(session, topics.configure(args.topic, changes), TIMEOUT)
     show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
 
@@ -131,12 +133,12 @@ def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: li
 
 def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.session import run
+    from folkmoot.coordination.zookeeper.execute import execute
 
     rows = []
-    with store_of(args) as store:
-        for name in run(store, topics.names()):
-            topic = run(store, topics.read(name))
+    with session_of(args) as session:
+        for name in execute(session, topics.names(), TIMEOUT):
+            topic = execute(session, topics.read(name), TIMEOUT)
             if topic is not None:
                 rows.append((name, len(topic.partitions), topic.topic_id))
     show(("topic", "partitions", "id"), rows, args.output)
@@ -145,13 +147,13 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.zookeeper.session import run
+    from folkmoot.coordination.zookeeper.execute import execute
 
-    with store_of(args) as store:
-        topic = run(store, topics.read(args.topic))
+    with session_of(args) as session:
+        topic = execute(session, topics.read(args.topic), TIMEOUT)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
-        alive = run(store, brokers.live())
+        alive = execute(session, brokers.live(), TIMEOUT)
     rows = []
     for number, replicas in enumerate(topic.partitions):
         leader = replicas[0] if replicas and replicas[0] in alive else None
@@ -163,14 +165,14 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _delete(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.session import run
+    from folkmoot.coordination.zookeeper.execute import execute
 
-    with store_of(args) as store:
+    with session_of(args) as session:
         if not args.yes:
-            if run(store, topics.read(args.topic)) is None:
+            if execute(session, topics.read(args.topic), TIMEOUT) is None:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             warning = f"This deletes all records of {args.topic}. "
             confirm(warning, "topic", args.topic, "deleted")
-        run(store, topics.delete(args.topic))
+        execute(session, topics.delete(args.topic), TIMEOUT)
     print(f"deleted topic {args.topic}")
     return 0

@@ -20,7 +20,7 @@ from folkmoot.protocol.records import TopicPartition
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
 
-_Before = dict[TopicPartition, "int | Literal['end']"]
+_Before = dict[TopicPartition, "int | Literal['latest']"]
 
 
 def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -44,7 +44,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="PARTITION=OFFSET",
-        help="up to this offset, or to the `end`; may be given several times",
+        help="up to this offset, or to the `latest`; may be given several times",
     )
     delete.add_argument(
         "--file", metavar="FILE", help="the same, one per line; - is the standard input"
@@ -101,19 +101,19 @@ def _delete_records(args: argparse.Namespace) -> int:
         raise ConfigError("say up to where: either --before or --file, or --before-time")
     with _admin(args) as admin:
         if args.before_time:
-            wanted: _Before = {**admin.offsets_for_time(args.topic, _time(args.before_time))}
+            wanted: _Before = {**admin.offsets_for_times(args.topic, _time(args.before_time))}
         else:
             wanted = _offsets(args.topic, words)
         offsets = admin.checked(wanted)
-        starts = admin.offsets(args.topic, "beginning")
+        earliest = admin.offsets(args.topic, "earliest")
         if args.execute:
             offsets = admin.delete_records(offsets)
-        ends = admin.offsets(args.topic, "end")
+        latest = admin.offsets(args.topic, "latest")
     rows = []
     for each, offset in offsets.items():
-        beginning = max(starts[each], offset)
-        rows.append((each.partition, starts[each], beginning, ends[each], beginning - starts[each]))
-    show(("partition", "beginning", "new beginning", "end", "given up"), rows, args.output)
+        new = max(earliest[each], offset)
+        rows.append((each.partition, earliest[each], new, latest[each], new - earliest[each]))
+    show(("partition", "earliest", "new earliest", "latest", "given up"), rows, args.output)
     if not args.execute:
         print("nothing was deleted: add --execute to do it", file=sys.stderr)
     return 0
@@ -137,12 +137,12 @@ def _offsets(topic: str, words: list[str]) -> _Before:
         partition = TopicPartition(topic, int(number))
         if partition in wanted:
             raise ConfigError(f"partition {partition.partition} is named twice: name each once")
-        if offset.strip() == "end":
-            wanted[partition] = "end"
+        if offset.strip() == "latest":
+            wanted[partition] = "latest"
         elif offset.strip().isdecimal():
             wanted[partition] = int(offset)
         else:
-            raise ConfigError(f"{offset!r} in {word!r} is no offset: use a number, or end")
+            raise ConfigError(f"{offset!r} in {word!r} is no offset: use a number, or latest")
     return wanted
 
 

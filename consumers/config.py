@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from folkmoot.consumers.assignors.agreement import assignors_of
 from folkmoot.consumers.assignors.assignor import Assignor
-from folkmoot.consumers.assignors.next_plan import MOST_WEIGHT
+from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
@@ -35,12 +34,10 @@ class ConsumerConfig:
     grace: float = 30.0
     """How long a static member's partitions are kept for it when it is gone."""
     assignors: Sequence[str | Assignor] = ("sticky",)
-    """Ways of dividing that this member supports, preferred first: "sticky", "rack", "range",
-    "round-robin", or an object. The group takes one that all members support."""
-    weight: int = 1
-    """How large this member's share is beside the others'; for sticky and rack."""
+    """Ways of dividing that this member can carry out, preferred first: "sticky", "range",
+    "round-robin", or an object. What the eldest member of the group prefers counts."""
     rack: str = ""
-    """Where this member stands; for rack."""
+    """Where this member stands: of what it may be given as well as others it is given what is near."""
     client_id: str = "consumer"
     """Begins the member's name, and is what brokers see."""
     listener: str = "client"
@@ -112,10 +109,6 @@ class ConsumerConfig:
         if isinstance(self.assignors, str):
             raise ConfigError(f"assignors must be a list of names: assignors=[{self.assignors!r}]")
         assignors_of(self.assignors)
-        if type(self.weight) is not int or not 1 <= self.weight <= MOST_WEIGHT:
-            raise ConfigError(
-                f"weight={self.weight!r} is not allowed: use a whole number from 1 to {MOST_WEIGHT}"
-            )
         if not self.grace >= 0:
             raise ConfigError(f"grace must not be negative: {self.grace!r}")
         limit = self.max_processing_time

@@ -11,18 +11,15 @@ from contextlib import suppress
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Create,
-    Get,
-    Node,
     NodeExists,
-    NoNode,
-    Ring,
-    Verb,
+    Recipe,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import BrokerIdTaken
 
 
@@ -36,21 +33,20 @@ class Registration(msgspec.Struct, frozen=True):
     rack: str = ""
 
 
-_encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(Registration)
 
 
-def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Verb[bool]:
+def register(broker_id: int, mine: Registration, gone: WatchCallback | None = None) -> Recipe[bool]:
     """True when the broker is registered as `mine`. Raises BrokerIdTaken.
 
-    False when an earlier registration of the same data directory is still there: `gone` rings when
+    False when an earlier registration of the same data directory is still there: `gone` is called when
     it goes, at the latest when its session times out; then call again.
     """
-    yield from ensure(paths.BROKERS)
+    yield from recipes.ensure(paths.BROKERS)
     path = paths.broker(broker_id)
     while True:
         try:
-            yield Create(path, _encode(mine), ephemeral=True)
+            yield Create(path, msgspec.json.encode(mine), ephemeral=True)
             return True
         except (NodeExists, ConnectionLost):
             found = yield from read(broker_id, gone)
@@ -67,19 +63,16 @@ def register(broker_id: int, mine: Registration, gone: Ring | None = None) -> Ve
         )
 
 
-def read(broker_id: int, watch: Ring | None = None) -> Verb[Registration | None]:
+def read(broker_id: int, watch: WatchCallback | None = None) -> Recipe[Registration | None]:
     """A broker's registration, or None if it is not there. Raises Malformed."""
-    try:
-        node: Node = yield from surely(Get(paths.broker(broker_id), watch))
-    except NoNode:
-        return None
-    return decode(_decoder, paths.broker(broker_id), node)
+    found, _ = yield from recipes.read(_decoder, paths.broker(broker_id), watch)
+    return found
 
 
-def live(watch: Ring | None = None) -> Verb[dict[int, Registration]]:
-    """All brokers that are registered and legible, by id; `watch` rings when one comes or goes."""
+def live(watch: WatchCallback | None = None) -> Recipe[dict[int, Registration]]:
+    """All brokers that are registered and legible, by id; `watch` is called when one comes or goes."""
     brokers: dict[int, Registration] = {}
-    names = yield from children(paths.BROKERS, watch)
+    names = yield from recipes.children(paths.BROKERS, watch)
     for broker_id in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
         with suppress(Malformed):
             found = yield from read(broker_id)

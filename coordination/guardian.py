@@ -7,11 +7,15 @@ accelerator and never needed for safety: fencing holds in any case.
 
 One guardian per process, started with the first guarded session. It dies with the sessions: when it
 was killed alone, the next guarded session starts another.
+
+Where there cannot be one, or where something else ends it together with its process, a log line says
+so once, and the session timeout decides.
 """
 
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,13 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.coordination.zookeeper import connect_string
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.session import SessionState
 
 log = logging.getLogger(__name__)
 
-POSSIBLE: Final = sys.platform == "linux"
 _PROGRAM: Final = Path(__file__).with_name("guardian_process.py")
+_INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*[a-z]*")
+_INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"  # the kernel's PROC_PID_INIT_INO
 
 
 class _Companion(subprocess.Popen[bytes]):
@@ -41,10 +46,10 @@ class Guardian:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: _Companion | None = None
-        self._pipe: int | None = (
-            None  # its input; a file object would complain that it is left open
-        )
+        # Its input; a file object would complain that it is left open.
+        self._pipe: int | None = None
         self._started_by = -1
+        self._surroundings_told = False
         self._guarded: dict[int, dict[str, Any]] = {}
 
     @property
@@ -59,15 +64,17 @@ class Guardian:
         with self._lock:
             return tuple(self._guarded)
 
-    def guard(self, store: ZooKeeperStore, zookeeper: str) -> None:
-        """Have the session closed when this process dies; until the store itself is over."""
-        session_id = store.session_id
+    def guard(self, session: KazooSession, zookeeper: str) -> None:
+        """Have the session closed when this process dies; until the session itself is over."""
+        if not self._is_possible():
+            return
+        session_id = session.session_id
+        chroot = connect_string.parse(zookeeper).chroot
         entry = {
             "guard": f"{session_id & (2**64 - 1):x}",
-            "password": store.password.hex(),
+            "password": session.password.hex(),
             "servers": connect_string.addresses(zookeeper),
-            "chroot": connect_string.parse(zookeeper).chroot,
-            "timeout": store.session_timeout,
+            "timeout": session.session_timeout,
             "notes": [],
         }
         with self._lock:
@@ -75,26 +82,35 @@ class Guardian:
                 self._guarded.clear()  # a fork: the sessions belong to the parent
             self._guarded[session_id] = entry
             self._say(entry)
-        store.guarded_by(lambda *paths: self.note(session_id, *paths))
-        store.listen(lambda state: self._release(session_id, state))
-        if store.state is SessionState.LOST:
-            self._release(session_id, store.state)
 
-    def note(self, session_id: int, *paths: str) -> None:
-        """If it closes this session, it first makes these nodes, which say that the process died."""
-        with self._lock:
-            entry = self._guarded.get(session_id)
-            if entry is not None:
-                entry["notes"] = [f"{entry['chroot']}{path}" for path in paths]
-                self._say(entry)
+        def note_death(*paths: str) -> None:
+            with self._lock:
+                if session_id in self._guarded:
+                    entry["notes"] = [f"{chroot}{path}" for path in paths]
+                    self._say(entry)
 
-    def _release(self, session_id: int, state: SessionState) -> None:
-        if state is not SessionState.LOST:
-            return
-        with self._lock:
-            entry = self._guarded.pop(session_id, None)
-            if entry is not None and self.pid is not None:
-                self._say({"release": entry["guard"]})
+        def release(state: SessionState) -> None:
+            if state is SessionState.LOST:
+                with self._lock:
+                    if self._guarded.pop(session_id, None) and self.pid is not None:
+                        self._say({"release": entry["guard"]})
+
+        session.note_death = note_death
+        session.listen(release)
+        release(session.state)
+
+    def _is_possible(self) -> bool:
+        why = obstacle()
+        weakness = limitation() if why is None else None
+        if not self._surroundings_told:
+            self._surroundings_told = True
+            if why is not None:
+                log.warning(
+                    "no guardian, the session timeout decides when this process dies: %s", why
+                )
+            elif weakness is not None:
+                log.info("the session timeout may decide when this process dies: %s", weakness)
+        return why is None
 
     def _say(self, what: dict[str, Any]) -> None:
         """Tell the guardian; one that is not there is started and told everything. Under the lock."""
@@ -132,6 +148,36 @@ class Guardian:
         finally:
             os.close(heard)
         self._pipe = told
+
+
+def obstacle() -> str | None:
+    """Why this process cannot have a guardian, if so."""
+    if sys.platform != "linux":
+        return "it needs Linux"
+    # Frozen or embedded, this is the application: it would be started once more.
+    executable = sys.executable or "nothing"
+    if getattr(sys, "frozen", False) or not _INTERPRETER.fullmatch(Path(executable).name):
+        return f"{executable} is not a Python interpreter that could run it"
+    if not _PROGRAM.is_file():
+        return f"{_PROGRAM} is not a file that an interpreter could run"
+    if os.getpid() == 1:
+        return "every process of a container ends with its PID 1, which is this one"
+    return None
+
+
+def limitation() -> str | None:
+    """What may end the guardian together with this process, if there is such a thing."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+        group = Path("/proc/self/cgroup").read_text().splitlines()[-1]
+    except (OSError, IndexError):
+        return None
+    if os.getppid() == 1 and namespace != _INITIAL_PID_NAMESPACE:
+        return "its parent is PID 1 of a container; if that ends with it, so do all other processes"
+    if group.endswith(".service"):
+        service = group.rsplit("/", 1)[1]
+        return f"systemd may end the guardian with {service} (OOMPolicy, TimeoutStopSec)"
+    return None
 
 
 GUARDIAN: Final = Guardian()

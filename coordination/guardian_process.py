@@ -7,14 +7,14 @@ environment, which others can read:
 ```
 {"parent": 4711}                                                    first
 {"guard": "17a…", "password": "…", "servers": [["host", 2181]], "timeout": 6.0,    per session; said
- "notes": ["/groups/g/left", "/groups/g/left/consumer-…-0000000003"]}              again, it counts anew
+ "notes": ["/groups/g/events/gone-consumer-…-0000000003"]}              again, it counts anew
 {"release": "17a…"}                                                 that session is over
 ```
 
 It waits on a pidfd, which becomes readable when the parent has exited and at nothing else: not when
 it is stopped, not when it forks. Where there is no pidfd the end of the input serves, which forked
 children can only delay. Then it says to ZooKeeper, with each session's id and password, what the
-parent would have said: that the session is closed. Its ephemeral nodes go, every watch on them rings.
+parent would have said: that the session is closed. Its ephemeral nodes go, every watch on them fires.
 In front of that it makes the nodes of `notes`, so that people can read that the process died; whether
 that can be done is nobody's concern.
 
@@ -40,7 +40,9 @@ Session = dict[str, object]
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # systemd sends SIGTERM to what is left of a service whose main process has died: its work begins then.
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:
         first = unbuffered.readline()  # and not a byte more: the rest is read from the descriptor
     if not first:

@@ -2,15 +2,17 @@
 
 | path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
+| /layout                                 | persistent | {"version": 1}; layout.py                                   | the first session on the chroot | –       |
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…"} | the broker      | brokers (children)      |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}}  | topic commands  | brokers, members        |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
-| /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "hand_over": 2.0, "assignors": ["sticky"]} | the member | members (children) |
-| /groups/<group>/plan                    | persistent | plan_format.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
-| /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 2.0} | the owner | the owner; the next one |
+| /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
+| /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
+| /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "revoke_timeout": 2.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
-| /groups/<group>/events                  | persistent | chronicle.py: the last rebalances and resets, zstd          | planners, compare-and-set | –                 |
-| /groups/<group>/left/<member>           | persistent | nothing, or why it did not leave in order; until the next plan is noted | members that leave, guardians of those that died | – |
+| /groups/<group>/events/<entry>          | persistent, sequential | history.py: a rebalance or a reset                 | planners, administrators | –                |
+| /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted     | members that leave | –                    |
+| /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; until the next plan is noted   | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
@@ -23,6 +25,9 @@ gave it when it joined, so that age needs no further read.
 
 from urllib.parse import quote
 
+LAYOUT = "/layout"
+ROOTS = frozenset({"brokers", "topics", "groups", "producers", "schemas"})
+"""What else lies right below the chroot."""
 BROKERS = "/brokers/ids"
 TOPICS = "/topics"
 GROUPS = "/groups"
@@ -86,8 +91,12 @@ def events(group_name: str) -> str:
     return f"{GROUPS}/{group_name}/events"
 
 
-def left(group_name: str, member_name: str = "") -> str:
-    return f"{GROUPS}/{group_name}/left/{member_name}".rstrip("/")
+def left(group_name: str, member_name: str) -> str:
+    return f"{GROUPS}/{group_name}/events/left-{member_name}"
+
+
+def departure(group_name: str, member_name: str) -> str:
+    return f"{GROUPS}/{group_name}/events/gone-{member_name}"
 
 
 def schema_id(number: int) -> str:

@@ -9,18 +9,8 @@ their logs remember producers by these ids.
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
-    ConnectionLost,
-    Create,
-    Get,
-    NodeExists,
-    NoNode,
-    Set,
-    Verb,
-)
-from folkmoot.coordination.zookeeper.retry import Malformed, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.operations import NoNode, Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, update
 
 LAST_ID = 2**63 - 1
 
@@ -31,35 +21,21 @@ class _Counter(msgspec.Struct, frozen=True):
     next: int
 
 
-_encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(_Counter)
 
 
-def take(count: int) -> Verb[range]:
+def take(count: int) -> Recipe[range]:
     """`count` ids that nobody has had and nobody else will have. Raises Malformed."""
+
+    def advance(counter: _Counter) -> _Counter:
+        if not 0 <= counter.next <= LAST_ID - count:
+            raise Malformed(f"{paths.PRODUCER_IDS} says {counter.next}, which is no producer id")
+        return _Counter(counter.next + count)
+
     while True:
         try:
-            node = yield from surely(Get(paths.PRODUCER_IDS))
+            taken = yield from update(_decoder, paths.PRODUCER_IDS, advance)
         except NoNode:
-            yield from _lay_out()
+            yield from ensure(paths.PRODUCER_IDS, msgspec.json.encode(_Counter(0)))
             continue
-        first = decode(_decoder, paths.PRODUCER_IDS, node).next
-        if not 0 <= first <= LAST_ID - count:
-            raise Malformed(f"{paths.PRODUCER_IDS} says {first}, which is no producer id")
-        try:
-            yield Set(paths.PRODUCER_IDS, _encode(_Counter(first + count)), node.stat.version)
-        except (BadVersion, ConnectionLost, NoNode):
-            continue  # another one was faster; or the block is ours and nobody knows: take the next
-        return range(first, first + count)
-
-
-def _lay_out() -> Verb[None]:
-    yield from ensure(paths.PRODUCERS)
-    while True:
-        try:
-            yield Create(paths.PRODUCER_IDS, _encode(_Counter(0)))
-        except NodeExists:
-            pass
-        except ConnectionLost:
-            continue
-        return
+        return range(taken.next - count, taken.next)

@@ -8,11 +8,12 @@ twice. A lost reply is answered by reading: the text's node tells whether the id
 
 These nodes are never deleted and, but for counter and subjects, never written again, so whatever
 was read of an id or a text holds for ever and may be cached. A server may lag behind the one that
-took a registration; before a verb says that something is not there, it asks by a transaction, which
+took a registration; before a recipe says that something is not there, it asks by a transaction, which
 the ensemble's leader decides.
 """
 
 from hashlib import sha256
+from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -22,19 +23,24 @@ from folkmoot.coordination.zookeeper.operations import (
     Check,
     ConnectionLost,
     Create,
-    Get,
     Multi,
     MultiFailed,
-    Node,
     NodeExists,
-    NoNode,
+    Recipe,
     Set,
-    Verb,
+    Stat,
     Write,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    children,
+    ensure,
+    read,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
+
+_T = TypeVar("_T")
 
 MAX_TEXT_BYTES = 500_000
 """As stored. ZooKeeper cuts the connection of whoever sends it more than a megabyte."""
@@ -74,73 +80,69 @@ _counter_decoder = msgspec.json.Decoder(_Counter)
 _subject_decoder = msgspec.json.Decoder(_Subject)
 
 
-def register(subject: str, text: str) -> Verb[int]:
+def register(subject: str, text: str) -> Recipe[int]:
     """The id of `text`, which is a version of `subject` from now on. The same text, the same id.
 
     Raises InvalidName, InvalidSchema (too long), Malformed.
     """
-    check_subject(subject)
+    _check_subject(subject)
     id_data = _id_data(text)
     while True:
-        try:
-            # In this order: who registers the text after this look moves the counter as well.
-            counter = yield from surely(Get(paths.SCHEMA_COUNTER))
-            subject_node = yield from _node(paths.subject(subject))
-            known = yield from _id_of(text)
-        except NoNode:
-            yield from _lay_out()
+        # In this order: who registers the text after this look moves the counter as well.
+        counter, counted = yield from read(_counter_decoder, paths.SCHEMA_COUNTER)
+        if counter is None or counted is None:
+            yield from _create_parents()
             continue
-        versions = _versions(subject, subject_node)
-        if known is not None:
-            if known in versions:
-                return known
-            number = known
-            writes = [_subject_write(subject, subject_node, [*versions, number])]
-        else:
-            number = decode(_counter_decoder, paths.SCHEMA_COUNTER, counter).last + 1
+        known, stat = yield from read(_subject_decoder, paths.subject(subject))
+        versions = [] if known is None else known.versions
+        number = yield from id_of(text)
+        if number in versions:
+            return number
+        writes: list[Write] = []
+        following = counter.last + 1
+        if number is None:
             writes = [
-                Set(paths.SCHEMA_COUNTER, _encode(_Counter(number)), counter.stat.version),
-                Create(paths.schema_id(number), id_data),
-                Create(paths.schema_text(_digest(text)), _encode(_Text(number))),
-                _subject_write(subject, subject_node, [*versions, number]),
+                Set(paths.SCHEMA_COUNTER, _encode(_Counter(following)), counted.version),
+                Create(paths.schema_id(following), id_data),
+                Create(paths.schema_text(_digest(text)), _encode(_Text(following))),
             ]
+        writes.append(_subject_write(subject, stat, [*versions, number or following]))
         try:
             yield Multi(tuple(writes))
-            return number
+            return number or following
         except MultiFailed as refusal:
-            if known is None and refusal.failed == 1 and isinstance(refusal.cause, NodeExists):
+            if number is None and refusal.failed == 1 and isinstance(refusal.cause, NodeExists):
                 raise Malformed(
-                    f"{paths.SCHEMA_COUNTER} says that {number - 1} is the last id, but id {number} "
-                    "exists: set it to the highest child of " + paths.SCHEMA_IDS
+                    f"{paths.SCHEMA_COUNTER} says that {counter.last} is the last id, but id "
+                    f"{following} exists: set it to the highest child of {paths.SCHEMA_IDS}"
                 ) from None
             continue  # another registrar was faster: look again
         except ConnectionLost:
             continue  # done or not: the text's node tells
 
 
-def text_of(number: int) -> Verb[str | None]:
+def id_of(text: str) -> Recipe[int | None]:
+    """The id of a text, None if it was not registered as far as our server knows. Raises Malformed."""
+    found, _ = yield from read(_text_decoder, paths.schema_text(_digest(text)))
+    return None if found is None else found.id
+
+
+def text_of(number: int) -> Recipe[str | None]:
     """The text that an id names, None if the id was not given to any. Raises Malformed."""
     if number < 1:
         return None
-    path = paths.schema_id(number)
-    node = yield from _surely_there(path)
-    return None if node is None else decode(_id_decoder, path, node).schema
+    found = yield from _read_certainly(_id_decoder, paths.schema_id(number))
+    return None if found is None else found.schema
 
 
-def id_of(text: str) -> Verb[int | None]:
-    """The id of a text, None if it was never registered. Raises Malformed."""
-    path = paths.schema_text(_digest(text))
-    node = yield from _surely_there(path)
-    return None if node is None else decode(_text_decoder, path, node).id
-
-
-def versions_of(subject: str) -> Verb[list[int]]:
+def versions_of(subject: str) -> Recipe[list[int]]:
     """The ids of a subject's versions, oldest first; none if there is no such subject."""
-    check_subject(subject)
-    return _versions(subject, (yield from _surely_there(paths.subject(subject))))
+    _check_subject(subject)
+    found = yield from _read_certainly(_subject_decoder, paths.subject(subject))
+    return [] if found is None else found.versions
 
 
-def latest(subject: str) -> Verb[tuple[int, str] | None]:
+def latest(subject: str) -> Recipe[tuple[int, str] | None]:
     """The id and the text of a subject's latest version, None if there is no such subject."""
     versions = yield from versions_of(subject)
     if not versions:
@@ -151,23 +153,15 @@ def latest(subject: str) -> Verb[tuple[int, str] | None]:
     return versions[-1], text
 
 
-def subjects() -> Verb[list[str]]:
-    """All subjects, sorted."""
+def subjects() -> Recipe[list[str]]:
+    """All subjects, sorted. What nobody could have written through `register` is not a subject."""
     names = yield from children(paths.SUBJECTS)
-    prefix = len(paths.SUBJECTS) + 1
-    found = [unquote(name) for name in names]
-    # What nobody could have written through `register` is not a subject.
-    return sorted(
-        subject
-        for subject, name in zip(found, names, strict=True)
-        if subject and paths.subject(subject)[prefix:] == name
-    )
+    found = [(unquote(name), f"{paths.SUBJECTS}/{name}") for name in names]
+    return sorted(subject for subject, path in found if subject and paths.subject(subject) == path)
 
 
-def check_subject(subject: str) -> None:
-    """Raises InvalidName unless `subject` can be one."""
-    legal = 1 <= len(subject) <= MAX_SUBJECT_CHARACTERS and subject.isprintable()
-    if not legal:
+def _check_subject(subject: str) -> None:
+    if not (1 <= len(subject) <= MAX_SUBJECT_CHARACTERS and subject.isprintable()):
         raise InvalidName(
             f"subject {subject[:80]!r} is not allowed: use 1 to {MAX_SUBJECT_CHARACTERS} "
             "printable characters"
@@ -191,56 +185,29 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def _node(path: str) -> Verb[Node | None]:
-    try:
-        node: Node = yield from surely(Get(path))
-    except NoNode:
-        return None
-    return node
-
-
-def _surely_there(path: str) -> Verb[Node | None]:
-    """A node, or None if the ensemble agrees that there is none."""
+def _read_certainly(decoder: msgspec.json.Decoder[_T], path: str) -> Recipe[_T | None]:
+    """What a node holds, or None if the ensemble agrees that there is none."""
     while True:
-        node = yield from _node(path)
-        if node is not None:
-            return node
+        found, _ = yield from read(decoder, path)
+        if found is not None:
+            return found
         try:
-            yield from surely(Multi((Check(path),)))
+            yield from retry_on_connection_loss(Multi((Check(path),)))
         except MultiFailed:
             return None
 
 
-def _id_of(text: str) -> Verb[int | None]:
-    path = paths.schema_text(_digest(text))
-    node = yield from _node(path)
-    return None if node is None else decode(_text_decoder, path, node).id
-
-
-def _versions(subject: str, node: Node | None) -> list[int]:
-    if node is None:
-        return []
-    return decode(_subject_decoder, paths.subject(subject), node).versions
-
-
-def _subject_write(subject: str, node: Node | None, versions: list[int]) -> Write:
+def _subject_write(subject: str, stat: Stat | None, versions: list[int]) -> Write:
     if len(versions) > MAX_VERSIONS:
         raise InvalidSchema(f"subject {subject} has {MAX_VERSIONS} versions: use another subject")
     data = _encode(_Subject(versions))
-    if node is None:
+    if stat is None:
         return Create(paths.subject(subject), data)
-    return Set(paths.subject(subject), data, node.stat.version)
+    return Set(paths.subject(subject), data, stat.version)
 
 
-def _lay_out() -> Verb[None]:
+def _create_parents() -> Recipe[None]:
     """The nodes that registering writes under, and the counter, which comes last."""
     for path in (paths.SCHEMA_IDS, paths.SCHEMA_TEXTS, paths.SUBJECTS):
         yield from ensure(path)
-    while True:
-        try:
-            yield Create(paths.SCHEMA_COUNTER, _encode(_Counter(0)))
-            return
-        except NodeExists:
-            return
-        except ConnectionLost:
-            continue
+    yield from ensure(paths.SCHEMA_COUNTER, _encode(_Counter(0)))

@@ -1,32 +1,30 @@
 """Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
 
 The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
-topic compares it, so deleting a topic removes its one node and nothing else. Every verb ends with a
+topic compares it, so deleting a topic removes its one node and nothing else. Every recipe ends with a
 definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 from zlib import crc32
 
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     ConnectionLost,
     Create,
     Delete,
-    Get,
-    Node,
+    Exists,
     NodeExists,
     NoNode,
-    Ring,
-    Set,
-    Verb,
+    Recipe,
+    Stat,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.retry import children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -46,7 +44,6 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     config: dict[str, str] = {}
 
 
-_encode = msgspec.json.encode
 _decoder = msgspec.json.Decoder(TopicInfo)
 
 
@@ -66,7 +63,7 @@ def create(
     partitions: int,
     brokers: Sequence[int],
     config: Mapping[str, str] | None = None,
-) -> Verb[TopicInfo]:
+) -> Recipe[TopicInfo]:
     """Create a topic on the live `brokers`.
 
     Raises TopicExists, BrokerUnreachable if there is none, ConfigError, InvalidName.
@@ -79,58 +76,46 @@ def create(
     if not brokers:
         raise BrokerUnreachable(f"no broker is alive that could take topic {name}: start one")
     info = TopicInfo(uuid4().hex, spread(name, partitions, brokers), dict(config or {}))
-    yield from ensure(paths.TOPICS)
+    yield from recipes.ensure(paths.TOPICS)
     while True:
         try:
-            yield Create(paths.topic(name), _encode(info))
+            yield Create(paths.topic(name), msgspec.json.encode(info))
             return info
         except NodeExists:
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:
             found = yield from read(name)
-        if found is not None:
-            if found.topic_id == info.topic_id:
+            if found is not None and found.topic_id == info.topic_id:
                 return info
-            raise TopicExists(f"topic {name} exists already: choose another name")
 
 
-def names(watch: Ring | None = None) -> Verb[list[str]]:
-    """The names of all topics, sorted; `watch` rings when one is created or deleted."""
-    return sorted((yield from children(paths.TOPICS, watch)))
+def names(watch: WatchCallback | None = None) -> Recipe[list[str]]:
+    """The names of all topics, sorted; `watch` is called when one is created or deleted."""
+    return sorted((yield from recipes.children(paths.TOPICS, watch)))
 
 
-def read(name: str, watch: Ring | None = None) -> Verb[TopicInfo | None]:
-    """A topic, or None; `watch` rings when an existing one changes or goes. Raises Malformed."""
-    try:
-        node: Node = yield from surely(Get(paths.topic(name), watch))
-    except NoNode:
-        return None
-    return decode(_decoder, paths.topic(name), node)
+def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
+    """A topic, or None; `watch` is called when an existing one changes or goes. Raises Malformed."""
+    found, _ = yield from recipes.read(_decoder, paths.topic(name), watch)
+    return found
 
 
-def configure(name: str, changes: Mapping[str, str | None]) -> Verb[TopicInfo]:
+def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]:
     """Set a topic's own options; None takes one back. Raises UnknownTopicOrPartition.
 
     Whether the options make sense is for the caller to check. Setting them twice does no harm, so a
     lost reply is answered by doing it again.
     """
-    while True:
-        try:
-            node: Node = yield from surely(Get(paths.topic(name)))
-            topic = decode(_decoder, paths.topic(name), node)
-            merged = {**topic.config, **changes}
-            config = {key: value for key, value in merged.items() if value is not None}
-            changed = msgspec.structs.replace(topic, config=config)
-            if changed != topic:
-                yield Set(paths.topic(name), _encode(changed), node.stat.version)
-            return changed
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        except (BadVersion, ConnectionLost):
-            continue
+
+    def configured(topic: TopicInfo) -> TopicInfo:
+        merged = {**topic.config, **changes}
+        config = {key: value for key, value in merged.items() if value is not None}
+        return msgspec.structs.replace(topic, config=config)
+
+    return (yield from _update(name, configured))
 
 
-def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[TopicInfo]:
+def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe[TopicInfo]:
     """Give a topic more partitions, so that it has `partitions` of them; those that it has stay.
 
     Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError if it has as many or more. Keys map
@@ -138,12 +123,9 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[T
     partitions as we have tried to make are ours, or somebody's who wanted the same.
     """
     tried = False
-    while True:
-        try:
-            node: Node = yield from surely(Get(paths.topic(name)))
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        topic = decode(_decoder, paths.topic(name), node)
+
+    def grown(topic: TopicInfo) -> TopicInfo:
+        nonlocal tried
         count = len(topic.partitions)
         if tried and count == partitions:
             return topic
@@ -154,42 +136,44 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Verb[T
             )
         if not brokers:
             raise BrokerUnreachable(f"no broker is alive that could take partitions of {name}")
+        tried = True
         added = spread(name, partitions, brokers)[count:]
-        grown = msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
-        try:
-            yield Set(paths.topic(name), _encode(grown), node.stat.version)
-            return grown
-        except BadVersion:
-            tried = False
-        except ConnectionLost:
-            tried = True
-        except NoNode:
-            continue
+        return msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
+
+    return (yield from _update(name, grown))
 
 
-def delete(name: str) -> Verb[None]:
-    """Delete a topic. Raises UnknownTopicOrPartition."""
-    while True:
-        try:
-            node: Node = yield from surely(Get(paths.topic(name)))
-        except NoNode:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist") from None
-        try:
-            yield Delete(paths.topic(name), node.stat.version)
-            return
-        except NoNode:
-            return
-        except BadVersion:
-            continue
-        except ConnectionLost:
-            if (yield from _was_deleted(name, node)):
-                return
-
-
-def _was_deleted(name: str, seen: Node) -> Verb[bool]:
-    """Whether the node that was `seen` is gone, even if another has taken its place since."""
+def _update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
     try:
-        now: Node = yield from surely(Get(paths.topic(name)))
+        return (yield from recipes.update(_decoder, paths.topic(name), change))
     except NoNode:
-        return True
-    return now.stat.czxid != seen.stat.czxid
+        raise _unknown(name) from None
+
+
+def delete(name: str) -> Recipe[None]:
+    """Delete a topic. Raises UnknownTopicOrPartition.
+
+    A lost reply is answered by looking whether the node that was seen is gone, even if another has
+    taken its place since.
+    """
+    seen: Stat | None = None
+    while True:
+        now: Stat | None = yield from recipes.retry_on_connection_loss(Exists(paths.topic(name)))
+        if seen is not None and (now is None or now.czxid != seen.czxid):
+            return
+        if now is None:
+            raise _unknown(name)
+        try:
+            yield Delete(paths.topic(name), now.version)
+        except NoNode:
+            return
+        except BadVersion:
+            seen = None
+        except ConnectionLost:
+            seen = now
+        else:
+            return
+
+
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"topic {name} does not exist")

@@ -1,19 +1,18 @@
-"""A bell: anything may ring it, from any thread, as often as it likes; its one owner wakes up.
+"""Wakes a loop: anything may do so, from any thread, as often as it likes; its one owner waits for it.
 
-The only thing that a watch, a listener or a foreign thread does to an owner's loop. Rings between
-two answers count once: the owner reads the whole current state and acts on it, so that lost or
-doubled rings do no harm.
+The only thing that a watch, a listener or a foreign thread does to an owner's loop. Several wakes
+before the owner looks count once: it reads the whole current state and acts on it, so that lost or
+doubled wakes do no harm.
 """
 
 import os
 import select
 from contextlib import suppress
 from threading import RLock
-from types import TracebackType
 from typing import Self
 
 
-class Bell:
+class Wakeup:
     """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets."""
 
     _open = False
@@ -21,40 +20,38 @@ class Bell:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._open = True
-        self._rings = False  # there is a byte in the pipe that nobody has read
-        # A late ring must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
-        # handler may ring while the thread that it interrupts does.
+        self._awake = False  # there is a byte in the pipe that nobody has read
+        # A late wake must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
+        # handler may wake while the thread that it interrupts does.
         self._lock = RLock()
 
     def fileno(self) -> int:
         return self._reader
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the owner. Does nothing after close, so that late watches are harmless."""
         with self._lock:
-            if (
-                self._open and not self._rings
-            ):  # a write would cost who rings the interpreter's lock
-                with suppress(BlockingIOError):  # a full pipe is a bell that rings already
+            if self._open and not self._awake:  # a write would cost the interpreter's lock
+                with suppress(BlockingIOError):  # who finds the pipe full has woken the owner
                     os.write(self._writer, b"!")
-                self._rings = True
+                self._awake = True
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it rings, at most `timeout` seconds; silence it. True if it rang."""
+        """Wait until it is woken, at most `timeout` seconds, and clear it. True if it was woken."""
         ready, _, _ = select.select([self._reader], [], [], timeout)
         if ready:
-            self.silence()
+            self.clear()
         return bool(ready)
 
-    def silence(self) -> None:
-        """Forget the rings so far."""
+    def clear(self) -> None:
+        """Forget the wakes so far."""
         with self._lock:
             try:
                 with suppress(BlockingIOError):
                     while len(os.read(self._reader, 4096)) == 4096:
                         continue
             finally:  # whatever interrupts: one byte too many wakes once, one too few never
-                self._rings = False
+                self._awake = False
 
     def close(self) -> None:
         with self._lock:
@@ -71,10 +68,5 @@ class Bell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,9 +11,9 @@ from testcontainers.core.container import DockerContainer
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
 from folkmoot.producers.deliveries import Delivery
@@ -50,13 +50,13 @@ with Consumer(**options) as consumer, Producer(**options) as producer:
 def create_topic(cluster: ContainerCluster) -> str:
     """A new topic with half of its partitions on each broker."""
     name = f"topic-{uuid4().hex[:8]}"
-    store = connect(cluster.connect_string, SESSION_TIMEOUT)
+    session = connect(cluster.connect_string, SESSION_TIMEOUT)
     try:
-        eventually(lambda: list(run(store, brokers.live())) == [1, 2])
-        info = run(store, topics.create(name, PARTITIONS, [1, 2]))
+        eventually(lambda: list(execute(session, brokers.live())) == [1, 2])
+        info = execute(session, topics.create(name, PARTITIONS, [1, 2]))
         assert sorted(info.partitions) == [[1], [1], [2], [2]]
     finally:
-        store.close()
+        session.close()
     return name
 
 
@@ -224,13 +224,13 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
 def committed_offsets(cluster: ContainerCluster, topic: str) -> dict[int, int | None]:
     """What the group of the topic's name has committed, by partition."""
     offsets: dict[int, int | None] = {}
-    store = connect(cluster.connect_string, SESSION_TIMEOUT)
+    session = connect(cluster.connect_string, SESSION_TIMEOUT)
     try:
         for number in range(PARTITIONS):
-            state = run(store, ownership.committed(topic, TopicPartition(topic, number)))
+            state = execute(session, ownership.committed(topic, TopicPartition(topic, number)))
             offsets[number] = None if state is None else state.offset
     finally:
-        store.close()
+        session.close()
     return offsets
 
 

@@ -4,9 +4,10 @@ import pytest
 from testcontainers.core.network import Network
 
 from folkmoot.console.children import StartFailed
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Exists, Get
-from folkmoot.coordination.zookeeper.session import SessionState, perform
+from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.integration.containers import DockerUnavailable, ZooKeeperContainer
 from tests.waiting import eventually
 
@@ -19,42 +20,42 @@ def test_what_was_written_is_there_at_the_same_address_after_a_kill(
     zookeeper: ZooKeeperContainer,
 ) -> None:
     before = zookeeper.connect_string
-    store = connect(f"{before}/kept", SESSION_TIMEOUT)
+    session = connect(f"{before}/kept", SESSION_TIMEOUT)
     try:
-        perform(store, Create("/node", b"value"))
+        execute(session, Create("/node", b"value"))
         zookeeper.kill()
-        eventually(lambda: store.state is SessionState.SUSPENDED)
+        eventually(lambda: session.state is SessionState.SUSPENDED)
         zookeeper.start_again()
         assert zookeeper.connect_string == before
-        assert perform(store, Get("/node")).data == b"value"
+        assert execute(session, Get("/node")).data == b"value"
     finally:
-        store.close()
+        session.close()
 
 
 def test_a_paused_server_answers_nothing_and_a_resumed_one_goes_on(
     zookeeper: ZooKeeperContainer,
 ) -> None:
-    store = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    session = connect(zookeeper.connect_string, SESSION_TIMEOUT)
     try:
         zookeeper.pause()
-        eventually(lambda: store.state is SessionState.SUSPENDED)
+        eventually(lambda: session.state is SessionState.SUSPENDED)
         zookeeper.unpause()
-        assert perform(store, Exists("/")) is not None
+        assert execute(session, Exists("/")) is not None
     finally:
-        store.close()
+        session.close()
 
 
 def test_a_server_out_of_its_network_is_reached_again_once_it_is_back(
     zookeeper: ZooKeeperContainer, network: Network
 ) -> None:
-    store = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    session = connect(zookeeper.connect_string, SESSION_TIMEOUT)
     try:
         zookeeper.disconnect(network)
-        eventually(lambda: store.state is SessionState.SUSPENDED)
+        eventually(lambda: session.state is SessionState.SUSPENDED)
         zookeeper.connect(network)
-        assert perform(store, Exists("/")) is not None
+        assert execute(session, Exists("/")) is not None
     finally:
-        store.close()
+        session.close()
 
 
 def test_a_container_that_ends_before_it_is_ready_shows_its_last_words(network: Network) -> None:

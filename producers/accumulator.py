@@ -335,7 +335,7 @@ class Accumulator:
         self._renew(chunk.topic)
 
     def due(self, wait: Wait) -> float:
-        """When there will be something to take, unless the bell rings before; or infinity."""
+        """When there will be something to take, unless it is woken before; or infinity."""
         with self.lock:
             if self._handed_in:
                 return -inf

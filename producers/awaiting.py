@@ -32,7 +32,7 @@ class Waiting:
     task that was cancelled. All but `ring` belongs to the loop.
 
     A waiter is kept with its record's chunk until the chunk is divided, and then with its batch: it
-    is touched twice, however often the bell rings.
+    is touched twice, however often it is woken.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,9 @@ from typing import TypeVar
 
 from folkmoot.coordination import producer_ids
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, ask
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 ANSWER_WAIT = 5.0
@@ -26,12 +27,12 @@ class Discovery:
         self._connect = connect
         self._session_timeout = session_timeout
         self._listener = listener
-        self._store: Store | None = None
+        self._session: Session | None = None
 
     def open(self) -> None:
         """Raises ZooKeeperUnreachable."""
-        if self._store is None or self._store.state is SessionState.LOST:
-            self._store = self._connect(self._session_timeout)
+        if self._session is None or self._session.state is SessionState.LOST:
+            self._session = self._connect(self._session_timeout)
 
     def __call__(self) -> list[str]:
         """Raises ZooKeeperUnreachable."""
@@ -40,16 +41,16 @@ class Discovery:
         return [each.listeners[listener] for each in brokers if listener in each.listeners]
 
     def producer_ids(self) -> range:
-        """Ids that nobody else has or will have. Raises ZooKeeperUnreachable, StoreError."""
+        """Ids that nobody else has or will have. Raises ZooKeeperUnreachable, ZooKeeperError."""
         return self._ask(producer_ids.take(IDS_AT_ONCE))
 
-    def _ask(self, verb: Verb[_T]) -> _T:
+    def _ask(self, recipe: Recipe[_T]) -> _T:
         self.open()
-        store = self._store
-        if store is None or store.state is not SessionState.CONNECTED:
+        session = self._session
+        if session is None or session.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return ask(store, verb, ANSWER_WAIT)
+        return execute(session, recipe, ANSWER_WAIT)
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
+        if self._session is not None:
+            self._session.close()

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 from typing import Final, Protocol
 
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
@@ -41,7 +41,7 @@ class Finds(Protocol):
 class Loop:
     """Drives a `Sender` with sockets and time. `run` is the thread; it owns everything made in it.
 
-    Every round: take what is staged, decide, send, tell what is done, wait for replies or the bell.
+    Every round: take what is staged, decide, send, tell what is done, wait for replies or the wakeup.
     `stop` may be called from any thread: what is left then fails. If the thread dies of an error,
     the producer is closed with it, and what is left fails as well: nobody waits for ever.
     """
@@ -50,12 +50,12 @@ class Loop:
         self,
         config: ProducerConfig,
         accumulator: Accumulator,
-        bell: Bell,
+        wakeup: Wakeup,
         discovery: Finds,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
-        self._bell = bell
+        self._wakeup = wakeup
         self._discovery = discovery
         self._ids_at = -inf
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
@@ -68,7 +68,7 @@ class Loop:
 
     def stop(self) -> None:
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.wake()
 
     def run(self) -> None:
         connections = Connections(self._config.client_id)
@@ -76,10 +76,10 @@ class Loop:
         sender = Sender(self._config, cluster, Random(), self.counters)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
-            self._bell.silence()
+            self._wakeup.clear()
             while not self._stopping:
                 self._round(cluster, sender)
-                self._bell.silence()  # before anything that it rings for is looked at
+                self._wakeup.clear()  # before anything that it rings for is looked at
         except BaseException as error:
             _log.exception("the producer's thread has failed")
             reason = ClosedError(f"the producer's thread has failed: {error!r}")
@@ -111,7 +111,7 @@ class Loop:
             now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
             self._ids_at if sender.wants_ids else inf,
         )
-        for reply in cluster.poll(max(0.0, due - time.monotonic()), self._bell):
+        for reply in cluster.poll(max(0.0, due - time.monotonic()), self._wakeup):
             self._receive(sender, reply)
         self._tell(sender)
 

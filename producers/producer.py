@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
 
-from folkmoot.coordination.wakeup import Bell
-from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import headers_size
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
@@ -67,11 +67,11 @@ class Producer:
 
     def __init__(self, **options: Any) -> None:
         self.config = build(ProducerConfig, options)
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._accumulator = Accumulator(
             self.config.buffer_bytes,
             self.config.batch_bytes,
-            self._bell.ring,
+            self._wakeup.wake,
             by_key=self.config.partitioner == "key-hash",
         )
         self._small = min(SMALL_CELL_BYTES, self.config.max_record_bytes // 2)
@@ -80,7 +80,7 @@ class Producer:
         self._discovery = Discovery(
             connector(self.config.zookeeper), self.config.session_timeout, self.config.listener
         )
-        self._loop = Loop(self.config, self._accumulator, self._bell, self._discovery)
+        self._loop = Loop(self.config, self._accumulator, self._wakeup, self._discovery)
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -130,7 +130,7 @@ class Producer:
             self._thread.join(timeout)
         self._discovery.close()
         if self._thread is None or not self._thread.is_alive():
-            self._bell.close()
+            self._wakeup.close()
 
     def __enter__(self) -> Self:
         self.start()

@@ -6,9 +6,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from folkmoot.coordination import schema_ids
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.operations import SessionLost, Verb
-from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, SchemaNotFound
 from folkmoot.schemas.identity import Schema, canonical
 
@@ -31,15 +32,15 @@ class SchemaRegistry:
     a session that was given stays the giver's. All methods may be called from any thread.
     """
 
-    def __init__(self, zookeeper: str | Connect | Store) -> None:
-        self._given: Store | None = None
+    def __init__(self, zookeeper: str | Connect | Session) -> None:
+        self._given: Session | None = None
         self._connect: Connect | None = None
         if isinstance(zookeeper, str) or callable(zookeeper):
             self._connect = connector(zookeeper)
         else:
             self._given = zookeeper
         self._lock = threading.Lock()
-        self._own: Store | None = None
+        self._own: Session | None = None
         self._closed = False
         self._ids: dict[tuple[str, str], int] = {}
         self._texts: dict[int, str] = {}
@@ -103,17 +104,17 @@ class SchemaRegistry:
     ) -> None:
         self.close()
 
-    def _run(self, verb: Callable[[], Verb[_T]]) -> _T:
-        """Carry a verb out. All of them may be done again in another session, done before or not."""
+    def _run(self, recipe: Callable[[], Recipe[_T]]) -> _T:
+        """Carry a recipe out. All of them may be done again in another session, done before or not."""
         for _ in range(ATTEMPTS - 1):
             try:
-                return run(self._session(), verb())
+                return execute(self._session(), recipe())
             except SessionLost:
                 if self._connect is None:
                     raise
-        return run(self._session(), verb())
+        return execute(self._session(), recipe())
 
-    def _session(self) -> Store:
+    def _session(self) -> Session:
         with self._lock:
             if self._closed:
                 raise ClosedError("the schema registry was closed: open another one")
@@ -125,7 +126,7 @@ class SchemaRegistry:
             return self._own
 
 
-def _is_over(store: Store | None) -> bool:
+def _is_over(store: Session | None) -> bool:
     return store is None or store.state is SessionState.LOST
 
 

@@ -5,11 +5,12 @@ from typing import TypeVar
 
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.coordination.brokers import live
-from folkmoot.coordination.groups import plan as plans
-from folkmoot.coordination.wakeup import Bell
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.operations import StoreError, Verb
-from folkmoot.coordination.zookeeper.session import SessionState, ask
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.groups import planning
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe, ZooKeeperError
+from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
@@ -22,18 +23,18 @@ _T = TypeVar("_T")
 
 
 def prepared(config: SourceConfig) -> Share:
-    """A share that has yet to `start`. Order: the bell, which wakes; who rings it; who waits."""
-    bell = Bell()
+    """A share that has yet to `start`. Order: the wakeup; who wakes; who waits."""
+    wakeup = Wakeup()
     settings = MemberSettings(
         group=config.group,
         topics=config.topics,
         client_id=config.client_id,
-        hand_over=config.hand_over,
+        revoke_timeout=config.hand_over,
     )
-    member = Member(settings, connector(config.zookeeper, guarded=True), bell.ring)
+    member = Member(settings, connector(config.zookeeper, guarded=True), wakeup.wake)
     session = _Session(member, config)
     lookups = Lookups(config.client_id, config.listener, session.brokers)
-    return Share(config, member, lookups, session.planned, bell)
+    return Share(config, member, lookups, session.planned, wakeup)
 
 
 class _Session:
@@ -52,20 +53,14 @@ class _Session:
     def planned(self) -> frozenset[TopicPartition] | None:
         """What the plan gives to this member, None while that cannot be told."""
         try:
-            plan = self._ask(plans.get(self._config.group)).plan
-        except (StoreError, ZooKeeperUnreachable):
+            plan = self._ask(planning.get(self._config.group)).plan
+        except (ZooKeeperError, ZooKeeperUnreachable):
             return None
-        if self._member.name not in plan.members:
-            return None
-        return frozenset(
-            TopicPartition(topic, number)
-            for topic, owners in plan.assignment.items()
-            for number, owner in enumerate(owners)
-            if owner == self._member.name
-        )
+        name = self._member.name
+        return frozenset(plan.share(name)) if name in plan.members else None
 
-    def _ask(self, verb: Verb[_T]) -> _T:
-        store = self._member.store
+    def _ask(self, recipe: Recipe[_T]) -> _T:
+        store = self._member.session
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return ask(store, verb, ANSWER_TIMEOUT)
+        return execute(store, recipe, ANSWER_TIMEOUT)

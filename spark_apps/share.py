@@ -39,7 +39,7 @@ from folkmoot.consumers.group.events import (
     Rebalanced,
     Revoking,
 )
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import RequestTimeout, RetriableError
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
@@ -61,8 +61,9 @@ class GroupMember(Protocol):
     """What is used of `consumers.member.Member`."""
 
     notices: deque[Notice]
-    error: BaseException | None
 
+    @property
+    def error(self) -> BaseException | None: ...
     @property
     def name(self) -> str | None: ...
     @property
@@ -115,7 +116,7 @@ class Share:
         member: GroupMember,
         offsets: Offsets,
         planned: Planned,
-        bell: Bell,
+        wakeup: Wakeup,
     ) -> None:
         self.draining = False
         """Start no new batch, so that the query comes to rest with everything committed."""
@@ -125,7 +126,7 @@ class Share:
         self._member = member
         self._offsets = offsets
         self._planned = planned
-        self._bell = bell
+        self._wakeup = wakeup
         self._held: dict[TopicPartition, _Held] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._targets: dict[tuple[TopicPartition, str], int] | None = None
@@ -155,7 +156,7 @@ class Share:
         while ends is None and not self._is_done():
             if time.monotonic() > deadline:
                 raise RequestTimeout(f"nothing could be read for {SETTLE_WAIT:g} s")
-            self._bell.wait(_LOOK)
+            self._wakeup.wait(_LOOK)
             ends = self._advance(before, limit)
         if ends is None:
             return start
@@ -224,7 +225,7 @@ class Share:
             log.exception("leaving group %s was not orderly", self._config.group)
         self._member.stop(max(0.1, deadline - time.monotonic()))
         self._offsets.close()
-        self._bell.close()
+        self._wakeup.close()
 
     # -- the group ----------------------------------------------------------------------------------
 
@@ -368,7 +369,7 @@ class Share:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._bell.wait(min(left, _LOOK))
+            self._wakeup.wait(min(left, _LOOK))
 
     def _has_left(self) -> bool:
         for held in self._held.values():

@@ -1,4 +1,4 @@
-"""Many members of a Folkmoot group in one process, and one that owns everything and commits.
+"""Many members of a Folkmoot group in one process, with consumers or without, and one that owns everything.
 
 What is asked of ZooKeeper is counted where each operation is submitted, by its kind.
 """
@@ -11,7 +11,11 @@ from typing import Any, Final
 
 from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.consumers.group.events import Assigned, Lost, Revoking
+from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Operation
 
 TURN: Final = 0.25
@@ -21,13 +25,13 @@ _asked: Counter[str] = Counter()
 
 def _count() -> None:
     """Has every session of this process count from now on."""
-    submit = ZooKeeperStore.submit
+    submit = KazooSession.submit
 
-    def counted(self: ZooKeeperStore, operation: Operation, done: Any) -> None:
+    def counted(self: KazooSession, operation: Operation, done: Any) -> None:
         _asked[type(operation).__name__] += 1
         submit(self, operation, done)
 
-    ZooKeeperStore.submit = counted  # type: ignore[method-assign]
+    KazooSession.submit = counted  # type: ignore[method-assign]
 
 
 class _Person:
@@ -90,6 +94,67 @@ def crowd(given: Parameters) -> None:
     tell("done")
 
 
+class _Bare:
+    """A member without a consumer: it owns partitions, and reads nothing of them."""
+
+    def __init__(self, given: Parameters, wakeup: Wakeup) -> None:
+        settings = MemberSettings(group=given["group"], topics=(given["topic"],))
+        self.owned: dict[TopicPartition, int] = {}
+        self.changed = 0.0
+        self.member = Member(settings, connector(given["address"]), wakeup.wake)
+
+    def take_notice(self) -> None:
+        while self.member.notices:
+            match self.member.notices.popleft():
+                case Assigned(partition, _, _, epoch):
+                    self.owned[partition] = epoch
+                    self.changed = time.monotonic()
+                case Revoking(partition) if partition in self.owned:
+                    self.member.drained(partition, self.owned.pop(partition), None)
+                case Lost(partition):
+                    self.owned.pop(partition, None)
+
+
+def members(given: Parameters) -> None:
+    """As `crowd`, of bare members whose applications are all one thread, for as many as there can be."""
+    _count()
+    wakeup, ending = Wakeup(), threading.Event()
+    people = [_Bare(given, wakeup) for _ in range(given["members"])]
+
+    def serve() -> None:
+        while not ending.is_set():
+            wakeup.wait(TURN)
+            for each in list(people):
+                each.take_notice()
+
+    tell("ready")
+    sys.stdin.readline()
+    threading.Thread(target=serve, daemon=True).start()
+    for each in people:
+        each.member.start()
+    for line in sys.stdin:
+        if line.strip() == "leave":
+            people[0].member.begin_to_leave()
+            while not people[0].member.has_left:
+                time.sleep(0.001)
+            people.pop(0)
+        if line.strip() == "end":
+            break
+        tell(
+            "standing",
+            shares=[len(each.owned) for each in people],
+            changed=max(each.changed for each in people),
+            asked=dict(_asked),
+            at=time.monotonic(),
+        )
+    ending.set()
+    for each in people:
+        each.member.begin_to_leave()
+    for each in people:
+        each.member.stop(5.0)
+    tell("done")
+
+
 def commit(given: Parameters) -> None:
     """Owns all partitions and commits an offset of each, again and again."""
     topic, partitions = given["topic"], given["partitions"]
@@ -111,4 +176,4 @@ def commit(given: Parameters) -> None:
 
 
 if __name__ == "__main__":
-    main({"crowd": crowd, "commit": commit})
+    main({"crowd": crowd, "members": members, "commit": commit})

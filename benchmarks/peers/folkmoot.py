@@ -15,8 +15,8 @@ from benchmarks.peers.base import Peer, Server, disk_usage
 from folkmoot.console.java import find_java
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
 
 DELETE_TIMEOUT: Final = 30.0
 
@@ -54,18 +54,21 @@ class FolkmootServer(Server):
         self.cluster.brokers[0].kill()
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        store = connect(self.address, session_timeout=10.0)
+        session = connect(self.address, session_timeout=10.0)
         try:
-            run(store, topics.create(topic, partitions, list(run(store, brokers.live())), {}))
+            execute(
+                session,
+                topics.create(topic, partitions, list(execute(session, brokers.live())), {}),
+            )
         finally:
-            store.close()
+            session.close()
 
     def delete_topic(self, topic: str) -> None:
-        store = connect(self.address, session_timeout=10.0)
+        session = connect(self.address, session_timeout=10.0)
         try:
-            run(store, topics.delete(topic))
+            execute(session, topics.delete(topic))
         finally:
-            store.close()
+            session.close()
         deadline = time.monotonic() + DELETE_TIMEOUT
         while self.stored_bytes(topic) and time.monotonic() < deadline:
             time.sleep(0.05)

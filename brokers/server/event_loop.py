@@ -15,7 +15,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Parked
 from folkmoot.brokers.server.request_handlers import handle
 from folkmoot.brokers.server.scheduler import Now, Upkeep
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
@@ -38,7 +38,7 @@ STOP_TIMEOUT: Final = 10.0
 class Reactor:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
-    Turn: wait for messages, the bell or the next deadline; empty the inbox; handle a bounded number
+    Turn: wait for messages, the wakeup or the next deadline; empty the inbox; handle a bounded number
     of messages; answer those parked requests that are due; do one chore that is due. Appends of one
     turn wake a parked fetch once.
 
@@ -65,19 +65,19 @@ class Reactor:
         self._failed = failed
         self._upkeep = upkeep or Upkeep()
         self._inbox: deque[Callable[[], None]] = deque()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._running = True
         self._owed: dict[Later, Asked] = {}
         self._thread = Thread(target=self._run, name="reactor", daemon=True)
 
     def start(self) -> None:
-        self._socket.watch(self._bell.fileno())
+        self._socket.watch(self._wakeup.fileno())
         self._thread.start()
 
     def post(self, work: Callable[[], None]) -> None:
         """Have `work` done on the reactor's thread. From any thread; does not wait."""
         self._inbox.append(work)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
         """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
@@ -89,7 +89,7 @@ class Reactor:
             self.post(self._end)
             self._thread.join(STOP_TIMEOUT)
         if not self._thread.is_alive():
-            self._bell.close()
+            self._wakeup.close()
 
     def _end(self) -> None:
         self._running = False
@@ -107,7 +107,7 @@ class Reactor:
 
     def _turn(self) -> None:
         if self._socket.wait(self._time_left()):
-            self._bell.silence()
+            self._wakeup.clear()
         while self._inbox:
             self._inbox.popleft()()
         if not self._running:

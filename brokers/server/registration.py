@@ -14,10 +14,11 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
-from folkmoot.coordination.zookeeper.retry import Malformed, surely
-from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, run
+from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Reports:
 class ClusterWatcher:
     """Registers the broker and watches brokers and topics, over one ZooKeeper session after another.
 
-    A watch notes what to read again and rings a bell; the thread reads that, once for any number of
+    A watch notes what to read again and wakes its owner; the thread reads that, once for any number of
     rings, and publishes a new view if anything differs. Only topics that changed are read.
 
     A lost session: the broker goes on serving with the view it has, and opens a new session. That is
@@ -77,10 +78,10 @@ class ClusterWatcher:
         self._connect = connect
         self._identity = identity
         self._reports = reports
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._stopping = False
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
-        self._store: Store | None = None
+        self._session: Session | None = None
         self._mine = Registration({}, "")
         self._stale: deque[object] = deque()
         self._brokers: dict[int, Registration] = {}
@@ -92,10 +93,10 @@ class ClusterWatcher:
 
         Raises ZooKeeperUnreachable, BrokerIdTaken.
         """
-        store = self._open_session()
+        session = self._open_session()
         try:
-            while not self._keep_up(store):
-                self._bell.wait(self._remaining_patience())
+            while not self._keep_up(session):
+                self._wakeup.wait(self._remaining_patience())
         except SessionLost as error:
             raise ZooKeeperUnreachable(
                 f"the ZooKeeper session was lost while registering: {error}"
@@ -108,15 +109,15 @@ class ClusterWatcher:
         The thread that started it calls this.
         """
         self._stopping = True
-        self._bell.ring()
-        if self._store is not None:
-            self._store.close()
+        self._wakeup.wake()
+        if self._session is not None:
+            self._session.close()
         if self._thread.is_alive():
             self._thread.join(CLOSE_TIMEOUT)
-        if self._store is not None:
-            self._store.close()  # one that the thread may have opened meanwhile
+        if self._session is not None:
+            self._session.close()  # one that the thread may have opened meanwhile
         if not self._thread.is_alive():
-            self._bell.close()
+            self._wakeup.close()
 
     def _run(self) -> None:
         try:
@@ -133,11 +134,11 @@ class ClusterWatcher:
             self._reports.failed(error)
 
     def _serve_session(self) -> None:
-        store = self._store
-        assert store is not None
+        session = self._session
+        assert session is not None
         while not self._stopping:
-            registered = self._keep_up(store)
-            self._bell.wait(None if registered else self._remaining_patience())
+            registered = self._keep_up(session)
+            self._wakeup.wait(None if registered else self._remaining_patience())
 
     def _reopen(self) -> None:
         while not self._stopping:
@@ -146,48 +147,48 @@ class ClusterWatcher:
                 return
             except ZooKeeperUnreachable as error:
                 logger.warning("%s; trying again", error)
-                self._bell.wait(RECONNECT_PAUSE)
+                self._wakeup.wait(RECONNECT_PAUSE)
 
-    def _open_session(self) -> Store:
-        store = self._connect(self._identity.session_timeout)
-        self._store = store
+    def _open_session(self) -> Session:
+        session = self._connect(self._identity.session_timeout)
+        self._session = session
         if self._stopping:
-            store.close()
+            session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
         mine = self._identity
         self._mine = Registration(dict(mine.listeners), uuid4().hex, mine.directory, mine.rack)
         self._brokers, self._topics = {}, {}
         self._stale = deque((_BROKERS, _TOPICS))
-        self._patience = time.monotonic() + store.session_timeout + _EXPIRY_SLACK
-        store.listen(lambda _state: self._bell.ring())
-        return store
+        self._patience = time.monotonic() + session.session_timeout + _EXPIRY_SLACK
+        session.listen(lambda _state: self._wakeup.wake())
+        return session
 
-    def _keep_up(self, store: Store) -> bool:
+    def _keep_up(self, session: Session) -> bool:
         """Read what changed, publish it, and register if we are not. True if we are registered."""
-        if store.state is SessionState.LOST:
+        if session.state is SessionState.LOST:
             raise SessionLost("the session is over")
         number = self._identity.broker_id
         if self._brokers.get(number) != self._mine:
-            run(store, surely(Sync()))
-        deleted = self._refresh(store)
+            execute(session, retry_on_connection_loss(Sync()))
+        deleted = self._refresh(session)
         if deleted is not None:
             self._reports.view(ClusterView(self._brokers, self._topics), deleted)
         if self._brokers.get(number) == self._mine:
             return True
         gone = partial(self._changed, self._stale, _BROKERS)
-        if not run(store, brokers.register(number, self._mine, gone)):
+        if not execute(session, brokers.register(number, self._mine, gone)):
             if time.monotonic() > self._patience:
                 raise BrokerIdTaken(
                     f"broker id {number} is still registered for this data directory by another "
                     "session: stop the broker that runs on a copy of it"
                 )
             return False
-        self._patience = time.monotonic() + store.session_timeout + _EXPIRY_SLACK
+        self._patience = time.monotonic() + session.session_timeout + _EXPIRY_SLACK
         if _BROKERS not in self._stale:
             self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
-        return self._keep_up(store)
+        return self._keep_up(session)
 
-    def _refresh(self, store: Store) -> frozenset[str] | None:
+    def _refresh(self, session: Session) -> frozenset[str] | None:
         """Read again what rang. → ids of the topics deleted since, or None if nothing rang."""
         stale = self._stale
         rang: set[object] = set()
@@ -197,18 +198,18 @@ class ClusterWatcher:
             return None
         before = {topic.topic_id for topic in self._topics.values()}
         if _BROKERS in rang:
-            self._brokers = run(store, brokers.live(partial(self._changed, stale, _BROKERS)))
+            self._brokers = execute(session, brokers.live(partial(self._changed, stale, _BROKERS)))
         changed = {name for name in rang if isinstance(name, str)}
         if _TOPICS in rang:
-            names = run(store, topics.names(partial(self._changed, stale, _TOPICS)))
+            names = execute(session, topics.names(partial(self._changed, stale, _TOPICS)))
             changed |= self._topics.keys() ^ names
         for name in sorted(changed):
-            self._read_topic(store, name)
+            self._read_topic(session, name)
         return frozenset(before - {topic.topic_id for topic in self._topics.values()})
 
-    def _read_topic(self, store: Store, name: str) -> None:
+    def _read_topic(self, session: Session, name: str) -> None:
         try:
-            topic = run(store, topics.read(name, partial(self._changed, self._stale, name)))
+            topic = execute(session, topics.read(name, partial(self._changed, self._stale, name)))
         except Malformed as error:
             logger.warning("%s; what was known of it stays", error)
             return
@@ -219,7 +220,7 @@ class ClusterWatcher:
 
     def _changed(self, stale: deque[object], what: object) -> None:
         stale.append(what)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def _remaining_patience(self) -> float:
         return max(0.0, self._patience - time.monotonic()) + 0.01

@@ -5,10 +5,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import inspection as groups
 from folkmoot.coordination.groups.inspection import GroupState
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import Store, run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.records import TopicPartition
 
@@ -21,13 +22,13 @@ class Onlooker:
 
     def __init__(self, zookeeper: str) -> None:
         self._zookeeper = zookeeper
-        self._store: Store | None = None
+        self._store: Session | None = None
         self._topic_ids: dict[str, str] = {}
 
     def create_topic(self, name: str, partitions: int) -> None:
         store = self._session()
-        alive = list(run(store, brokers.live()))
-        info = run(store, topics.create(name, partitions, alive))
+        alive = list(execute(store, brokers.live()))
+        info = execute(store, topics.create(name, partitions, alive))
         self._topic_ids[name] = info.topic_id
 
     def group(self, name: str) -> GroupState | None:
@@ -68,10 +69,10 @@ class Onlooker:
         if self._store is not None:
             self._store.close()
 
-    def _session(self) -> Store:
+    def _session(self) -> Session:
         assert self._store is not None, "used outside of its with block"
         return self._store
 
     def _addresses(self) -> Sequence[str]:
-        live = run(self._session(), brokers.live())
+        live = execute(self._session(), brokers.live())
         return [each.listeners["client"] for each in live.values() if "client" in each.listeners]

@@ -44,7 +44,7 @@ class Watch:
         if group is None:
             return []
         lines = []
-        if group.generation != self.generation:
+        if group.plan.generation != self.generation:
             lines.append(self._planned(group))
         owners = {
             each.partition.partition: client(each.owner)
@@ -62,11 +62,11 @@ class Watch:
     def _planned(self, group: GroupState) -> str:
         members = frozenset(map(client, group.members))
         came, left = sorted(members - self._members), sorted(self._members - members)
-        self.generation, self._members = group.generation, members
+        self.generation, self._members = group.plan.generation, members
         why = [f"{', '.join(came)} joined"] if came else []
         why += [f"{', '.join(left)} left"] if left else []
         reason = f" ({'; '.join(why)})" if why else ""
-        return f"rebalance {group.generation}: {len(members)} members{reason}"
+        return f"rebalance {group.plan.generation}: {len(members)} members{reason}"
 
     def _count(self, owners: Owners) -> None:
         for partition in range(self.partitions):

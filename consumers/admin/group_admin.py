@@ -3,9 +3,8 @@
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
 from folkmoot.consumers.admin.offset_reset import (
@@ -15,98 +14,76 @@ from folkmoot.consumers.admin.offset_reset import (
     planned,
     whole_offset,
 )
-from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.admin.session import TIMEOUT, AdminSession
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.coordination import topics
-from folkmoot.coordination.groups import group_deletion, ownership
-from folkmoot.coordination.groups import inspection as groups
-from folkmoot.coordination.groups import offset_admin as resets
-from folkmoot.coordination.groups import rebalance_history as chronicle
-from folkmoot.coordination.groups.inspection import GroupState
-from folkmoot.coordination.groups.membership import MemberInfo, instance_of
-from folkmoot.coordination.groups.ownership import OffsetState
-from folkmoot.coordination.groups.rebalance_history import Entry
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import Store, run_all
-from folkmoot.network.lookups import Lookups
-from folkmoot.protocol.errors import (
-    BrokerUnreachable,
-    StaleTopicId,
-    UnknownGroup,
-    UnknownTopicOrPartition,
-)
+from folkmoot.coordination.groups import group_deletion, history, inspection, offset_admin, planning
+from folkmoot.coordination.groups.history import Entry
+from folkmoot.coordination.groups.inspection import GroupState, PartitionState
+from folkmoot.coordination.groups.membership import instance_of
+from folkmoot.protocol.errors import StaleTopicId, UnknownGroup, ZooKeeperUnreachable
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 
-T = TypeVar("T")
-
-TIMEOUT = 30.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PATIENCE = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
 
 
-class GroupAdmin:
-    """Calls about groups. What they need of the rest of Admin is at the end."""
-
-    _config: ConsumerConfig
+class GroupAdmin(AdminSession):
+    """Calls about groups."""
 
     # -- looking ----------------------------------------------------------------------------------
 
     def groups(self) -> list[GroupSummary]:
         """All groups, by name."""
-        found = []
-        for name in self._run(groups.names()):
-            state = groups.describe(self._session(), name)
-            if state is not None:
-                found.append(
-                    GroupSummary(
-                        name=name,
-                        state=state.state,
-                        members=len(state.members),
-                        partitions=len(state.partitions),
-                        generation=state.generation,
-                    )
-                )
-        return found
+        found = (self._described(name) for name in self._execute(inspection.names()))
+        return [
+            GroupSummary(
+                name=state.name,
+                state=state.state,
+                members=len(state.members),
+                partitions=len(state.partitions),
+                generation=state.plan.generation,
+            )
+            for state in found
+            if state is not None
+        ]
 
     def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
         """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
-        state = self._group(group)
-        ids = self._topic_ids(each.partition.topic for each in state.partitions)
+        check_name("group", group)
+        state = self._described(group)
+        if state is None:
+            raise _unknown(group)
+        ids = self.topic_ids(each.partition.topic for each in state.partitions)
         wanted = {
             each.partition: ids[each.partition.topic]
             for each in state.partitions
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        ends = self._find_some(wanted, LATEST, deadline)
-        committed = {
-            each.partition: each.offset.offset
-            for each in state.partitions
-            if each.offset is not None
-            and each.offset.offset is not None
-            and each.offset.topic_id == ids.get(each.partition.topic)
-        }
-        unread = {p: at for p, at in committed.items() if at < ends.get(p, 0)}
+        latest = self._find(wanted, LATEST, timeout, some=True)
+        committed = _committed(state.partitions, ids)
+        unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
         left = max(0.0, deadline - time.monotonic())
-        stamps = first_timestamps(self._config, self._addresses, unread, left) if unread else {}
+        discover = self._discover(timeout)
+        stamps = first_timestamps(self._config, discover, unread, left) if unread else {}
         now = time.time() * 1000
         rows = []
         for each in state.partitions:
-            end, at = ends.get(each.partition), committed.get(each.partition)
-            lag = _lag(at, end)
+            at, end = committed.get(each.partition), latest.get(each.partition)
             stamp = stamps.get(each.partition)
             behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
+            lag = _lag(at, end)
             rows.append(
                 Progress(
                     partition=each.partition,
                     owner=each.owner,
                     epoch=None if each.offset is None else each.offset.epoch,
                     committed=at,
-                    end=end,
+                    latest=end,
                     lag=lag,
                     behind=0.0 if lag == 0 else behind,
                     state=state.state_of(each),
@@ -115,31 +92,27 @@ class GroupAdmin:
         return GroupView(
             name=group,
             state=state.state,
-            generation=state.generation,
+            generation=state.plan.generation,
             assignor=state.plan.assignor,
             protocol=state.plan.protocol,
-            members=tuple(_member(state, seat, info) for seat, info in state.members.items()),
+            members=tuple(_member(state, assignee) for assignee in state.members),
             partitions=tuple(rows),
         )
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed, of topics that exist. Raises UnknownGroup."""
-        self._known(group)
-        found = groups.offsets(self._session(), group)
-        ids = self._topic_ids(each.topic for each in found)
-        return {
-            each: state.offset
-            for each, state in found.items()
-            if state.offset is not None and state.topic_id == ids.get(each.topic)
-        }
+        self._check_known(group)
+        partitions = sorted(self._execute(inspection.with_offsets(group)))
+        ids = self.topic_ids(each.topic for each in partitions)
+        return _committed(self._offsets(group, partitions), ids)
 
     def group_events(self, group: str) -> list[Entry]:
         """What the group has noted of its last rebalances and resets, oldest first.
 
         For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
         """
-        self._known(group)
-        return self._run(chronicle.entries(group))
+        self._check_known(group)
+        return self._execute(history.entries(group))
 
     # -- resets -----------------------------------------------------------------------------------
 
@@ -164,21 +137,19 @@ class GroupAdmin:
             wanted = set(to)
         else:
             wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
-        ids = self._existing(wanted)
-        states = run_all(self._session(), (_legible(group, each) for each in wanted))
-        committed: dict[TopicPartition, int | None] = {}
-        for each, state in zip(wanted, states, strict=True):
-            is_current = state is not None and state.topic_id in ("", ids[each])
-            committed[each] = state.offset if state is not None and is_current else None
-        beginnings = self._find_all(ids, EARLIEST, timeout)
-        ends = self._find_all(ids, LATEST, timeout)
+        ids = self._topic_ids(wanted)
+        by_name = {each.topic: topic_id for each, topic_id in ids.items()}
+        found = _committed(self._offsets(group, ids), by_name)
+        committed = {each: found.get(each) for each in ids}
+        earliest = self._find(ids, EARLIEST, timeout)
+        latest = self._find(ids, LATEST, timeout)
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
             times = dict.fromkeys(ids, moment)
-            places = first_offsets(self._config, self._addresses, times, timeout)
-            by_time = {each: ends[each] if at is None else at for each, at in places.items()}
-        return planned(to, committed, beginnings, ends, by_time)
+            places = first_offsets(self._config, self._discover(timeout), times, timeout)
+            by_time = {each: latest[each] if at is None else at for each, at in places.items()}
+        return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
         self,
@@ -196,25 +167,27 @@ class GroupAdmin:
         wanted = {
             TopicPartition(*each): whole_offset(each, offset) for each, offset in offsets.items()
         }
-        ids = self._existing(wanted)
+        ids = self._topic_ids(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
         mark = secrets.token_hex(8)
         moves = [
-            resets.reset(group, each, ids[each], at, mark) for each, at in sorted(wanted.items())
+            offset_admin.reset(group, each, topic_id, wanted[each], mark)
+            for each, topic_id in ids.items()
         ]
-        run_all(self._session(), moves)
-        self._run(chronicle.record_reset(group, self._config.client_id, wanted))
+        self._execute_all(moves, timeout)
+        with suppress(ZooKeeperUnreachable):  # it is done, noted or not
+            self._execute(history.record_reset(group, self._config.client_id, wanted), timeout)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those topics that exist: a topic that is made anew gets another one.
 
         Raises InvalidName.
         """
-        return self._topic_ids(topics)
+        return {name: topic.topic_id for name, topic in self._topics(topics).items()}
 
     def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
         """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
-        ids = self._topic_ids(each.topic for each in known)
+        ids = self.topic_ids(each.topic for each in known)
         for each, topic_id in known.items():
             if ids.get(each.topic, topic_id) != topic_id:
                 raise StaleTopicId(
@@ -227,112 +200,48 @@ class GroupAdmin:
         With `force` also while members live: they join anew, and start as those of a new group do.
         """
         check_name("group", group)
-        self._run(group_deletion.delete(group, force))
+        self._execute(group_deletion.delete(group, force))
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _group(self, group: str) -> GroupState:
-        check_name("group", group)
-        state = groups.describe(self._session(), group)
-        if state is None:
-            raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
-        return state
+    def _described(self, group: str) -> GroupState | None:
+        with self._opened() as session:
+            return inspection.describe(session, group, self._timeout)
 
-    def _known(self, group: str) -> None:
+    def _check_known(self, group: str) -> None:
         check_name("group", group)
-        if group not in self._run(groups.names()):
-            raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+        if group not in self._execute(inspection.names()):
+            raise _unknown(group)
+
+    def _offsets(self, group: str, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
+        return self._execute_all(inspection.partition(group, each) for each in partitions)
 
     def _scope(
         self, group: str, named: Iterable[str] | None, partitions: set[TopicPartition]
     ) -> set[TopicPartition]:
         if named is None and not partitions:
-            self._known(group)
-            with_offsets = {each.topic for each in self._run(groups.with_offsets(group))}
-            exist = set(self._run(topics.names()))
-            named = (with_offsets | self._run(groups.planned_topics(group))) & exist
+            self._check_known(group)
+            divided = self._execute(planning.get(group)).plan.topics.keys()
+            with_offsets = {each.topic for each in self._execute(inspection.with_offsets(group))}
+            named = (with_offsets | divided) & set(self._execute(topics.names()))
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
-    def _existing(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The ids of the partitions' topics. Raises UnknownTopicOrPartition, InvalidName."""
-        found: dict[TopicPartition, str] = {}
-        sizes: dict[str, int] = {}
-        for each in sorted(partitions):
-            if each.topic not in sizes:
-                sizes[each.topic] = len(self.partitions_of(each.topic))
-            if not 0 <= each.partition < sizes[each.topic]:
-                raise UnknownTopicOrPartition(
-                    f"topic {each.topic} has no partition {each.partition}, "
-                    f"only 0 to {sizes[each.topic] - 1}"
-                )
-            found[each] = ""
-        ids = self._topic_ids(sizes)
-        return {each: ids[each.topic] for each in found}
 
-    def _topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Of the topics that exist. Raises InvalidName."""
-        names = {check_name("topic", name) for name in names}
-        found = {name: self._run(topics.read(name)) for name in names}
-        return {name: topic.topic_id for name, topic in found.items() if topic is not None}
-
-    def _find_all(
-        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
-    ) -> dict[TopicPartition, int]:
-        """Where partitions begin or end. Raises BrokerUnreachable, or why no broker told."""
-        with closing(self._lookups()) as lookups:
-            found = _find(lookups, wanted, place, time.monotonic() + timeout)
-            if missing := sorted(wanted.keys() - found.keys()):
-                some = ", ".join(map(str, missing))
-                raise lookups.trouble or BrokerUnreachable(
-                    f"no leader answers within {timeout:g} s for {some}"
-                )
-        return found
-
-    def _find_some(
-        self, wanted: Mapping[TopicPartition, str], place: int, deadline: float
-    ) -> dict[TopicPartition, int]:
-        """The same as far as leaders answer in time; nothing at once if there is no broker."""
-        if not wanted or not self._addresses():
-            return {}
-        with closing(self._lookups()) as lookups:
-            return _find(lookups, wanted, place, deadline)
-
-    def _lookups(self) -> Lookups:
-        return Lookups(self._config.client_id, self._config.listener, self._addresses)
-
-    # -- what Admin does --------------------------------------------------------------------------
-
-    def _session(self) -> Store:
-        raise NotImplementedError
-
-    def _run(self, verb: Verb[T]) -> T:
-        raise NotImplementedError
-
-    def _addresses(self) -> list[str]:
-        raise NotImplementedError
-
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        raise NotImplementedError
+def _unknown(group: str) -> UnknownGroup:
+    return UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
 
-def _legible(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
-    """What is committed; None, too, for what somebody has written over, which a reset mends."""
-    try:
-        return (yield from ownership.committed(group, partition))
-    except Malformed:
-        return None
-
-
-def _find(
-    lookups: Lookups, wanted: Mapping[TopicPartition, str], place: int, deadline: float
+def _committed(
+    partitions: Iterable[PartitionState], ids: Mapping[str, str]
 ) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
-    while missing := {each: wanted[each] for each in wanted if each not in found}:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        found.update(lookups.find(missing, place, min(left, 1.0)))
-    return found
+    """What is committed in the topics with these ids: in one that was made anew it means nothing."""
+    return {
+        each.partition: each.offset.offset
+        for each in partitions
+        if each.offset is not None
+        and each.offset.offset is not None
+        and each.offset.topic_id == ids.get(each.partition.topic)
+    }
 
 
 def _before_now(length: timedelta) -> datetime:
@@ -343,26 +252,27 @@ def _before_now(length: timedelta) -> datetime:
         return _EPOCH
 
 
-def _lag(committed: int | None, end: int | None) -> int | None:
+def _lag(committed: int | None, latest: int | None) -> int | None:
     """A partition that never had a record leaves nothing to do, wherever the group begins."""
-    if end is None or (committed is None and end > 0):
+    if latest is None or (committed is None and latest > 0):
         return None
-    return max(0, end - (committed or 0))
+    return max(0, latest - (committed or 0))
 
 
-def _member(state: GroupState, seat: str, info: MemberInfo) -> MemberView:
+def _member(state: GroupState, assignee: str) -> MemberView:
+    member = state.members[assignee]
+    info = member.info
     return MemberView(
-        name=state.seated[seat].name,
+        name=member.name,
         host=info.host,
-        instance_id=instance_of(seat),
+        instance_id=instance_of(assignee),
         topics=info.topics,
         pattern=info.pattern,
         assignors=info.assignors,
         protocol=info.protocol,
-        weight=info.weight,
         rack=info.rack,
-        partitions=tuple(each.partition for each in state.partitions if each.owner == seat),
-        age=round(max(0.0, time.time() - state.seated[seat].joined_ms / 1000), 1),
-        hand_over=info.hand_over,
-        grace=info.grace,
+        partitions=tuple(each.partition for each in state.partitions if each.owner == assignee),
+        age=round(max(0.0, time.time() - member.joined_ms / 1000), 1),
+        revoke_timeout=info.revoke_timeout,
+        rejoin_timeout=info.rejoin_timeout,
     )

@@ -24,7 +24,7 @@ class Progress:
     owner: str | None
     epoch: int | None
     committed: int | None
-    end: int | None
+    latest: int | None
     lag: int | None
     """Records that are not processed, or not committed yet; None where nothing is committed."""
     behind: float | None
@@ -43,15 +43,14 @@ class MemberView:
     pattern: str
     assignors: tuple[str, ...]
     protocol: int
-    weight: int
     rack: str
     partitions: tuple[TopicPartition, ...]
     """What it owns."""
     age: float
     """Since it joined; by the clocks of the server and of this machine."""
-    hand_over: float
+    revoke_timeout: float
     """How long it may take to give a partition up."""
-    grace: float
+    rejoin_timeout: float
     """How long its partitions wait for it, if it has an instance id."""
 
 
@@ -61,7 +60,8 @@ class GroupView:
 
     `state` is empty (nobody is there), rebalancing or stable. A partition is stable (owned as
     planned), draining (its owner is to give it up), claiming (its next owner is about to take it),
-    kept (it waits for a static member) or unowned.
+    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it)
+    or unowned.
     """
 
     name: str

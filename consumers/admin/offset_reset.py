@@ -1,6 +1,6 @@
 """Where a group's offsets shall go: what was asked for, as one offset per partition.
 
-Pure: the beginnings, ends and places in time are looked up by whoever asks.
+Pure: the earliest and latest offsets, and those of a time, are looked up by whoever asks.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ class Planned:
     partition: TopicPartition
     committed: int | None
     new: int
-    beginning: int
-    end: int
+    earliest: int
+    latest: int
 
 
 def checked_target(
@@ -57,8 +57,8 @@ def whole_offset(partition: tuple[str, int], offset: object) -> int:
 def planned(
     to: Target | Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, int | None],
-    beginnings: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
     by_time: Mapping[TopicPartition, int],
 ) -> list[Planned]:
     """What a reset would do to the partitions of `committed`, in their order.
@@ -68,7 +68,7 @@ def planned(
     """
     plan = []
     for each, before in sorted(committed.items()):
-        first, end = beginnings[each], ends[each]
+        first, end = earliest[each], latest[each]
         match to:
             case "earliest":
                 new = first
@@ -90,7 +90,7 @@ def planned(
                 raise ConfigError(
                     f"{to!r} is nowhere to reset to: use earliest, latest, an offset, a time"
                 )
-        plan.append(Planned(partition=each, committed=before, new=new, beginning=first, end=end))
+        plan.append(Planned(partition=each, committed=before, new=new, earliest=first, latest=end))
     return plan
 
 

@@ -1,8 +1,7 @@
 """What an assignor is asked and what it answers.
 
-Whoever makes a plan asks one assignor; everybody else obeys the plan whatever has made it. So the
-members need not run the same code, but whoever may have to plan must have the assignor that all of
-them support (agreement.py).
+Whoever makes a plan asks one assignor; everybody else obeys the plan whatever has made it. So members
+need not run the same code.
 """
 
 from collections.abc import Mapping
@@ -14,20 +13,19 @@ from folkmoot.protocol.records import TopicPartition
 
 @dataclass(frozen=True, kw_only=True)
 class Subscriber:
-    """A member as an assignor sees it: what it wants to read, its weight, and where it stands."""
+    """A member as an assignor sees it: the topics that it subscribes to, and its rack if it names one."""
 
     topics: frozenset[str]
-    weight: int = 1
     rack: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AssignmentInput:
     """What has to be divided among whom.
 
     `sizes` is the number of partitions of each topic; `subscribers` are the members by their names;
-    `previous` is who had what, as far as it is still there; `racks` is where a partition's leader
-    stands, as far as that is known; `kept` is not for anybody here.
+    `previous` is who had what, as far as it is still there; `racks` is the rack of each partition's
+    leader, as far as it is known; `kept` are partitions that wait for a member that is away.
     """
 
     sizes: Mapping[str, int]
@@ -45,15 +43,19 @@ class Question:
             if (partition := TopicPartition(topic, number)) not in self.kept
         ]
 
+    def subscribed(self, topic: str) -> list[str]:
+        """The members that subscribe to a topic, in the order of their names."""
+        return sorted(name for name, each in self.subscribers.items() if topic in each.topics)
+
 
 class Assignor(Protocol):
-    """Divides partitions. The same question must always get the same answer, in every process."""
+    """Divides partitions. The same input must always get the same answer, in every process."""
 
     @property
     def name(self) -> str:
-        """By which members agree on it; one name, one way of dividing."""
+        """By which plans and members name it."""
         ...
 
-    def assign(self, question: Question) -> dict[TopicPartition, str]:
-        """The owner of each partition that somebody wants; the others are left out."""
+    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+        """The owner of each partition that somebody subscribes to; the others are left out."""
         ...

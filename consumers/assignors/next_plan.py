@@ -1,79 +1,127 @@
 """The next plan of a group: a pure function of what is known of it, the same in every member.
 
-Members agree on an assignor by what all of them publish (assignors/agreement.py), and on a kind of
-plan that all of them understand. Seats of static members that are empty for a while keep what they
-have: nobody else is given it, and it is not taken into account when the others are balanced.
+The eldest member's preferred assignor divides. Static members that are away keep what they have: nobody
+else is given it, and it is not taken into account when the others are balanced.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from folkmoot.consumers.assignors.agreement import DEFAULT, agreed
-from folkmoot.consumers.assignors.assignor import Assignor, Question, Subscriber
-from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.plan import Facts, Plan, Standing, TopicBasis
-from folkmoot.coordination.groups.plan_format import PROTOCOL
+from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
+from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
+from folkmoot.consumers.assignors.sticky import Sticky
+from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
+from folkmoot.coordination.groups.planning import GroupSnapshot
+from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
-MOST_WEIGHT = 100
+log = logging.getLogger(__name__)
+
+DEFAULT: Final = Sticky()
+"""What every member can carry out."""
+
+KNOWN: Final[Mapping[str, Assignor]] = {
+    each.name: each for each in (DEFAULT, Range(), RoundRobin())
+}
+
+Owners = dict[TopicPartition, str]
+
+
+def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
+    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
+    found: dict[str, Assignor] = {}
+    for each in given:
+        if isinstance(each, str):
+            if each not in KNOWN:
+                raise ConfigError(
+                    f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
+                )
+            each = KNOWN[each]
+        found.setdefault(each.name, each)
+    found.setdefault(DEFAULT.name, DEFAULT)
+    return tuple(found.values())
 
 
 def next_plan(
-    current: Plan,
-    facts: Facts,
+    snapshot: GroupSnapshot,
     mine: Sequence[Assignor] = (DEFAULT,),
     understands: int = PROTOCOL,
 ) -> Plan | None:
-    """The plan for these facts, or None if `current` was made for them.
+    """The plan for this snapshot, or None if the current one was made for what it shows.
 
     `mine` and `understands` are what the planner itself can do.
     """
+    current = snapshot.current.plan
     topics = {
         name: TopicBasis(topic.topic_id, len(topic.partitions))
-        for name, topic in facts.topics.items()
+        for name, topic in snapshot.topics.items()
     }
-    static = _standings(current, facts)
-    members = (*facts.members, *(seat for seat in static if static[seat].absent))
-    same = (current.topics, current.static) == (topics, static)
+    static = _static_members(current, snapshot)
+    away = [each for each, standing in static.items() if standing.absent]
+    members = (*snapshot.members, *away)
+    basis = (topics, static, snapshot.subscriptions)
+    same = (current.topics, current.static, current.subscriptions) == basis
     if current.generation and same and set(current.members) == set(members):
         return None
-    assignor = agreed([info.assignors for info in facts.members.values()], mine)
     previous = _still_there(current, topics)
-    owned = {
-        partition: seat
-        for partition, seat in previous.items()
-        if seat in static and static[seat].absent
-    }
-    owned |= assignor.assign(_question(facts, topics, previous, owned)) if facts.members else {}
+    kept = {partition: owner for partition, owner in previous.items() if owner in away}
+    assignor, divided = _divide(snapshot, _input(snapshot, topics, previous, kept), mine)
+    owners = kept | divided
+    protocols = (max(1, each.protocol) for each in snapshot.members.values())
     return Plan(
         generation=current.generation + 1,
         members=members,
         topics=topics,
         assignment={
-            topic: [owned.get(TopicPartition(topic, number)) for number in range(basis.partitions)]
+            topic: [owners.get(TopicPartition(topic, number)) for number in range(basis.partitions)]
             for topic, basis in topics.items()
         },
         static=static,
-        assignor=assignor.name,
-        protocol=min([understands, *(max(1, each.protocol) for each in facts.members.values())]),
+        assignor=assignor,
+        protocol=min([understands, *protocols]),
+        subscriptions=snapshot.subscriptions,
     )
 
 
-def _standings(current: Plan, facts: Facts) -> dict[str, Standing]:
-    """Seats that are kept when they are empty: those taken now, and those waited for."""
+def _divide(
+    snapshot: GroupSnapshot, given: AssignmentInput, mine: Sequence[Assignor]
+) -> tuple[str, Owners]:
+    """By what the eldest prefers, or by the default if we do not have it or it fails; → by which, and how."""
+    eldest = next(iter(snapshot.members.values()), None)
+    wanted = eldest.assignors[0] if eldest is not None and eldest.assignors else DEFAULT.name
+    assignor = {**KNOWN, **{each.name: each for each in mine}}.get(wanted, DEFAULT)
+    if assignor.name != wanted:
+        log.warning("the eldest member divides by %s, which this one does not have", wanted)
+    try:
+        owners = assignor.assign(given)
+        for partition, owner in owners.items():
+            if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
+                raise ValueError(f"it gives {partition} to {owner}, who may not have it")
+    except Exception:
+        if assignor is DEFAULT:
+            raise
+        log.exception("assignor %s has failed: %s divides instead", assignor.name, DEFAULT.name)
+        return DEFAULT.name, DEFAULT.assign(given)
+    return assignor.name, owners
+
+
+def _static_members(current: Plan, snapshot: GroupSnapshot) -> dict[str, StaticMember]:
+    """Those whose partitions are kept when they are away: who is there now, and who is waited for."""
     waited_for = {
-        seat: Standing(standing.grace, standing.wish, absent=True)
-        for seat, standing in current.static.items()
-        if seat not in facts.members and seat not in facts.expired
+        each: StaticMember(standing.rejoin_timeout, absent=True)
+        for each, standing in current.static.items()
+        if each not in snapshot.members and each not in snapshot.expired
     }
-    taken = {
-        seat: Standing(info.grace, info.wish())
-        for seat, info in facts.members.items()
-        if info.grace > 0
+    there = {
+        each: StaticMember(info.rejoin_timeout)
+        for each, info in snapshot.members.items()
+        if info.rejoin_timeout > 0
     }
-    return waited_for | taken
+    return waited_for | there
 
 
-def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[TopicPartition, str]:
+def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners:
     """Who had what, of topics that are the same as then."""
     return {
         TopicPartition(topic, partition): owner
@@ -84,30 +132,26 @@ def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[TopicP
     }
 
 
-def _question(
-    facts: Facts,
-    topics: Mapping[str, TopicBasis],
-    previous: Mapping[TopicPartition, str],
-    kept: Mapping[TopicPartition, str],
-) -> Question:
-    racks = {
-        TopicPartition(name, number): facts.racks[replicas[0]]
-        for name, topic in facts.topics.items()
-        for number, replicas in enumerate(topic.partitions)
-        if replicas and replicas[0] in facts.racks
+def _input(
+    snapshot: GroupSnapshot, topics: Mapping[str, TopicBasis], previous: Owners, kept: Owners
+) -> AssignmentInput:
+    wishes = {(each.topics, each.pattern): each for each in snapshot.members.values()}
+    wanted = {
+        wish: frozenset(topic for topic in topics if each.wants(topic))
+        for wish, each in wishes.items()
     }
-    return Question(
+    return AssignmentInput(
         sizes={name: basis.partitions for name, basis in topics.items()},
-        subscribers={seat: _subscriber(info, topics) for seat, info in facts.members.items()},
+        subscribers={
+            each: Subscriber(topics=wanted[info.topics, info.pattern], rack=info.rack)
+            for each, info in snapshot.members.items()
+        },
         previous=previous,
-        racks=racks,
+        racks={
+            TopicPartition(name, number): snapshot.racks[replicas[0]]
+            for name, topic in snapshot.topics.items()
+            for number, replicas in enumerate(topic.partitions)
+            if replicas and replicas[0] in snapshot.racks
+        },
         kept=frozenset(kept),
-    )
-
-
-def _subscriber(info: MemberInfo, topics: Mapping[str, TopicBasis]) -> Subscriber:
-    return Subscriber(
-        topics=frozenset(topic for topic in topics if info.wants(topic)),
-        weight=min(max(1, info.weight), MOST_WEIGHT),
-        rack=info.rack,
     )

@@ -21,8 +21,8 @@ from folkmoot.consumers.offsets.positions import Positions
 from folkmoot.consumers.offsets.progress import OffsetControl
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.consumers.records.iteration import RecordReading
-from folkmoot.coordination.wakeup import Bell
-from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
@@ -84,12 +84,12 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._callbacks = Callbacks.of(self, on_assign, on_revoke, on_lost, on_rebalance)
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._stopped = False
         self._closing = False
         self._closed = False
         self._calling_back = False
-        self._waited = True  # the bell may have ended that: it is to be silenced
+        self._waited = True  # the wakeup may have ended that: it is to be cleared
         self._thread: int | None = None
         self._process: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
@@ -119,10 +119,10 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
                 self._fetcher,
                 self._positions,
                 self._callbacks,
-                self._bell,
+                self._wakeup,
             )
             subscription.member.start()
-            self._directory.borrow(lambda: subscription.member.store)
+            self._directory.borrow(lambda: subscription.member.session)
             self._subscription = subscription
         self._process = os.getpid()
         return self
@@ -228,7 +228,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     def _serve(self) -> None:
         if self._attention or self._waited:  # what rings later wakes the next wait
             self._attention = self._waited = False
-            self._bell.silence()
+            self._wakeup.clear()
         if self._subscription is not None:
             self._calling_back = True
             try:
@@ -238,7 +238,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
 
     def _fetch(self, timeout: float) -> None:
         self._waited = True
-        self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._bell)
+        self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._wakeup)
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
 
@@ -252,12 +252,12 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
             self._closed = True
             self._directory.close()
             self._cluster.close()
-            self._bell.close()
+            self._wakeup.close()
 
     @property
     def _is_forked(self) -> bool:
         """This is a child of the process that started it: the threads are not here, and what the two
-        have in common (sockets, the session, the bell) is the parent's."""
+        have in common (sockets, the session, the wakeup) is the parent's."""
         return self._process is not None and self._process != os.getpid()
 
     def _check_process(self) -> None:

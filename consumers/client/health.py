@@ -6,8 +6,8 @@ from enum import Enum
 
 from folkmoot.consumers.client.subscription import Subscription
 from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.group.liveness import Presence
-from folkmoot.consumers.group.phase import Phase
+from folkmoot.consumers.group.liveness import PollState
+from folkmoot.consumers.group.member_state import Phase
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
@@ -57,7 +57,7 @@ class Health:
 def health_of(subscription: Subscription | None, fetcher: Fetcher, closed: bool) -> Health:
     """From any thread: everything that is looked at is replaced by its owner, never taken apart."""
     member = None if subscription is None else subscription.member
-    store = None if member is None else member.store
+    store = None if member is None else member.session
     lag = {}
     for partition in fetcher.partitions():
         try:
@@ -88,7 +88,7 @@ def _state(subscription: Subscription | None, closed: bool) -> State:
     member = subscription.member
     if member.error is not None or subscription.replaced:
         return State.FAILED
-    if member.presence is Presence.GONE:
+    if member.poll_state is PollState.EXPIRED:
         return State.STALLED
     return _STATES[member.phase] if not member.is_fenced else State.FENCED
 

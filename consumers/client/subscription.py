@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from folkmoot.consumers.assignors.agreement import assignors_of
+from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import (
@@ -29,7 +29,7 @@ from folkmoot.consumers.group.events import (
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.consumers.offsets.offset_lookup import Place, checked, go_to
 from folkmoot.consumers.offsets.positions import Positions
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
     ConfigError,
     InstanceReplaced,
@@ -78,18 +78,17 @@ def settings_of(config: ConsumerConfig) -> MemberSettings:
         pattern=config.pattern,
         client_id=config.client_id,
         instance_id=config.instance_id,
-        grace=config.grace,
-        hand_over=config.hand_over,
+        rejoin_timeout=config.grace,
+        revoke_timeout=config.hand_over,
         session_timeout=config.session_timeout,
         max_processing_time=config.max_processing_time,
         assignors=assignors_of(config.assignors),
-        weight=config.weight,
         rack=config.rack,
     )
 
 
 class Subscription:
-    """Serves one member; owned by the polling thread, which `bell` wakes."""
+    """Serves one member; owned by the polling thread, which `wakeup` wakes."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Subscription:
         fetcher: Fetcher,
         positions: Positions,
         callbacks: Callbacks,
-        bell: Bell,
+        wakeup: Wakeup,
     ) -> None:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
@@ -109,7 +108,7 @@ class Subscription:
         self._fetcher = fetcher
         self._positions = positions
         self._callbacks = callbacks
-        self._bell = bell
+        self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
         self._untaken: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
@@ -195,7 +194,7 @@ class Subscription:
                         f"ZooKeeper did not answer a commit within {timeout:g} s: "
                         "it may still come to pass"
                     )
-                self._bell.wait(min(remaining, _LOOK))
+                self._wakeup.wait(min(remaining, _LOOK))
         finally:
             del self._awaited[token]
 
@@ -216,7 +215,7 @@ class Subscription:
             if remaining <= 0:
                 break
             if not self.left:
-                self._bell.wait(min(remaining, _LOOK))
+                self._wakeup.wait(min(remaining, _LOOK))
         self.member.stop(max(0.0, deadline - time.monotonic()))
         if error is not None:
             raise error

@@ -1,103 +1,98 @@
-"""What the group machine is told, and what it asks for: plain values (see group.py)."""
+"""What the group machine is told, and what it asks for: plain values (see member_state.py)."""
 
 from enum import Enum
 
 import msgspec
 
-from folkmoot.coordination.groups.ownership import Claim, Owner
+from folkmoot.coordination.groups.ownership import Claim, ClaimRequest
 from folkmoot.protocol.records import TopicPartition
 
 
 class Source(Enum):
-    """What a bell can ring for; each is read as a whole."""
+    """What may have changed; each is read as a whole, and watched."""
 
+    OWN = "own"
+    """The own node: somebody may remove it."""
+    OLDER = "older"
+    """The node of the next older member."""
     MEMBERS = "members"
     PLAN = "plan"
     TOPICS = "topics"
 
 
-# -- effects that read or write ZooKeeper; each ends with one Finished, or with its session -----------
+class Task(msgspec.Struct, frozen=True):
+    """An effect: a recipe of coordination/groups. It ends with one Finished, or with its session."""
 
 
-class Join(msgspec.Struct, frozen=True):
-    """Register this member; `last` is the name it had before. → its name, or Superseded."""
+class Join(Task, frozen=True):
+    """Register this member. → its name, or Superseded.
+
+    `last` is the name that it had before, and `why` it had to give that up.
+    """
 
     last: str | None = None
+    why: str = ""
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(Task, frozen=True):
     """Remove this member's node. → None."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
-    """Ask for the own node, as a sign of life in both directions. → whether it is there."""
+class Read(Task, frozen=True):
+    """Read a source as a whole and watch it.
 
-
-class Read(msgspec.Struct, frozen=True):
-    """Read one source as a whole and watch it. → names, a VersionedPlan, or topics."""
+    → whether the node of the member `name` is there (OWN, OLDER), names (MEMBERS), a VersionedPlan,
+    or the topics that the group's members want (TOPICS).
+    """
 
     source: Source
+    name: str = ""
+    watched: bool = True
 
 
-class MakePlan(msgspec.Struct, frozen=True):
+class MakePlan(Task, frozen=True):
     """Write the next plan if one is due. → whether it was written, or TooLarge.
 
-    `expired` are the seats that were empty for longer than their grace, by what was known under the
-    plan of the identity `seen`: under a later one somebody may have been back.
+    `expired` are the static members that were away for longer than their rejoin timeout, by what was
+    known under the plan of the identity `seen`: under a later one somebody may have been back.
     """
 
     expired: tuple[str, ...] = ()
     seen: tuple[int, int] | None = None
 
 
-class ClaimPartition(msgspec.Struct, frozen=True):
-    """Claim a partition under the plan of that version. → Claim, Blocked or Stale."""
+class ClaimPartitions(Task, frozen=True):
+    """Claim partitions under the plan of that version. → Claim, Blocked, Stale or MalformedOffset of each."""
 
-    partition: TopicPartition
-    topic_id: str
+    wanted: dict[TopicPartition, ClaimRequest]
     plan_version: int
-    steal_from: Owner | None
 
 
-class ReleasePartition(msgspec.Struct, frozen=True):
-    """Commit `offset` (None: nothing new) and let the partition go. → None."""
+class ReleasePartitions(Task, frozen=True):
+    """Commit an offset of each (None: nothing new) and let it go. → None."""
 
-    partition: TopicPartition
-    held: Claim
-    offset: int | None
+    held: dict[TopicPartition, tuple[Claim, int | None]]
 
 
-class CommitOffsets(msgspec.Struct, frozen=True):
+class CommitOffsets(Task, frozen=True):
     """Write offsets, each under its claim. → Claim or Fenced per partition."""
 
     token: int
     offsets: dict[TopicPartition, tuple[Claim, int]]
 
 
-class VerifyOwner(msgspec.Struct, frozen=True):
-    """Look whether a held partition's owner node is still ours. → bool."""
+class VerifyOwner(Task, frozen=True):
+    """Look whether an owned partition's owner node is still ours, and watch it. → bool."""
 
     partition: TopicPartition
     held: Claim
 
 
-Task = (
-    Join
-    | Leave
-    | Heartbeat
-    | Read
-    | MakePlan
-    | ClaimPartition
-    | ReleasePartition
-    | CommitOffsets
-    | VerifyOwner
-)
+class Notice(msgspec.Struct, frozen=True):
+    """An effect: what the consumer is told."""
 
 
-# -- effects for the consumer --------------------------------------------------------------------------
-
-
-class Assigned(msgspec.Struct, frozen=True):
+class Assigned(Notice, frozen=True):
     """The partition is ours, from its committed offset on (None: none was ever committed).
 
     `epoch` is the fencing token of this claim.
@@ -109,20 +104,20 @@ class Assigned(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Revoking(msgspec.Struct, frozen=True):
+class Revoking(Notice, frozen=True):
     """Still ours; finish what is under way and answer with Drained."""
 
     partition: TopicPartition
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(Notice, frozen=True):
     """No longer ours; whatever is under way will not be committed."""
 
     partition: TopicPartition
     reason: str
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(Notice, frozen=True):
     """Outcome of Commit `token`: what was written, and what was refused because we are not the owner."""
 
     token: int
@@ -130,7 +125,7 @@ class Committed(msgspec.Struct, frozen=True):
     refused: frozenset[TopicPartition]
 
 
-class Rebalanced(msgspec.Struct, frozen=True):
+class Rebalanced(Notice, frozen=True):
     """A new plan was seen; for logs and displays."""
 
     generation: int
@@ -138,18 +133,12 @@ class Rebalanced(msgspec.Struct, frozen=True):
     partitions: tuple[TopicPartition, ...]
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(Notice, frozen=True):
     """Everything is released and the member's node is gone."""
 
 
-class Replaced(msgspec.Struct, frozen=True):
+class Replaced(Notice, frozen=True):
     """Another process has this member's instance id now: this one is out, for good."""
-
-
-Notice = Assigned | Revoking | Lost | Committed | Rebalanced | Left | Replaced
-
-
-# -- an effect for the shell -----------------------------------------------------------------------------
 
 
 class EndSession(msgspec.Struct, frozen=True):
@@ -161,10 +150,11 @@ class EndSession(msgspec.Struct, frozen=True):
 Effect = Task | Notice | EndSession
 
 
-# -- events --------------------------------------------------------------------------------------------
+class Event(msgspec.Struct, frozen=True):
+    """What the machine is told."""
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(Event, frozen=True):
     """A session is open; `nonce` marks all that is done in it. Nothing of an earlier one counts.
 
     `session_timeout` (s) is what ZooKeeper granted, which may be less than what was asked for.
@@ -172,38 +162,45 @@ class Started(msgspec.Struct, frozen=True):
 
     nonce: str
     session_timeout: float
+    chroot: str = ""
 
 
-class SessionLost(msgspec.Struct, frozen=True):
+class SessionLost(Event, frozen=True):
     """The session is over; Started follows when there is another."""
 
 
-class Acknowledged(msgspec.Struct, frozen=True):
+class Acknowledged(Event, frozen=True):
     """ZooKeeper answered something that was sent at `sent_at` (monotonic)."""
 
     sent_at: float
 
 
-class Rang(msgspec.Struct, frozen=True):
+class Changed(Event, frozen=True):
     """A source may have changed."""
 
     source: Source
 
 
-class OwnerRang(msgspec.Struct, frozen=True):
+class OwnerChanged(Event, frozen=True):
     """The owner's node of a partition may have changed."""
 
     partition: TopicPartition
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True):
+    """The result of a task that ZooKeeper refused for a reason that nobody has foreseen."""
+
+    reason: str
+
+
+class Finished(Event, frozen=True):
     """A task ended with a result."""
 
     task: Task
     result: object
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(Event, frozen=True):
     """The consumer wants these next offsets committed: per partition the epoch and the offset.
 
     The epoch is that of the Assigned under which the consumer did the work. The partition may have
@@ -214,7 +211,7 @@ class Commit(msgspec.Struct, frozen=True):
     offsets: dict[TopicPartition, tuple[int, int]]
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Drained(Event, frozen=True):
     """The consumer is done with a partition being revoked; `offset` is to be committed, if any.
 
     `epoch` as in Commit: what was drained is the claim that the consumer knew.
@@ -225,40 +222,15 @@ class Drained(msgspec.Struct, frozen=True):
     offset: int | None
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class Leaving(Event, frozen=True):
     """The consumer wants out."""
 
 
-class Polled(msgspec.Struct, frozen=True):
+class Polled(Event, frozen=True):
     """The application asked for records at that time (monotonic)."""
 
     at: float
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(Event, frozen=True):
     """Time has passed, or all that had happened was told: decide what follows."""
-
-
-Event = (
-    Started
-    | SessionLost
-    | Acknowledged
-    | Rang
-    | OwnerRang
-    | Finished
-    | Commit
-    | Drained
-    | Leaving
-    | Polled
-    | Tick
-)
-
-
-def is_quiet(event: Event) -> bool:
-    """Whether nothing is to be decided for the whole of a member, unless something was lost by it.
-
-    It may start a task, whose answer is another event.
-    """
-    if isinstance(event, Finished):
-        return isinstance(event.task, CommitOffsets | VerifyOwner)
-    return isinstance(event, Commit | Drained | Rang | Polled)

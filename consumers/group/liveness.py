@@ -4,37 +4,63 @@
 timeout. A member stops well before that (`fenced`), and sends a sign of life often enough.
 
 **The application.** If it does not ask for records for `limit` seconds, it is asked to let go of what
-it has; if it is not back when its hand-over time has passed as well, the member goes away, and comes
+it has; if it is not back when its revoke timeout has passed as well, the member goes away, and comes
 back when the application does. Pure.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
-from folkmoot.consumers.group.timing import Timing
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How patient a member is. In seconds, but for counts and shares."""
+
+    debounce: float = 0.1
+    """The eldest waits this long (times 0.5 to 1.5) for more changes before it reads what has changed."""
+    debounce_limit: float = 2.0
+    """However many changes come, a plan is not put off for longer than this …"""
+    debounce_per_change: float = 0.01
+    """… and this for each of them."""
+    patience: float = 0.25
+    """So long everybody waits before asking again for what was refused."""
+    standby: float = 10.0
+    """A plan that is due for so long is made by a younger member, though the eldest is alive. The next
+    in age waits `patience` longer."""
+    retry: float = 7.0
+    """The pause after what cannot be helped soon: an offset that cannot be read, a plan that does not fit."""
+    steal_margin: float = 0.5
+    """Beyond the owner's own revoke timeout, before its partition is stolen."""
+    heartbeats: float = 2.75
+    """So many signs of life in each session timeout; each reads something that a lost watch may hide."""
+    verifications: int = 20
+    """Within so many signs of life each owned partition is looked after once."""
+    trust: float = 2 / 3
+    """The part of the session timeout without an answer after which nothing is held any more."""
 
 
-class Presence(Enum):
-    """How the application is."""
+class PollState(Enum):
+    """How often the application asks for records."""
 
-    THERE = "there"
+    ACTIVE = "active"
     LATE = "late"
-    GONE = "gone"
+    EXPIRED = "expired"
 
 
 class Liveness:
     """What one member knows of both; times are of the shell's clock."""
 
-    def __init__(self, timing: Timing, limit: float | None, hand_over: float) -> None:
+    def __init__(self, timing: Timing, limit: float | None, revoke_timeout: float) -> None:
         self.fenced = False
         """Nothing may be held: ZooKeeper has been silent for too long."""
-        self.presence = Presence.THERE
+        self.poll_state = PollState.ACTIVE
         self._timing = timing
         self._limit = limit
-        self._hand_over = hand_over
+        self._revoke_timeout = revoke_timeout
         self._session_timeout = 0.0
-        self._fence_at: float | None = None
+        self._acknowledged: float | None = None
         self._heartbeat_at: float | None = None
-        self._asking = False
+        self._sent_at: float | None = None
         self._polled_at: float | None = None
 
     # -- ZooKeeper --------------------------------------------------------------------------------
@@ -45,62 +71,70 @@ class Liveness:
 
     def forget(self) -> None:
         """The session is over, and what was doubtful in it is no more."""
-        self._fence_at = self._heartbeat_at = None
-        self._asking = self.fenced = False
+        self._acknowledged = self._heartbeat_at = self._sent_at = None
+        self.fenced = False
 
-    def joined(self, now: float) -> None:
-        """Whoever made us join is there."""
-        self._heartbeat_at = now
+    def joined(self, now: float, share: float) -> None:
+        """Whoever made us join is there. The first sign of life comes after this share of the usual time,
+        so that a crowd that joins together does not ask together for ever."""
+        self._heartbeat_at = now + share * self._session_timeout / self._timing.heartbeats
         self._polled_at = now if self._polled_at is None else self._polled_at
 
-    def acknowledged(self, sent_at: float) -> None:
-        self._fence_at = sent_at + self._session_timeout * self._timing.trust
+    def acknowledged(self, sent_at: float, now: float) -> bool:
+        """ZooKeeper answered what was sent at that time. True if that ends a silence."""
+        self._acknowledged = max(sent_at, self._acknowledged or sent_at)
+        ends = self.fenced and now < self._fence_at()
+        self.fenced = self.fenced and not ends
+        return ends
 
     def falls_silent(self, now: float) -> bool:
         """True once, when ZooKeeper has been silent for too long."""
-        if self._fence_at is None or now < self._fence_at:
+        if self.fenced or now < self._fence_at():
             return False
-        self._fence_at = None
         self.fenced = True
         return True
 
     def asks(self, now: float) -> bool:
-        """Whether to ask for a sign of life now; no other is asked for before it is `answered`."""
+        """Whether to send a sign of life now; none is sent while the last one waits for an answer."""
         if self._heartbeat_at is None or now < self._heartbeat_at:
             return False
         self._heartbeat_at = now + self._session_timeout / self._timing.heartbeats
-        if self._asking:
+        if self._sent_at is not None and (self._acknowledged or 0.0) < self._sent_at:
             return False
-        self._asking = True
+        self._sent_at = now
         return True
-
-    def answered(self) -> None:
-        self._asking = False
 
     def deadline(self) -> float | None:
         """When a sign of life is due, or the lack of one counts."""
-        times = (self._fence_at, self._heartbeat_at)
-        return min((at for at in times if at is not None), default=None)
+        fence_at = float("inf") if self.fenced else self._fence_at()
+        due = min(fence_at, float("inf") if self._heartbeat_at is None else self._heartbeat_at)
+        return due if due < float("inf") else None
+
+    def _fence_at(self) -> float:
+        if self._acknowledged is None:
+            return float("inf")
+        return self._acknowledged + self._session_timeout * self._timing.trust
 
     # -- the application --------------------------------------------------------------------------
 
-    def polled(self, at: float) -> Presence:
+    def polled(self, at: float) -> PollState:
         """The application asked for records at that time; how it was until then."""
-        before, self._polled_at = self.presence, at
-        self.presence = Presence.THERE
+        before, self._polled_at = self.poll_state, at
+        self.poll_state = PollState.ACTIVE
         return before
 
-    def misses(self, now: float) -> Presence | None:
+    def misses(self, now: float) -> PollState | None:
         """How the application is from now on, if that is something else than before."""
         due = self.absence_at()
         if due is None or now < due:
             return None
-        self.presence = Presence.LATE if self.presence is Presence.THERE else Presence.GONE
-        return self.presence
+        was_active = self.poll_state is PollState.ACTIVE
+        self.poll_state = PollState.LATE if was_active else PollState.EXPIRED
+        return self.poll_state
 
     def absence_at(self) -> float | None:
         """When `misses` has something to say next, if the application does not come before."""
-        if self._limit is None or self._polled_at is None or self.presence is Presence.GONE:
+        if self._limit is None or self._polled_at is None or self.poll_state is PollState.EXPIRED:
             return None
         late = self._polled_at + self._limit
-        return late if self.presence is Presence.THERE else late + self._hand_over
+        return late if self.poll_state is PollState.ACTIVE else late + self._revoke_timeout

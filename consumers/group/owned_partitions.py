@@ -1,35 +1,74 @@
-"""What a member holds, and the writes made under it: commits and releases, one at a time.
+"""The partitions that a member owns, and those that the plan gives it and that it does not own yet.
 
-Every write under a claim moves the fence that the next write stands on, so at most one commit is
-under way, and nothing is released while one is. An answer about a claim that is no longer held is
-ignored: ZooKeeper has decided by the fence already. What the consumer says names the epoch that it
-speaks of, and counts for that claim only. Pure: effects are appended to the list given.
+```
+          claim_due             Claim                revoke             Drained, then release_drained
+(none) ─────────────► claiming ───────► owned ───────────────► revoking ─────────────► releasing ─► (none)
+           Blocked, Stale, │ ▲            │
+           MalformedOffset ▼ │            └─ VerifyOwner says no, a commit was fenced, the session is over:
+                         waiting             told as Lost
+```
+
+**Claims.** A change of the owner's node is never forgotten: watches fire once, and may do so before the
+answer of the very claim that armed them. One that comes while a claim is under way makes its answer
+old; it is acted on after it.
+
+**Writes.** Every write under a claim moves the fence that the next write stands on, so at most one
+commit is under way, and nothing is released while one is. An answer about a claim that is no longer held
+is ignored: ZooKeeper has decided by the fence already. What the consumer says names the epoch that it
+speaks of, and counts for that claim only.
+
+**Bytes.** When a session ends ZooKeeper writes the paths of all its nodes into one transaction, and one of
+two megabytes keeps its servers from ever starting again (ZOOKEEPER-4306). So no more is claimed than
+MAX_OWNED_BYTES; the rest has no owner, and an alarm says so. Pure: effects are appended to the list given.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
-from folkmoot.consumers.group.events import (
-    Assigned,
-    Commit,
-    CommitOffsets,
-    Committed,
-    Drained,
-    Effect,
-    Lost,
-    ReleasePartition,
-    Revoking,
-    VerifyOwner,
+from folkmoot.consumers.group import events
+from folkmoot.consumers.group.liveness import Timing
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups.ownership import (
+    CLAIMS_PER_TRANSACTION,
+    Blocked,
+    Claim,
+    ClaimRequest,
+    Fenced,
+    MalformedOffset,
+    Owner,
 )
-from folkmoot.coordination.groups.ownership import Claim, Fenced
+from folkmoot.coordination.zookeeper.operations import path_bytes
 from folkmoot.protocol.records import TopicPartition
+
+MAX_OWNED_BYTES: Final = 800_000
+"""Of the paths of one session's owner nodes; three quarters of ZooKeeper's default `jute.maxbuffer`."""
+NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
-class _Held:
+class _Wanted:
+    """A partition that is not owned yet: a claim is under way (`asked`), or is due at `ask_at`.
+
+    `patience` is what the owner is left, from when it has to let go; `stale`: the claim was refused for
+    the plan, not for the owner; `malformed` is why the offset cannot be read.
+    """
+
+    ask_at: float = 0.0
+    asked: bool = False
+    changed: bool = False
+    owner: Owner | None = None
+    steal_at: float = NEVER
+    patience: float = NEVER
+    stale: bool = False
+    malformed: str = ""
+
+
+@dataclass(slots=True)
+class _Owned:
     """A partition that is ours until it is released or fenced.
 
-    held → revoking (the consumer was asked to finish) → drained (it has) → releasing (the last write).
     What is declined, or lost in silence, is drained at once.
     """
 
@@ -40,184 +79,336 @@ class _Held:
     final_offset: int | None = None
 
 
-class Holdings:
-    """The partitions held by one incarnation of a member."""
+class OwnedPartitions:
+    """Those of one incarnation of a member of `group`."""
 
-    def __init__(self, effects: list[Effect]) -> None:
+    def __init__(self, group: str, effects: list[events.Effect], timing: Timing) -> None:
         self.fenced_commits = 0
         self.lost = 0
         """Partitions that went without being given up."""
-        self.forgotten = ""
-        """Why the last session, or the place in it, was given up; nothing if none was."""
+        self.chroot = ""
+        self.beyond_limit = 0
+        """Partitions of ours that are not claimed: the session owns as much as it may."""
+        self._group = group
         self._effects = effects
-        self._held: dict[TopicPartition, _Held] = {}
-        self._asked: list[Commit] = []
-        self._committing: CommitOffsets | None = None
+        self._timing = timing
+        self._wanted: dict[TopicPartition, _Wanted] = {}
+        self._owned: dict[TopicPartition, _Owned] = {}
+        self._asked: list[events.Commit] = []
+        self._committing: events.CommitOffsets | None = None
+        self._drained: list[TopicPartition] = []  # and not being released yet
+        self._releases: dict[TopicPartition, tuple[Claim, int | None]] = {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
-        return partition in self._held
+        return partition in self._owned
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._owned)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(tuple(self._held))
+        return iter(tuple(self._owned))
 
     @property
     def idle(self) -> bool:
-        """Nothing is held and no write is under way or asked for."""
-        return not self._held and self._committing is None
+        """Nothing is owned, no claim can be won any more, no commit is under way."""
+        claiming = any(wanted.asked for wanted in self._wanted.values())
+        return not self._owned and not claiming and self._committing is None
 
     @property
     def is_letting_go(self) -> bool:
         """Something is about to be released."""
-        return any(held.revoking for held in self._held.values())
+        return any(owned.revoking for owned in self._owned.values())
+
+    def malformed(self) -> dict[TopicPartition, str]:
+        """What cannot be claimed, since its offset cannot be read, and why."""
+        found = sorted((each, wanted.malformed) for each, wanted in self._wanted.items())
+        return {each: why for each, why in found if why}
 
     def topic_id(self, partition: TopicPartition) -> str:
         """The id of the topic that was claimed."""
-        return self._held[partition].claim.state.topic_id
+        return self._owned[partition].claim.state.topic_id
 
-    def add(self, partition: TopicPartition, claim: Claim) -> None:
-        """A claim was won and is wanted: tell the consumer."""
-        self._held[partition] = _Held(claim)
+    # -- claims -----------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """When the next partition is to be claimed."""
+        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=None)
+
+    def claim_due(self, mine: Mapping[TopicPartition, str], plan_version: int, now: float) -> None:
+        """Claim what of the plan's share is not owned, and neither under way nor put off."""
+        due: dict[TopicPartition, ClaimRequest] = {}
+        room: int | None = None
+        self.beyond_limit = 0
+        for partition, topic_id in mine.items():
+            wanted = self._wanted.get(partition)
+            if partition in self._owned or (wanted and (wanted.asked or now < wanted.ask_at)):
+                continue
+            if room is None:
+                room = MAX_OWNED_BYTES - sum(map(self._path_bytes, self._in_zookeeper()))
+            if self._path_bytes(partition) > room:
+                self.beyond_limit += 1
+                self._wanted.pop(partition, None)  # it is looked at again with the next change
+                continue
+            room -= self._path_bytes(partition)
+            wanted = self._wanted.setdefault(partition, _Wanted())
+            steal_from = wanted.owner if now >= wanted.steal_at else None
+            wanted.asked, wanted.changed, wanted.stale = True, False, False
+            due[partition] = ClaimRequest(topic_id, steal_from)
+        remaining = iter(due.items())
+        while some := dict(islice(remaining, CLAIMS_PER_TRANSACTION)):
+            self._effects.append(events.ClaimPartitions(some, plan_version))
+
+    def claimed(
+        self,
+        answers: Mapping[TopicPartition, object],
+        is_wanted: Callable[[TopicPartition, str], bool],
+        is_ours: Callable[[Owner], bool],
+        now: float,
+    ) -> bool:
+        """Take the answers to claims; what is not a known answer counts as Stale. → whether one is stale.
+
+        `is_wanted` tells whether the plan still gives us a partition of a topic with that id (any: "");
+        `is_ours` whether an owner need not be waited for.
+        """
+        stale = False
+        for partition, answer in answers.items():
+            wanted = self._wanted.pop(partition, None) or _Wanted()
+            if isinstance(answer, Claim):
+                self._won(partition, answer, wanted, is_wanted)
+            elif is_wanted(partition, ""):
+                self._wanted[partition] = wanted
+                wanted.asked, wanted.malformed = False, ""
+                if isinstance(answer, Blocked):
+                    self._blocked(wanted, answer.owner, is_ours(answer.owner), now)
+                elif isinstance(answer, MalformedOffset):
+                    wanted.malformed = answer.reason
+                    wanted.ask_at = now + self._timing.retry
+                else:
+                    stale = wanted.stale = True
+                    wanted.ask_at = now + self._timing.patience
+        return stale
+
+    def _won(
+        self,
+        partition: TopicPartition,
+        claim: Claim,
+        wanted: _Wanted,
+        is_wanted: Callable[[TopicPartition, str], bool],
+    ) -> None:
+        """Ours. If it is not wanted any more nobody was told, so nobody needs to be asked."""
         state = claim.state
-        self._effects.append(Assigned(partition, state.topic_id, state.offset, state.epoch))
+        if is_wanted(partition, state.topic_id):
+            self._owned[partition] = _Owned(claim)
+            self._effects.append(
+                events.Assigned(partition, state.topic_id, state.offset, state.epoch)
+            )
+            self.verify(partition)
+        else:
+            self._owned[partition] = _Owned(claim, revoking=True, drained=True)
+            self._drained.append(partition)
+            self.release_drained()
 
-    def decline(self, partition: TopicPartition, claim: Claim) -> None:
-        """A claim was won but is no longer wanted: nobody was told, so nobody needs to be asked."""
-        self._held[partition] = _Held(claim, revoking=True, drained=True)
-        self.release_drained()
+    def _blocked(self, wanted: _Wanted, owner: Owner, ours: bool, now: float) -> None:
+        """The owner's revoke timeout begins when it is first seen, and is not begun anew by looks."""
+        if wanted.owner != owner:
+            wanted.owner = owner
+            wanted.patience = 0.0 if ours else owner.revoke_timeout + self._timing.steal_margin
+            wanted.ask_at = wanted.steal_at = now + wanted.patience
+        else:
+            wanted.ask_at = max(wanted.steal_at, now + self._timing.patience)
+        if wanted.changed:
+            wanted.ask_at = now
+
+    def owner_changed(self, partition: TopicPartition, now: float) -> None:
+        """The owner's node may have changed."""
+        if partition in self._owned:
+            self.verify(partition)
+        elif partition in self._wanted:
+            wanted = self._wanted[partition]
+            wanted.changed, wanted.ask_at = True, now
+
+    def keep(self, mine: Mapping[TopicPartition, str], is_next: bool, now: float) -> None:
+        """A newer plan is known: what it does not give us is not claimed, what was stale may be.
+
+        What it leaves to us is waited for as before: plans that follow each other quickly do not
+        keep a partition from being stolen. But one that we have missed may have given it back: then
+        (not `is_next`) the owner has its time from now on.
+        """
+        for partition, wanted in list(self._wanted.items()):
+            if wanted.asked:
+                continue
+            if partition not in mine:
+                del self._wanted[partition]
+                continue
+            if not is_next:
+                wanted.steal_at = now + wanted.patience
+            if wanted.stale:
+                wanted.stale, wanted.ask_at = False, now
+
+    def give_up_claims(self) -> None:
+        """Claim nothing more; what is under way will be answered all the same."""
+        self._wanted = {each: wanted for each, wanted in self._wanted.items() if wanted.asked}
+        self.beyond_limit = 0
+
+    def _in_zookeeper(self) -> Iterator[TopicPartition]:
+        """What this session has nodes for, or is about to have."""
+        yield from self._owned
+        yield from (each for each, wanted in self._wanted.items() if wanted.asked)
+
+    def _path_bytes(self, partition: TopicPartition) -> int:
+        return path_bytes(paths.owner(self._group, *partition), self.chroot)
+
+    # -- giving up --------------------------------------------------------------------------------
 
     def revoke(self, partition: TopicPartition) -> None:
         """Ask the consumer, once, to finish with a partition."""
-        held = self._held[partition]
-        if not held.revoking:
-            held.revoking = True
-            self._effects.append(Revoking(partition))
+        owned = self._owned[partition]
+        if not owned.revoking:
+            owned.revoking = True
+            self._effects.append(events.Revoking(partition))
 
     def revoke_all(self) -> None:
         for partition in self:
             self.revoke(partition)
 
-    def drained(self, event: Drained) -> None:
+    def drained(self, event: events.Drained) -> None:
         """The consumer has finished with a partition that is being revoked.
 
         Not if it speaks of an earlier claim: then it has not heard of this one yet.
         """
-        held = self._held.get(event.partition)
-        if held is None or held.claim.state.epoch != event.epoch:
+        owned = self._owned.get(event.partition)
+        if owned is None or owned.claim.state.epoch != event.epoch:
             return
-        if held.revoking and not held.drained:
-            held.drained = True
-            held.final_offset = event.offset
+        if owned.revoking and not owned.drained:
+            owned.drained = True
+            owned.final_offset = event.offset
+            self._drained.append(event.partition)
             self.release_drained()
 
     def release_drained(self) -> None:
         """Let go of what is drained, after all commits that were asked for before."""
-        if self._committing is not None:
-            return
-        for partition, held in self._held.items():
-            if held.drained and not held.releasing:
-                held.releasing = True
-                self._effects.append(ReleasePartition(partition, held.claim, held.final_offset))
+        if self._committing is None:
+            for partition in self._drained:
+                owned = self._owned.get(partition)
+                if owned is not None and owned.drained and not owned.releasing:
+                    owned.releasing = True
+                    self._releases[partition] = owned.claim, owned.final_offset
+            self._drained.clear()
 
-    def released(self, task: ReleasePartition) -> None:
-        if self._holds(task.partition, task.held):
-            del self._held[task.partition]
+    def send_releases(self) -> None:
+        """All together what was let go of since the last time."""
+        if self._releases:
+            self._effects.append(events.ReleasePartitions(self._releases))
+            self._releases = {}
 
-    def commit(self, asked: Commit) -> None:
+    def released(self, task: events.ReleasePartitions) -> None:
+        for partition, (claim, _) in task.held.items():
+            if self._owns(partition, claim):
+                del self._owned[partition]
+
+    def verify(self, partition: TopicPartition) -> None:
+        """Look whether the owner's node is still ours; one being released goes anyway."""
+        owned = self._owned[partition]
+        if not owned.releasing:
+            self._effects.append(events.VerifyOwner(partition, owned.claim))
+
+    def verified(self, task: events.VerifyOwner, ours: bool) -> None:
+        if not ours and self._owns(task.partition, task.held):
+            self._drop(task.partition, "another member took it over, or its offset was reset")
+
+    # -- commits ----------------------------------------------------------------------------------
+
+    def commit(self, asked: events.Commit) -> None:
         """Write offsets as soon as the last commit is answered."""
         self._asked.append(asked)
         self._commit_next()
 
-    def committed(self, task: CommitOffsets, answers: dict[TopicPartition, Claim | Fenced]) -> None:
+    def committed(
+        self, task: events.CommitOffsets, answers: Mapping[TopicPartition, Claim | Fenced]
+    ) -> None:
         """Adopt the new fences; what was fenced is lost."""
         self._committing = None
         done: dict[TopicPartition, int] = {}
         refused: set[TopicPartition] = set()
-        for partition, answer in answers.items():
-            before, offset = task.offsets[partition]
+        for partition, (before, offset) in task.offsets.items():
+            answer = answers.get(partition)
             if isinstance(answer, Claim):
                 done[partition] = offset
-                if self._holds(partition, before):
-                    self._held[partition].claim = answer
+                if self._owns(partition, before):
+                    self._owned[partition].claim = answer
             else:
                 refused.add(partition)
                 self.fenced_commits += 1
-                if self._holds(partition, before):
+                if self._owns(partition, before):
                     self._drop(partition, "a commit was fenced")
-        self._effects.append(Committed(task.token, done, frozenset(refused)))
+        self._effects.append(events.Committed(task.token, done, frozenset(refused)))
         self._commit_next()
         self.release_drained()
-
-    def verify(self, partition: TopicPartition) -> None:
-        """Look whether the owner's node is still ours; one being released goes anyway."""
-        held = self._held[partition]
-        if not held.releasing:
-            self._effects.append(VerifyOwner(partition, held.claim))
-
-    def verified(self, task: VerifyOwner, ours: bool) -> None:
-        if not ours and self._holds(task.partition, task.held):
-            self._drop(task.partition, "another member took it over, or its offset was reset")
-
-    def let_go_of_all(self, reason: str) -> None:
-        """Nobody answers: stop at once with everything; no commit that waits is begun any more.
-
-        The session may live all the same, and the owners' nodes with it. So they are released, under
-        the fence as ever, as soon as somebody answers: whoever is to own next need not wait, and
-        nobody else would ever remove the node of a partition that is gone with its topic.
-        """
-        for partition, held in self._held.items():
-            self._tell(partition, held, reason)
-            held.revoking = held.drained = True
-        self._refuse_asked()
-        self.release_drained()
-
-    def forget(self, reason: str) -> None:
-        """The session is over, and the owners' nodes with it: no answer of it will come."""
-        self.forgotten = reason
-        for partition in self:
-            self._drop(partition, reason)
-        self._refuse_asked()
-        if self._committing is not None:
-            refused = frozenset(self._committing.offsets)
-            self._effects.append(Committed(self._committing.token, {}, refused))
-            self._committing = None
-
-    def _refuse_asked(self) -> None:
-        for asked in self._asked:
-            self._effects.append(Committed(asked.token, {}, frozenset(asked.offsets)))
-        self._asked.clear()
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:
             asked = self._asked.pop(0)
             ours = {
-                partition: (self._held[partition].claim, offset)
+                partition: (self._owned[partition].claim, offset)
                 for partition, (epoch, offset) in asked.offsets.items()
                 if self._may_commit(partition, epoch)
             }
             refused = frozenset(asked.offsets) - frozenset(ours)
             if refused or not ours:
-                self._effects.append(Committed(asked.token, {}, refused))
+                self._effects.append(events.Committed(asked.token, {}, refused))
             if ours:
-                self._committing = CommitOffsets(asked.token, ours)
+                self._committing = events.CommitOffsets(asked.token, ours)
                 self._effects.append(self._committing)
 
     def _may_commit(self, partition: TopicPartition, epoch: int) -> bool:
         """The claim under which the consumer did the work still stands, and is not being given up."""
-        held = self._held.get(partition)
-        return held is not None and held.claim.state.epoch == epoch and not held.releasing
+        owned = self._owned.get(partition)
+        return owned is not None and owned.claim.state.epoch == epoch and not owned.releasing
 
-    def _holds(self, partition: TopicPartition, claim: Claim) -> bool:
-        held = self._held.get(partition)
-        return held is not None and held.claim.state.epoch == claim.state.epoch
+    def _refuse_asked(self) -> None:
+        for asked in self._asked:
+            self._effects.append(events.Committed(asked.token, {}, frozenset(asked.offsets)))
+        self._asked.clear()
+
+    # -- the end of all ---------------------------------------------------------------------------
+
+    def let_go_of_all(self, reason: str) -> None:
+        """ZooKeeper does not answer: stop at once with everything; no commit that waits is begun any more.
+
+        The session may live all the same, and the owners' nodes with it. So they are released, under
+        the fence as ever, as soon as somebody answers: whoever is to own next need not wait, and
+        nobody else would ever remove the node of a partition that is gone with its topic.
+        """
+        for partition, owned in self._owned.items():
+            self._tell(partition, owned, reason)
+            owned.revoking = owned.drained = True
+        self._drained = list(self._owned)
+        self._refuse_asked()
+        self.release_drained()
+
+    def forget(self, reason: str) -> None:
+        """The session is over, and the owners' nodes with it: no answer of it will come."""
+        for partition in self:
+            self._drop(partition, reason)
+        self._refuse_asked()
+        if self._committing is not None:
+            refused = frozenset(self._committing.offsets)
+            self._effects.append(events.Committed(self._committing.token, {}, refused))
+            self._committing = None
+        self._wanted.clear()
+        self._drained.clear()
+        self._releases.clear()
+        self.beyond_limit = 0
+
+    def _owns(self, partition: TopicPartition, claim: Claim) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and owned.claim.state.epoch == claim.state.epoch
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
-        self._tell(partition, self._held.pop(partition), reason)
+        self._tell(partition, self._owned.pop(partition), reason)
 
-    def _tell(self, partition: TopicPartition, held: _Held, reason: str) -> None:
+    def _tell(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:
         """Of its loss, unless it was given up already."""
-        if not held.drained:
+        if not owned.drained:
             self.lost += 1
-            self._effects.append(Lost(partition, reason))
+            self._effects.append(events.Lost(partition, reason))

@@ -1,15 +1,17 @@
 """Whether the group's next plan is due, and when it is this member's turn to make it.
 
-A plan is due when the seats that it was made for are not those of the moment (taken now, or empty for
-no longer than their grace), when one who was waited for is back, when a topic that this member wants
-is not the one planned, or when the plan was made for something else than this member now publishes.
+A plan is due when the members that it was made for are not those of the moment (there now, or away for
+no longer than their rejoin timeout), when one who was waited for is back, when a topic that the group
+wants is not the one planned, or when the plan was made for something else than this member now publishes.
 
-The oldest member plans; each younger one waits a moment longer and plans only if the plan is still
-due. Every further change puts the plan off a little, and the more come the more, so that a hundred
-members that start together cost a few plans and one that leaves costs no time.
+The eldest member plans, and only it watches all members and topics: it waits for a moment before it reads
+what has changed, longer while a crowd comes, so that a thousand members that start together cost a few
+plans and reads, and one that leaves costs no time. Each younger member watches the next older one only,
+and so knows when it has become the eldest. It plans in the place of an eldest that is alive but does not
+plan if a plan has been due for very long, by what it looks at now and then.
 
-How long a seat has been empty each member measures for itself, from when it saw it empty: no clocks
-are compared, and whoever joins meanwhile waits the whole grace in the worst case. Pure.
+How long a static member has been away the eldest measures for itself, from when it saw it gone: no clocks
+are compared, and who becomes the eldest meanwhile waits the whole time in the worst case. Pure.
 """
 
 from collections.abc import Mapping
@@ -17,154 +19,188 @@ from random import Random
 from typing import Final
 
 from folkmoot.consumers.group.events import MakePlan
-from folkmoot.consumers.group.timing import Timing
-from folkmoot.coordination.groups import membership as members
+from folkmoot.consumers.group.liveness import Timing
+from folkmoot.coordination.groups import membership
 from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.plan import Plan, TopicBasis, VersionedPlan
-from folkmoot.coordination.zookeeper.operations import TooLarge
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
+from folkmoot.coordination.groups.planning import VersionedPlan
 
 NO_PLAN: Final = VersionedPlan(Plan(), -1)
 _CROWD: Final = 4  # changes that double the wait for more
-_MOST_WAITS: Final = 5
+_MAX_WAITS: Final = 5
+_LAST_RANK: Final = 20  # so patient is the youngest of a large group
 
 
-class Planning:
+class PlanSchedule:
     """What one incarnation of a member knows of its group, and the plan that follows from it."""
 
     def __init__(self, info: MemberInfo, timing: Timing, random: Random) -> None:
         self.plan = NO_PLAN
-        self.seats: Mapping[str, str] | None = None
-        """Who sits where, oldest first; None before it was read."""
+        self.names: tuple[str, ...] | None = None
+        """Who is there, oldest first; None before it was read."""
         self.topics: Mapping[str, TopicBasis] | None = None
-        """The topics that this member wants and that exist; None before they were read."""
+        """The topics that the group wants and that exist, if that is known: to the eldest only."""
+        self.is_eldest = False
+        self.is_current = False
+        """The plan seen last does not show that `names` are old. To a younger member any newer plan does."""
+        self.read_at: float | None = None
+        """When to read what has changed: members or topics."""
         self._info = info
         self._timing = timing
         self._random = random
-        self._empty: dict[str, float] = {}  # since when a seat that is kept has been seen empty
-        self._changes = 0  # since the plan became due
-        self._counted = 0  # of these, for which our turn was put off
-        self._busy = False
+        self._assignees: Mapping[str, str] = {}
+        self._away: dict[str, float] = {}  # since when a static member has been seen to be gone
+        self._changes = 0  # since the last look
+        self._all_changes = 0  # since the plan became due
+        self._planning = False
+        self._refused = False  # the last plan that we made was not written
         self._since: float | None = None  # when the plan became due
         self._at: float | None = None
-        self._grace_at: float | None = None  # when the next empty seat's grace is over
+        self._rejoin_ends: float | None = None
 
     @property
     def is_informed(self) -> bool:
-        """Everything was read once."""
-        return self.seats is not None and self.topics is not None
+        return self.names is not None
+
+    def older(self, name: str) -> str:
+        """The next older member; "" for the eldest."""
+        names = self.names or ()
+        place = names.index(name) if name in names else 0
+        return names[place - 1] if place else ""
+
+    # -- what was read ----------------------------------------------------------------------------
+
+    def changed(self, now: float) -> None:
+        """Members or topics have changed: they are read after a moment, in which more may come."""
+        if self.read_at is None:
+            self.read_at = now + self._debounce()
 
     def saw_plan(self, found: VersionedPlan) -> None:
         """A newer plan. Whom it does not wait for was there when it was made: a new absence begins."""
+        if self.topics is not None and _wishes(found.plan) != _wishes(self.plan.plan):
+            self.topics = None  # what was read was read for other wishes
+        self._refused = False
+        if self.plan is not NO_PLAN:
+            known = self._assignees.keys() | self._away.keys()
+            self.is_current = self.is_eldest and known >= set(found.plan.members)
         self.plan = found
-        for seat, standing in found.plan.static.items():
+        for each, standing in found.plan.static.items():
             if not standing.absent:
-                self._empty.pop(seat, None)
+                self._away.pop(each, None)
 
-    def saw_members(self, names: tuple[str, ...]) -> None:
-        seats = members.seats(names)
-        if self.seats is not None and self.seats != seats:
-            self._changes += 1
-        self.seats = seats
-        for seat in seats:  # our turn may come before `consider` looks
-            self._empty.pop(seat, None)
+    def saw_members(self, names: tuple[str, ...], name: str) -> None:
+        """Who is there; `name` is ours. Who was not the eldest may have missed that somebody was back."""
+        self._changes += len(set(names).symmetric_difference(self.names or ()))
+        self.names, self.is_current = names, True
+        self._assignees = membership.assignees(names)
+        if not (self.is_eldest and names[:1] == (name,)):
+            self._away.clear()
+        self.is_eldest = names[:1] == (name,)
+        for each in self._assignees:  # our turn may come before `consider` looks
+            self._away.pop(each, None)
 
     def saw_topics(self, topics: Mapping[str, TopicBasis]) -> None:
-        if self.topics is not None and self.topics != topics:
-            self._changes += 1
+        self._changes += 1
         self.topics = topics
+
+    # -- our turn ---------------------------------------------------------------------------------
 
     def consider(self, name: str, now: float) -> None:
         """Set, put off or cancel our turn."""
-        if self.seats is None or self.topics is None:
+        if self.names is None:
             return
-        plan, seat = self.plan.plan, members.seat(name)
-        self._empty = {
-            each: self._empty.get(each, now) for each in plan.static if each not in self.seats
+        plan = self.plan.plan
+        self._away = {
+            each: self._away.get(each, now) for each in plan.static if each not in self._assignees
         }
-        ends = [since + plan.static[each].grace for each, since in self._empty.items()]
-        self._grace_at = min((end for end in ends if end > now), default=None)
-        about_us = self._is_misunderstood(plan, seat)
-        if not (about_us or self._is_due(plan, self.seats, self.topics, now)):
+        ends = [since + plan.static[each].rejoin_timeout for each, since in self._away.items()]
+        self._rejoin_ends = min((end for end in ends if end > now), default=None)
+        about_us = self._is_misunderstood(plan, membership.assignee(name))
+        if not (about_us or (self.is_current and self._is_due(plan, now))):
             self._at = self._since = None
-            self._changes = self._counted = 0
-        elif not self._busy and (self._at is None or self._changes > self._counted):
-            if self._since is None:
-                self._since, self._changes = now, 0
-            self._counted = self._changes
-            waits = min(_MOST_WAITS, 1 + self._changes / _CROWD)
-            debounce = self._timing.debounce * waits * self._random.uniform(0.5, 1.5)
-            turn = min(now + debounce, max(now, self._since + self._timing.debounce_limit))
-            self._at = turn + self._rank(plan, name, about_us) * self._timing.patience
+            self._changes = self._all_changes = 0
+        elif not self._planning and (self._at is None or self._changes):
+            first = self._since is None and not self._refused
+            self._since = now if self._since is None else self._since
+            self._all_changes += self._changes
+            if about_us or self.is_eldest:
+                self._at = self._next_turn(now, first)
+            elif self._at is None:
+                rank = min(self.names.index(name) if name in self.names else 0, _LAST_RANK)
+                # The eldest may know that a plan which we do not understand has to be replaced, or not.
+                foreign = plan.protocol > self._info.protocol
+                wait = self._timing.debounce_limit if foreign else self._timing.standby
+                self._at = self._since + wait + rank * self._timing.patience
+            self._changes = 0
+
+    def _next_turn(self, now: float, first: bool) -> float:
+        """At once what one change has made due, since that was waited for; a crowd is waited for longer."""
+        if first and self._changes < _CROWD and self.plan is not NO_PLAN and self.plan.plan.members:
+            return now
+        return min(now + self._debounce(), max(now, self._limit()))
+
+    def _limit(self) -> float:
+        """So long a plan can be put off."""
+        limit = self._timing.debounce_limit + self._timing.debounce_per_change * self._all_changes
+        return (self._since or 0.0) + limit
+
+    def _debounce(self) -> float:
+        waits = min(_MAX_WAITS, 1 + self._changes / _CROWD)
+        return self._timing.debounce * waits * self._random.uniform(0.5, 1.5)
 
     def deadline(self) -> float | None:
-        """When `begin` or `consider` has something to do, if nothing else happens."""
-        return min((at for at in (self._at, self._grace_at) if at is not None), default=None)
+        """When `begin` or `consider` has something to do, or something is to be read."""
+        times = (self._at, self._rejoin_ends, self.read_at)
+        return min((at for at in times if at is not None), default=None)
 
     def begin(self, now: float) -> MakePlan | None:
-        """The plan to be made now, if it is our turn."""
+        """The plan to be made now, if it is our turn, and nothing has changed that is to be read first."""
         if self._at is None or now < self._at:
             return None
+        if self.read_at is not None and now < self._limit():
+            self._at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
+            return None
         self._at = None
-        self._busy = True
+        self._planning = True
         return MakePlan(tuple(sorted(self._expired(now))), self.plan.identity)
 
-    def ended(self, result: bool | TooLarge, now: float) -> None:
-        """The plan was made, or not; one that is too large for its node is not tried again soon."""
-        self._busy = False
+    def ended(self, result: object, now: float) -> None:
+        """The plan was made, or not; one that cannot be is not tried again soon."""
+        self._planning = False
+        self._refused = result is not True
         self._since = None
-        if isinstance(result, TooLarge):
+        if not isinstance(result, bool):
             self._since = now
-            self._at = now + self._timing.sweep
+            self._at = now + self._timing.retry
 
     def doubt(self) -> None:
         """Nothing was heard for long: somebody may have been back meanwhile, and a plan may be made."""
-        self._empty.clear()
-        self._at = self._since = self._grace_at = None
+        self._away.clear()
+        self._at = self._since = self._rejoin_ends = None
 
-    def forget(self) -> None:
-        """The session is over."""
-        self.plan = NO_PLAN
-        self.seats = self.topics = None
-        self._at = self._since = self._grace_at = None
-        self._busy = False
-        self._empty.clear()
-
-    def _is_due(
-        self,
-        plan: Plan,
-        seats: Mapping[str, str],
-        topics: Mapping[str, TopicBasis],
-        now: float,
-    ) -> bool:
-        expected = seats.keys() | (self._empty.keys() - self._expired(now))
+    def _is_due(self, plan: Plan, now: float) -> bool:
+        expected = self._assignees.keys() | (self._away.keys() - self._expired(now))
         if expected != set(plan.members):
             return True
-        if any(standing.absent and seat in seats for seat, standing in plan.static.items()):
+        if any(each.absent and name in self._assignees for name, each in plan.static.items()):
             return True
-        wanted = topics.keys() | {topic for topic in plan.topics if self._info.wants(topic)}
-        return any(plan.topics.get(topic) != topics.get(topic) for topic in wanted)
+        return self.topics is not None and self.topics != plan.topics
 
-    def _is_misunderstood(self, plan: Plan, seat: str) -> bool:
-        """The plan was made for what an earlier holder of our seat had published."""
-        standing = plan.static.get(seat)
-        if seat not in plan.members or standing is None or standing.absent:
-            return False
-        return (standing.grace, standing.wish) != (self._info.grace, self._info.wish())
-
-    def _rank(self, plan: Plan, name: str, about_us: bool) -> int:
-        """How many are to plan before us; what only we can know is ours, what we cannot is theirs."""
-        assert self.seats is not None
-        if about_us:
-            return 0
-        if plan.protocol > self._info.protocol:
-            return len(self.seats)
-        names = list(self.seats.values())
-        return names.index(name) if name in names else 0
+    def _is_misunderstood(self, plan: Plan, assignee: str) -> bool:
+        """The plan was made for what an earlier process with our instance id had published."""
+        planned = plan.subscriptions.get(assignee)
+        return planned is not None and planned != self._info.subscription()
 
     def _expired(self, now: float) -> set[str]:
         static = self.plan.plan.static
+        if not self.is_eldest:  # it looks too seldom to know
+            return set()
         return {
-            seat
-            for seat, since in self._empty.items()
-            if seat not in static or now >= since + static[seat].grace
+            each
+            for each, since in self._away.items()
+            if each not in static or now >= since + static[each].rejoin_timeout
         }
+
+
+def _wishes(plan: Plan) -> set[tuple[tuple[str, ...], str]]:
+    return {(each.topics, each.pattern) for each in plan.subscriptions.values()}

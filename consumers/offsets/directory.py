@@ -10,7 +10,8 @@ from typing import Final
 from folkmoot.coordination import topics
 from folkmoot.coordination.brokers import live
 from folkmoot.coordination.groups.ownership import committed
-from folkmoot.coordination.zookeeper.session import Connect, SessionState, Store, ask
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import UnknownTopicOrPartition, ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
@@ -32,14 +33,14 @@ class Directory:
         self._connect = connect
         self._session_timeout = session_timeout
         self._listener = listener
-        self._own: Store | None = None
-        self._borrow: Callable[[], Store | None] | None = None
+        self._own: Session | None = None
+        self._borrow: Callable[[], Session | None] | None = None
 
     def open(self) -> None:
         """Open a session of its own. Raises ZooKeeperUnreachable."""
         self._own = self._connect(self._session_timeout)
 
-    def borrow(self, session: Callable[[], Store | None]) -> None:
+    def borrow(self, session: Callable[[], Session | None]) -> None:
         """Use the session that this returns from now on."""
         self._borrow = session
 
@@ -49,13 +50,13 @@ class Directory:
 
     def brokers(self) -> list[str]:
         """Addresses of live brokers for our listener. Raises ZooKeeperUnreachable."""
-        found = ask(self._session(), live(), ZOOKEEPER_WAIT).values()
+        found = execute(self._session(), live(), ZOOKEEPER_WAIT).values()
         name = self._listener
         return [each.listeners[name] for each in found if name in each.listeners]
 
     def committed(self, group: str, partition: TopicPartition) -> int | None:
         """A group's offset, None if there is none. Raises ZooKeeperUnreachable."""
-        state = ask(self._session(), committed(group, partition), ZOOKEEPER_WAIT)
+        state = execute(self._session(), committed(group, partition), ZOOKEEPER_WAIT)
         return None if state is None else state.offset
 
     def partitions(
@@ -90,9 +91,9 @@ class Directory:
             self._own.close()
 
     def _exists(self, topic: str) -> bool:
-        return ask(self._session(), topics.read(topic), ZOOKEEPER_WAIT) is not None
+        return execute(self._session(), topics.read(topic), ZOOKEEPER_WAIT) is not None
 
-    def _session(self) -> Store:
+    def _session(self) -> Session:
         """The session of the moment. Raises ZooKeeperUnreachable while there is none."""
         if self._borrow is not None:
             store = self._borrow()

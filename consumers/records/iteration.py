@@ -6,7 +6,7 @@ from typing import Final
 
 from folkmoot.consumers.records.batch_cursor import Lent
 from folkmoot.consumers.records.columns import TURN, ColumnReading
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.records import Record
 
 LENT_RECORDS: Final = 10_000
@@ -20,7 +20,7 @@ class RecordReading(ColumnReading):
     group wants something, a commit is due, `stop`) cuts the iterator first, by `_wake`.
     """
 
-    _bell: Bell
+    _wakeup: Wakeup
     _attention = False
     _lent: Lent | None = None
     """What is being iterated over."""
@@ -75,4 +75,4 @@ class RecordReading(ColumnReading):
         lent = self._lent
         if lent is not None:
             lent.cut()
-        self._bell.ring()
+        self._wakeup.wake()

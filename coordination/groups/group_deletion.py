@@ -19,24 +19,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import inspection as groups
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.zookeeper.operations import (
-    ConnectionLost,
-    Create,
-    Delete,
-    Exists,
-    Multi,
-    MultiFailed,
-    NoNode,
-    NotEmpty,
-    Set,
-    Stat,
-    Sync,
-    Verb,
-    Write,
-)
-from folkmoot.coordination.zookeeper.retry import children, surely
+from folkmoot.coordination.groups import inspection, ownership
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 
@@ -44,101 +30,92 @@ PARTITIONS_PER_TRANSACTION: Final = 250
 """A quarter of what a transaction may hold if all are owned and all names are as long as they may be."""
 
 
-def delete(group: str, force: bool = False) -> Verb[None]:
+def delete(group: str, force: bool = False) -> Recipe[None]:
     """Delete a group that has no members. Raises UnknownGroup, GroupNotEmpty.
 
     With `force` its members are removed; those that live join anew and begin as a new group does.
     """
-    yield from surely(Sync())
-    if (yield from surely(Exists(paths.group(group)))) is None:
+    yield from retry_on_connection_loss(zk.Sync())
+    if (yield from _made(paths.group(group))) == 0:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
     if not force:
         yield from _check_owners(group)
     forgotten = 0
     while True:
-        there = yield from _look(group)
-        if there.members and not force:
-            raise _occupied(group, ", ".join(there.members), forgotten)
-        if not (yield from _take_away(group, there)):
-            continue
-        forgotten += len(there.partitions)
-        if there.is_all and (yield from _is_done(group)):
-            break
+        found = yield from _look(group)
+        if found.members and not force:
+            raise _occupied(group, ", ".join(found.members), forgotten)
+        if (yield from _take_away(group, found)):
+            forgotten += len(found.partitions)
+            if found.is_all and (yield from _is_done(group)):
+                break
     yield from _sweep(group)
 
 
-class _There(NamedTuple):
-    """What a transaction is to take away: nodes of partitions, for one; `is_all` if that is the rest."""
+class _Look(NamedTuple):
+    """What a transaction is to take away; `made` is the transaction that made the members' place."""
 
+    made: int
     members: list[str]
-    has_place: bool
-    has_plan: bool
     partitions: list[TopicPartition]
     nodes: list[str]
     is_all: bool
 
 
-def _look(group: str) -> Verb[_There]:
+def _look(group: str) -> Recipe[_Look]:
     """Members last: they are what changes while we look."""
-    offsets = yield from groups.with_offsets(group)
-    owners = yield from groups.with_owners(group)
+    for path in (paths.members(group), paths.plan(group)):
+        yield from ensure(path)
+    made = yield from _made(paths.members(group))
+    offsets = yield from inspection.with_offsets(group)
+    owners = yield from inspection.with_owners(group)
     partitions = sorted(offsets | owners)
     some = partitions[:PARTITIONS_PER_TRANSACTION]
     nodes = [paths.offset(group, *each) for each in some if each in offsets]
     nodes += [paths.owner(group, *each) for each in some if each in owners]
-    top = yield from children(paths.group(group))
     names = yield from children(paths.members(group))
-    return _There(sorted(names), "ids" in top, "plan" in top, some, nodes, some == partitions)
+    return _Look(made, sorted(names), some, nodes, some == partitions)
 
 
-def _take_away(group: str, there: _There) -> Verb[bool]:
-    """Do it, if nothing else has come or gone meanwhile; whether it was done."""
+def _take_away(group: str, found: _Look) -> Recipe[bool]:
+    """Do it, if nothing else has come or gone meanwhile; whether it was done.
+
+    The members' place goes first: that fails if there is somebody else.
+    """
     place = paths.members(group)
-    writes = [*_emptying(group, there), *map(Delete, there.nodes)]
-    # By the version of the groups' node resets know that offsets were deleted (resets.py).
-    writes.append(Set(paths.GROUPS, b""))
-    witness = place if there.has_place else next(iter(there.nodes), "")
-    made = (yield from _made(witness)) if witness else 0
+    away = [paths.member(group, name) for name in found.members]
+    writes: list[zk.Write] = [
+        *map(zk.Delete, (*away, place, paths.plan(group), *found.nodes)),
+        # By the version of the groups' node resets know that offsets were deleted (offset_admin.py).
+        zk.Set(paths.GROUPS, b""),
+    ]
     try:
-        yield Multi(tuple(writes))
-    except MultiFailed as refusal:
-        newcomer = isinstance(refusal.cause, NotEmpty) and writes[refusal.failed].path == place
-        if not newcomer:
+        yield zk.Multi(tuple(writes))
+    except zk.MultiFailed as refusal:
+        if not isinstance(refusal.cause, zk.NotEmpty) or writes[refusal.failed].path != place:
             ownership.check_foreseen(refusal)
-        return (yield from surely(Exists(paths.group(group)))) is None
-    except ConnectionLost:
-        return bool(witness) and (yield from _made(witness)) != made
+        return (yield from _made(paths.group(group))) == 0
+    except zk.ConnectionLost:
+        return (yield from _made(place)) != found.made
     return True
 
 
-def _is_done(group: str) -> Verb[bool]:
+def _is_done(group: str) -> Recipe[bool]:
     """Whoever came and went since we looked may have left offsets; who is there now has a new group."""
-    if not (yield from groups.with_offsets(group)):
+    if not (yield from inspection.with_offsets(group)):
         return True
     return bool((yield from children(paths.members(group))))
 
 
-def _emptying(group: str, there: _There) -> list[Write]:
-    """Have no members and no plan; to begin a transaction, which fails if somebody else is a member."""
-    place = paths.members(group)
-    writes: list[Write] = [Delete(paths.member(group, name)) for name in there.members]
-    if not there.has_place:
-        writes.append(Create(place))
-    writes.append(Delete(place))
-    if there.has_plan:
-        writes.append(Delete(paths.plan(group)))
-    return writes
-
-
-def _made(path: str) -> Verb[int]:
+def _made(path: str) -> Recipe[int]:
     """The transaction that made a node; 0 if it is not there."""
-    stat: Stat | None = yield from surely(Exists(path))
+    stat: zk.Stat | None = yield from retry_on_connection_loss(zk.Exists(path))
     return 0 if stat is None else stat.czxid
 
 
-def _check_owners(group: str) -> Verb[None]:
+def _check_owners(group: str) -> Recipe[None]:
     """Nobody owns anything, not even one whose member's node was removed by hand. Raises GroupNotEmpty."""
-    for each in sorted((yield from groups.with_owners(group))):
+    for each in sorted((yield from inspection.with_owners(group))):
         owner = yield from ownership.owner_of(group, each)
         if owner is not None:
             raise _occupied(group, owner.member or "somebody")
@@ -152,20 +129,19 @@ def _occupied(group: str, who: str, forgotten: int = 0) -> GroupNotEmpty:
     )
 
 
-def _sweep(group: str) -> Verb[None]:
+def _sweep(group: str) -> Recipe[None]:
     """What is left, but for what somebody has made or filled meanwhile."""
     for above in (paths.all_owners(group), paths.all_offsets(group)):
         for topic in (yield from children(above)):
-            yield from _gone(Delete(f"{above}/{topic}"))
-        yield from _gone(Delete(above))
-    for name in (yield from children(paths.left(group))):
-        yield from _gone(Delete(paths.left(group, name)))
-    for noted in (paths.left(group), paths.events(group)):
-        yield from _gone(Delete(noted))
-    yield from _gone(Delete(paths.group(group)))
+            yield from _gone(zk.Delete(f"{above}/{topic}"))
+        yield from _gone(zk.Delete(above))
+    for name in (yield from children(paths.events(group))):
+        yield from _gone(zk.Delete(f"{paths.events(group)}/{name}"))
+    for path in (paths.events(group), paths.group(group)):
+        yield from _gone(zk.Delete(path))
 
 
-def _gone(deletion: Delete) -> Verb[None]:
+def _gone(deletion: zk.Delete) -> Recipe[None]:
     """Delete a node unless it is gone, or has children."""
-    with suppress(NoNode, NotEmpty):
-        yield from surely(deletion)
+    with suppress(zk.NoNode, zk.NotEmpty):
+        yield from retry_on_connection_loss(deletion)

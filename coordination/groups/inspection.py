@@ -10,15 +10,14 @@ import re
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups import plan as plans
-from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups import membership, ownership, planning
+from folkmoot.coordination.groups.membership import Member
 from folkmoot.coordination.groups.ownership import OffsetState
-from folkmoot.coordination.groups.plan_format import Plan
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.retry import Malformed, children
-from folkmoot.coordination.zookeeper.session import Store, run, run_all
+from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed, children
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -27,7 +26,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition of a group: who shall own it by the plan, who does, what is committed.
 
-    `planned` and `owner` are seats. `offset` is None, too, if the node is not `legible`.
+    `planned` and `owner` are assignee ids. `offset` is None, too, if the node is not `legible`.
     """
 
     partition: TopicPartition
@@ -37,37 +36,25 @@ class PartitionState(msgspec.Struct, frozen=True):
     legible: bool = True
 
 
-class Seated(msgspec.Struct, frozen=True):
-    """The node of whoever has a seat: its name, and when it was made (ms, the server's clock)."""
-
-    name: str
-    joined_ms: int
-
-
 class GroupState(msgspec.Struct, frozen=True):
     """A group, read piece by piece while it goes on: not a snapshot of one moment.
 
-    `members` and `seated` by their seats, as in plans and owners' nodes.
+    `members` by their assignee ids, as in plans and owners' nodes.
     """
 
     name: str
-    generation: int
-    members: dict[str, MemberInfo]
+    plan: Plan
+    members: dict[str, Member]
     partitions: list[PartitionState]
-    seated: dict[str, Seated] = {}
-    plan: Plan = Plan()
 
     @property
     def state(self) -> str:
         """empty: nobody; rebalancing: some partition is not owned as planned; else stable."""
         if not self.members:
             return "empty"
-        settled = all(
-            self.state_of(each) in ("stable", "kept")
-            for each in self.partitions
-            if each.planned is not None
-        )
-        return "stable" if settled and self.generation else "rebalancing"
+        planned = [self.state_of(each) for each in self.partitions if each.planned is not None]
+        settled = self.plan.generation and all(each in ("stable", "kept") for each in planned)
+        return "stable" if settled else "rebalancing"
 
     def state_of(self, each: PartitionState) -> str:
         """How ownership stands against the plan, whose members may be gone by now.
@@ -82,43 +69,37 @@ class GroupState(msgspec.Struct, frozen=True):
             return "stable" if each.owner == each.planned else "draining"
         if each.planned in self.members:
             return "claiming"
-        kept = each.planned is not None and each.planned in self.plan.static and self.members
-        return "kept" if kept else "unowned"
+        return "kept" if each.planned in self.plan.static and self.members else "unowned"
 
 
-def names() -> Verb[list[str]]:
+def names() -> Recipe[list[str]]:
     """The names of all groups, sorted."""
     return sorted((yield from children(paths.GROUPS)))
 
 
-def describe(store: Store, group: str) -> GroupState | None:
-    """A group as it is now, or None if there is none."""
-    if not run(store, children(paths.group(group))):
+def describe(session: Session, group: str, timeout: float | None = None) -> GroupState | None:
+    """A group as it is now, or None if there is none. Each of its steps has the `timeout` of `execute`."""
+    if not execute(session, children(paths.group(group)), timeout):
         return None
-    seats = members.seats(run(store, members.names(group)))
-    found = run_all(store, (members.look(group, name) for name in seats.values()))
-    infos: dict[str, MemberInfo] = {}
-    seated: dict[str, Seated] = {}
-    for (seat, name), published in zip(seats.items(), found, strict=True):
-        if published is not None:
-            infos[seat], joined_ms = published
-            seated[seat] = Seated(name, joined_ms)
-    plan = run(store, plans.get(group)).plan
-    planned = {
-        TopicPartition(topic, number): owner
-        for topic, owners in plan.assignment.items()
-        for number, owner in enumerate(owners)
-    }
-    owned = run(store, with_owners(group))
-    every = sorted(planned.keys() | run(store, with_offsets(group)))
-    states = (_partition(group, each, planned.get(each), each in owned) for each in every)
-    partitions = run_all(store, states)
-    return GroupState(group, plan.generation, infos, partitions, seated, plan)
+    sitting = membership.assignees(execute(session, membership.names(group), timeout)).values()
+    reads = (membership.read(group, name) for name in sitting)
+    members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
+    plan = execute(session, planning.get(group), timeout).plan
+    owned = execute(session, with_owners(group), timeout)
+    every = _planned(plan) | execute(session, with_offsets(group), timeout)
+    looks = (partition(group, each, plan.owners.get(each), each in owned) for each in sorted(every))
+    partitions = execute_all(session, looks, timeout=timeout)
+    by_assignee = {membership.assignee(each.name): each for each in members}
+    return GroupState(group, plan, by_assignee, partitions)
 
 
-def _partition(
-    group: str, partition: TopicPartition, planned: str | None, is_owned: bool
-) -> Verb[PartitionState]:
+def partition(
+    group: str,
+    partition: TopicPartition,
+    planned: str | None = None,
+    is_owned: bool = False,
+) -> Recipe[PartitionState]:
+    """A partition as it is now; whom the plan gives it to and whether it has an owner the caller knows."""
     owner: str | None = None
     offset: OffsetState | None = None
     legible = True
@@ -134,17 +115,17 @@ def _partition(
     return PartitionState(partition, planned, owner, offset, legible)
 
 
-def with_offsets(group: str) -> Verb[set[TopicPartition]]:
+def with_offsets(group: str) -> Recipe[set[TopicPartition]]:
     """The partitions of which the group has an offset's node, of deleted topics, too."""
     return (yield from _below(paths.all_offsets(group)))
 
 
-def with_owners(group: str) -> Verb[set[TopicPartition]]:
+def with_owners(group: str) -> Recipe[set[TopicPartition]]:
     """The partitions that have an owner's node."""
     return (yield from _below(paths.all_owners(group)))
 
 
-def _below(path: str) -> Verb[set[TopicPartition]]:
+def _below(path: str) -> Recipe[set[TopicPartition]]:
     """The partitions that have a node there, below one for their topic."""
     found: set[TopicPartition] = set()
     for topic in (yield from children(path)):
@@ -154,13 +135,10 @@ def _below(path: str) -> Verb[set[TopicPartition]]:
     return found
 
 
-def offsets(store: Store, group: str) -> dict[TopicPartition, OffsetState]:
-    """What is known of the group's offsets, as far as anything is. Raises Malformed."""
-    every = sorted(run(store, with_offsets(group)))
-    states = run_all(store, (ownership.committed(group, each) for each in every))
-    return {each: state for each, state in zip(every, states, strict=True) if state is not None}
-
-
-def planned_topics(group: str) -> Verb[set[str]]:
-    """The topics that the group divides now."""
-    return set((yield from plans.get(group)).plan.topics)
+def _planned(plan: Plan) -> set[TopicPartition]:
+    """The partitions of a plan, also those that nobody shall own."""
+    return {
+        TopicPartition(topic, number)
+        for topic, basis in plan.topics.items()
+        for number in range(basis.partitions)
+    }

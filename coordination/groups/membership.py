@@ -4,45 +4,37 @@ A name is new with every session, so it names one incarnation: whatever mentions
 later process. Who lists the names knows all ages, and with them whose turn it is to plan. A node that
 no member can have made is nobody; one that says nothing legible is a member that wants nothing.
 
-A plan gives partitions to *seats*. A member's seat is its name, unless it has an instance id: then the
-seat is that id, and whoever takes it next finds everything as it was. Of several nodes for one seat
-the youngest counts; whoever makes it removes the older ones, and whose node was removed by a younger
-one ends instead of coming back, so that two processes with one id do not chase each other.
+A plan gives partitions to *assignees*. A member's assignee id is its name, unless it has an instance id:
+then it is made of that, and whoever takes it next finds everything as it was. Of several nodes for one
+assignee the youngest counts; whoever makes it removes the older ones, and whose node was removed by a
+younger one ends instead of coming back, so that two processes with one id do not chase each other.
 
 ```
-consumer-9f3a…-0000000003            seat: the same
-worker-1=9f3a…-0000000004            seat: worker-1=
+consumer-9f3a…-0000000003            assignee id: the same
+worker-1=9f3a…-0000000004            assignee id: worker-1=
 ```
 """
 
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from zlib import crc32
 
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.zookeeper.operations import (
-    ConnectionLost,
-    Create,
-    Delete,
-    Exists,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NoNode,
-    Ring,
-    Sync,
-    Verb,
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    children,
+    decode,
+    ensure,
+    retry_on_connection_loss,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, children, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
 
 _SEQUENCE_DIGITS = 10
 _NAME = re.compile(rf".+-\d{{{_SEQUENCE_DIGITS}}}", re.ASCII | re.DOTALL)
-_SEAT_ENDS = "="
+_INSTANCE_ENDS = "="
 
 
 class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,33 +42,39 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     topics: tuple[str, ...]
     host: str
-    hand_over: float
+    revoke_timeout: float
     """How long it may take to give a partition up."""
     protocol: int = 1
     """The newest kind of plan that it understands."""
     pattern: str = ""
     """A regular expression: it wants the topics, too, whose whole name matches."""
     assignors: tuple[str, ...] = ()
-    """Ways of dividing that it supports, preferred first."""
-    weight: int = 1
+    """Assignors that it supports, preferred first."""
     rack: str = ""
-    grace: float = 0.0
-    """How long its seat is kept when it is gone; for members with an instance id."""
-    back: str = ""
+    rejoin_timeout: float = 0.0
+    """How long its partitions are kept when it is gone; for members with an instance id."""
+    previous: str = ""
     """If it was a member before: what became of that. For people."""
 
     def wants(self, topic: str) -> bool:
         """A pattern that is none matches nothing."""
         return topic in self.topics or (bool(self.pattern) and _matches(self.pattern, topic))
 
-    def wish(self) -> int:
-        """A number that differs when a plan has to be made anew for this member."""
-        wanted = (self.topics, self.pattern, self.protocol, self.assignors, self.weight, self.rack)
-        return crc32(_encode((wanted, self.grace)))
+    def subscription(self) -> "MemberInfo":
+        """The part that a plan depends on: a member that publishes another one needs another plan."""
+        return msgspec.structs.replace(self, host="", revoke_timeout=0.0, previous="")
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member's node: its name, what it published, when it joined (ms, the server's clock)."""
+
+    name: str
+    info: MemberInfo
+    joined_ms: int
 
 
 class Superseded(msgspec.Struct, frozen=True):
-    """A younger process has the seat: this one has no business here any more."""
+    """A younger process has the instance id: this one has no business here any more."""
 
 
 @lru_cache(maxsize=10_000)
@@ -97,138 +95,129 @@ def age(name: str) -> int:
     return int(name[-_SEQUENCE_DIGITS:])
 
 
-def seat(name: str) -> str:
+def assignee(name: str) -> str:
     """What a plan calls the member with that name."""
-    instance, equals, _ = name.partition(_SEAT_ENDS)
+    instance, equals, _ = name.partition(_INSTANCE_ENDS)
     return instance + equals if equals else name
 
 
-def prefix(name: str) -> str:
-    """What the member called itself: it ends with the nonce of its incarnation."""
-    return name[: -_SEQUENCE_DIGITS - 1]
+def assignees(names: Iterable[str]) -> dict[str, str]:
+    """The youngest member of each assignee id; `names` are the oldest first, and so are these."""
+    found = {assignee(name): name for name in names}
+    return dict(sorted(found.items(), key=lambda each: age(each[1])))
 
 
-def seats(names: Iterable[str]) -> dict[str, str]:
-    """Who sits where: the youngest member of each seat; `names` are the oldest first, and so are these."""
-    return dict(sorted(((seat(name), name) for name in names), key=lambda found: age(found[1])))
+def assignee_of(instance_id: str) -> str:
+    return f"{instance_id}{_INSTANCE_ENDS}"
 
 
-def seat_of(instance_id: str) -> str:
-    return f"{instance_id}{_SEAT_ENDS}"
+def instance_of(assignee: str) -> str | None:
+    """The instance id of a static member, None for a dynamic one."""
+    return assignee.removesuffix(_INSTANCE_ENDS) if assignee.endswith(_INSTANCE_ENDS) else None
 
 
-def join(group: str, prefix: str, info: MemberInfo) -> Verb[str]:
+def join(group: str, prefix: str, info: MemberInfo) -> Recipe[str]:
     """Register and return the member's name, `prefix` and a number.
 
     `prefix` must be unique to this call: if the reply is lost, it is how the node is found again.
     A server that lags may not show it yet. Then there are two when the next create is answered, and
-    the younger one is taken away: nobody would ever claim what a plan gives to it.
+    the younger one is removed: nobody would ever claim what a plan gives to it.
     """
-    yield from ensure(paths.members(group))
-    yield from ensure(paths.plan(group))
     wanted = f"{prefix}-"
     doubtful = False
+    yield from _make_room(group)
     while True:
         try:
-            path: str = yield Create(
+            path: str = yield zk.Create(
                 paths.member(group, wanted), _encode(info), ephemeral=True, sequence=True
             )
             if not doubtful:
                 return path.rsplit("/", 1)[1]
-        except ConnectionLost:
+        except zk.ConnectionLost:
             doubtful = True
-        except NoNode:  # somebody deleted the group just now
-            yield from ensure(paths.members(group))
-            yield from ensure(paths.plan(group))
+        except zk.NoNode:  # somebody deleted the group just now
+            yield from _make_room(group)
             continue
         found = [name for name in (yield from names(group)) if name.startswith(wanted)]
         for name in found[1:]:
-            yield from leave(group, name)
+            yield from remove(group, name)
         if found:
             return found[0]
 
 
-def take_seat(
-    group: str, instance_id: str, nonce: str, info: MemberInfo, last: str | None
-) -> Verb[str | Superseded]:
-    """Register for a seat and remove who sat there before; `last` is the name that we had before.
+def _make_room(group: str) -> Recipe[None]:
+    for path in (paths.members(group), paths.plan(group), paths.events(group)):
+        yield from ensure(path)
 
-    A member younger than `last` has taken the seat from us: it stays. Dying after the node is made
+
+def join_as_static(
+    group: str, instance_id: str, nonce: str, info: MemberInfo, last: str | None
+) -> Recipe[str | Superseded]:
+    """Register under an instance id and remove who had it; `last` is the name that we had before.
+
+    A member younger than `last` has taken the id from us: it stays. Dying after the node is made
     and before the older one is removed leaves both; the younger counts for all who see them, and the
     older ends with its session at the latest.
     """
     yield from ensure(paths.members(group))
-    yield from surely(Sync())
-    mine = seat_of(instance_id)
-    there = [name for name in (yield from names(group)) if seat(name) == mine]
+    yield from retry_on_connection_loss(zk.Sync())
+    mine = assignee_of(instance_id)
+    there = [name for name in (yield from names(group)) if assignee(name) == mine]
     if last is not None and any(age(name) > age(last) for name in there):
         return Superseded()
     name = yield from join(group, f"{mine}{nonce}", info)
     for older in (yield from names(group)):
-        if seat(older) == mine and age(older) < age(name):
-            yield from leave(group, older)
+        if assignee(older) == mine and age(older) < age(name):
+            yield from remove(group, older)
     return name
 
 
-def bid_farewell(group: str, member: str) -> Verb[None]:
-    """As `leave`, and say in the same transaction that it was in order (chronicle.py takes note).
-
-    A note that is not empty says something else: that the process died, or why it gave up its place.
-    """
-    removal, note = Delete(paths.member(group, member)), Create(paths.left(group, member))
+def leave(group: str, member: str) -> Recipe[None]:
+    """Remove the member's node, and note in the same transaction that it left in order (history.py)."""
     while True:
         try:
-            yield Multi((removal, note))
+            yield zk.Multi(
+                (zk.Delete(paths.member(group, member)), zk.Create(paths.left(group, member)))
+            )
             return
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
-        except MultiFailed as refusal:
-            if refusal.failed == 0 or not isinstance(refusal.cause, NoNode):
-                return (yield from leave(group, member))
-            yield from ensure(paths.left(group))
+        except zk.MultiFailed:  # it is gone, or there is no place for a note
+            return (yield from remove(group, member))
 
 
-def leave(group: str, member: str) -> Verb[None]:
+def remove(group: str, member: str) -> Recipe[None]:
     """Remove the member's node. Dying right before has the same effect one session timeout later."""
     while True:
         try:
-            yield Delete(paths.member(group, member))
+            yield zk.Delete(paths.member(group, member))
             return
-        except NoNode:
+        except zk.NoNode:
             return
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
-def names(group: str, watch: Ring | None = None) -> Verb[tuple[str, ...]]:
-    """The names of all live members, oldest first; `watch` rings when one joins or leaves."""
+def names(group: str, watch: WatchCallback | None = None) -> Recipe[tuple[str, ...]]:
+    """The names of all live members, oldest first; `watch` is called when one joins or leaves."""
     found = yield from children(paths.members(group), watch)
     return tuple(sorted(filter(_NAME.fullmatch, found), key=age))
 
 
-def is_there(group: str, member: str) -> Verb[bool]:
+def exists(group: str, member: str, watch: WatchCallback | None = None) -> Recipe[bool]:
     """Whether the member's node exists; asking is a sign of life in both directions."""
-    return (yield from surely(Exists(paths.member(group, member)))) is not None
+    path = paths.member(group, member)
+    return (yield from retry_on_connection_loss(zk.Exists(path, watch))) is not None
 
 
-def info(group: str, member: str) -> Verb[MemberInfo | None]:
-    """What a member published, or None if it is gone."""
-    found = yield from look(group, member)
-    return None if found is None else found[0]
-
-
-def look(group: str, member: str) -> Verb[tuple[MemberInfo, int] | None]:
-    """What a member published, and when it joined (ms, the server's clock), or None if it is gone."""
+def read(group: str, member: str) -> Recipe[Member | None]:
+    """A member, or None if it is gone."""
+    path = paths.member(group, member)
     try:
-        node: Node = yield from surely(Get(paths.member(group, member)))
-    except NoNode:
+        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
+    except zk.NoNode:
         return None
     try:
-        return decode(_decoder, paths.member(group, member), node), node.stat.ctime
+        return Member(member, decode(_decoder, path, node), node.stat.ctime)
     except Malformed:
-        return _ILLEGIBLE, node.stat.ctime
-
-
-def instance_of(seat: str) -> str | None:
-    """The instance id of a static member's seat."""
-    return seat.removesuffix(_SEAT_ENDS) if seat.endswith(_SEAT_ENDS) else None
+        return Member(member, _ILLEGIBLE, node.stat.ctime)

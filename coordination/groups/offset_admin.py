@@ -28,25 +28,13 @@ from folkmoot.coordination.groups.ownership import (
     check_foreseen,
     encode,
     next_epoch,
-    offset_node,
+    offset_nodes,
     owner_of,
     state_of,
 )
-from folkmoot.coordination.zookeeper.operations import (
-    Check,
-    ConnectionLost,
-    Delete,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NoNode,
-    Set,
-    Verb,
-    Write,
-)
-from folkmoot.coordination.zookeeper.retry import Malformed, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
 from folkmoot.protocol.records import TopicPartition
 
 PATIENCE: Final = 3
@@ -56,7 +44,7 @@ node is taken away first, so that it has to claim, which takes longer than an at
 
 def reset(
     group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
-) -> Verb[OffsetState]:
+) -> Recipe[OffsetState]:
     """Have the group go on at `offset`; returns what was written.
 
     `mark` must be unique to this call, or to several on different partitions. What somebody else has
@@ -67,31 +55,31 @@ def reset(
     while True:
         try:
             deletions = yield from _deletions()
-            node = yield from offset_node(group, partition)
+            node = (yield from offset_nodes(group, (partition,)))[partition]
             was = _known(path, node)
             if was.reset == mark:
                 return was  # an attempt of ours was not answered, and had been done
             new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
-            no_deletion = Check(paths.GROUPS, deletions)
-            writes: list[Write] = [no_deletion, Set(path, encode(new), node.stat.version)]
+            no_deletion = zk.Check(paths.GROUPS, deletions)
+            writes: list[zk.Write] = [no_deletion, zk.Set(path, encode(new), node.stat.version)]
             # Read after the offset: an owner that comes later has moved the fence.
             if (yield from owner_of(group, partition)) is not None:
-                writes.append(Delete(owner_path))
-            if attempts >= PATIENCE and len(writes) > 2:
-                with suppress(NoNode):
-                    yield Delete(owner_path)
-                attempts = 0
-                continue
-            attempts += 1
-            yield Multi(tuple(writes))
+                attempts += 1
+                if attempts > PATIENCE:
+                    with suppress(zk.NoNode):
+                        yield zk.Delete(owner_path)
+                    attempts = 0
+                    continue
+                writes.append(zk.Delete(owner_path))
+            yield zk.Multi(tuple(writes))
             return new
-        except MultiFailed as refusal:
+        except zk.MultiFailed as refusal:
             check_foreseen(refusal)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
-def _known(path: str, node: Node) -> OffsetState:
+def _known(path: str, node: zk.Node) -> OffsetState:
     """The offset as it is; of one that is illegible, the highest epoch that it can have had.
 
     Each epoch was a write of its own, and the first came after the node was made.
@@ -102,11 +90,10 @@ def _known(path: str, node: Node) -> OffsetState:
         return OffsetState(epoch=node.stat.czxid + node.stat.version)
 
 
-def _deletions() -> Verb[int]:
+def _deletions() -> Recipe[int]:
     """What grows whenever offsets are deleted, of whatever group."""
     while True:
-        try:
-            node: Node = yield from surely(Get(paths.GROUPS))
+        with suppress(zk.NoNode):
+            node: zk.Node = yield from retry_on_connection_loss(zk.Get(paths.GROUPS))
             return node.stat.version
-        except NoNode:
-            yield from ensure(paths.GROUPS)
+        yield from ensure(paths.GROUPS)

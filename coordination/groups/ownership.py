@@ -12,66 +12,62 @@ above the transaction number (czxid) that made the offset's node: each epoch has
 own, so no earlier node of that name can have come so far, and what applications keep as a fencing
 token stays the highest there was.
 
-Each verb ends with a definite answer even if a reply is lost: it reads back and recognises its own
+| if the process dies | right before the transaction | right after it |
+|---|---|---|
+| claim | nothing has changed | the owner's node goes with the session; the next one starts there, too |
+| commit | what was processed since the last one comes again | committed |
+| release | as a crash: the owner's node goes with the session | free for the next owner |
+
+A transaction holds many partitions. One that is refused fails it: that one is sorted out by itself, and
+the rest is sent again.
+
+Each recipe ends with a definite answer even if a reply is lost: it reads back and recognises its own
 hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
 follows is conditional, and a write that was refused is followed by reads that are not older than it.
-So a refusal is no verdict either: whoever was refused looks whose epoch it is.
-
-SessionLost gets out, and Malformed for an offset that somebody else has written over.
+So a refusal is no verdict either: whoever was refused looks whose epoch it is. SessionLost gets out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.zookeeper.operations import (
-    ANY_VERSION,
-    BadVersion,
-    Check,
-    ConnectionLost,
-    Create,
-    Delete,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NodeExists,
-    NoNode,
-    Ring,
-    Set,
-    StoreError,
-    Verb,
-    Write,
+from folkmoot.coordination.groups.membership import assignee
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    decode,
+    ensure,
+    read,
+    retry_on_connection_loss,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed, decode, surely
-from folkmoot.coordination.zookeeper.session import ensure
 from folkmoot.protocol.records import TopicPartition
 
-COMMITS_PER_TRANSACTION = 500
+CLAIMS_PER_TRANSACTION: Final = 100
+COMMITS_PER_TRANSACTION: Final = 500
 """Half of what a transaction may hold if all names are as long as they may be."""
-CAREFUL_COMMITS = 100
+CAREFUL_COMMITS: Final = 100
 """After one that a single partition has failed: who has lost many sends less in vain for each."""
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The owner's node: who, in which incarnation and epoch, and how long it may take to let go (s).
-
-    `stolen_from` is who did not let go in time, if it had to be taken away. For people.
-    """
+    """The owner's node: who, in which incarnation and epoch, and how long it may take to let go (s)."""
 
     member: str
     nonce: str
     epoch: int
-    hand_over: float
-    stolen_from: str = ""
+    revoke_timeout: float
 
 
 class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The offset's node. `offset` is the next record to process, None if nothing was committed.
 
-    `reset` marks the last reset (resets.py), so that whoever made it finds out that it was done;
+    `reset` marks the last reset (offset_admin.py), so that whoever made it finds out that it was done;
     later owners carry it along.
     """
 
@@ -91,7 +87,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """The partition still has an owner; the ring given to `claim` tells when that changes."""
+    """The partition still has an owner; the watch given to `claim` tells when that changes."""
 
     owner: Owner
 
@@ -100,246 +96,257 @@ class Stale(msgspec.Struct, frozen=True):
     """The plan, or the claimant's own membership, is not what the claimant believes: read again."""
 
 
+class MalformedOffset(msgspec.Struct, frozen=True):
+    """Somebody else has written over the offset, which cannot be guessed: a reset mends it."""
+
+    reason: str
+
+
 class Fenced(msgspec.Struct, frozen=True):
     """Somebody else has the current epoch; nothing was written."""
 
 
-class Claimant(msgspec.Struct, frozen=True):
-    """Who claims: its name, the nonce of its incarnation, its hand-over time (s).
+Answer = Claim | Blocked | Stale | MalformedOffset
 
-    Owners are known by their seat, as in plans; the node that must be there is that of the name.
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """A partition of the topic with that id, to be taken from its owner if that is still `steal_from`."""
+
+    topic_id: str
+    steal_from: Owner | None = None
+
+
+class Claimant(msgspec.Struct, frozen=True):
+    """Who claims: its name, the nonce of its incarnation, how long it may take to let go (s).
+
+    Owners are known by their assignee id, as in plans; the node that must be there is that of the name.
     """
 
     group: str
     name: str
     nonce: str
-    hand_over: float
+    revoke_timeout: float
 
     @property
-    def seat(self) -> str:
-        return members.seat(self.name)
+    def assignee(self) -> str:
+        return assignee(self.name)
 
 
 encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
 _NOBODY = Owner("", "", 0, 0.0)
+_UNCLAIMED = OffsetState()
 
 
 def claim(
     me: Claimant,
-    partition: TopicPartition,
-    topic_id: str,
+    wanted: Mapping[TopicPartition, ClaimRequest],
     plan_version: int,
-    ring: Ring,
-    steal_from: Owner | None = None,
-) -> Verb[Claim | Blocked | Stale]:
-    """Own `partition` from exactly its committed offset on, if the plan of that version stands.
+    watch: Callable[[TopicPartition], WatchCallback],
+) -> Recipe[dict[TopicPartition, Answer]]:
+    """Own partitions from exactly their committed offsets on, if the plan of that version stands.
 
-    One transaction: the plan and the claimant's node are checked, the owner's node is created, the
-    offset's node gets the next epoch. With `steal_from` that owner's node is deleted in the same
-    step. `ring` rings when the owner's node changes, be it ours (we are fenced) or another's (it is
-    our turn). Dying before the transaction changes nothing; dying after it frees the partition with
-    the session.
+    One transaction for many: the plan and the claimant's node are checked, and for each partition the
+    offset's node gets the next epoch and the owner's node is created, after that of `steal_from` was
+    deleted. The watch of a partition is set on the node of the owner that blocks it. On one's own node
+    `verify` sets it, which is to follow: a fenced holder must learn of it.
     """
-    group, (topic, number) = me.group, partition
-    offset_path = paths.offset(group, topic, number)
-    owner_path = paths.owner(group, topic, number)
-    epoch = 0  # of the attempt under way
-    doubtful = -1  # of one that was not answered: it may have won, whatever the next read says
-    while True:
+    done: dict[TopicPartition, Answer] = {}
+    attempts = [_Attempt(partition, request) for partition, request in wanted.items()]
+    while todo := [each for each in attempts if each.partition not in done]:
+        some = todo[:CLAIMS_PER_TRANSACTION]
+        yield from _prepare(me, some, done)
+        if some := [each for each in some if each.partition not in done]:
+            yield from _send(me, some, plan_version, watch, done)
+    return done
+
+
+def _send(
+    me: Claimant,
+    some: list["_Attempt"],
+    plan_version: int,
+    watch: Callable[[TopicPartition], WatchCallback],
+    done: dict[TopicPartition, Answer],
+) -> Recipe[None]:
+    """One transaction, and what follows if it is refused, or not answered."""
+    is_planned = zk.Check(paths.plan(me.group), plan_version)
+    writes: list[zk.Write] = [is_planned, zk.Check(paths.member(me.group, me.name))]
+    whose: list[_Attempt | None] = [None, None]  # each write is
+    for each in some:
+        writes += each.writes
+        whose += [each] * len(each.writes)
+    try:
+        results = yield zk.Multi(tuple(writes))
+    except zk.MultiFailed as refusal:
+        check_foreseen(refusal)
+        yield from _recognise(me, [each for each in some if each.is_in_doubt], done)
+        refused = whose[refusal.failed]
+        if refused is None:
+            done.update((each.partition, done.get(each.partition, Stale())) for each in some)
+        elif isinstance(refusal.cause, zk.NodeExists):
+            yield from _look_at_owners(me, some, watch, done)
+        elif isinstance(writes[refusal.failed], zk.Create):
+            yield from _make_room(me.group, [refused.partition])
+    except zk.ConnectionLost:
+        for each in some:
+            each.is_in_doubt = True
+        yield from _recognise(me, some, done)
+    else:
+        for attempt, result in zip(whose, results, strict=True):
+            if attempt is not None and isinstance(result, int):  # its offset's new version
+                done[attempt.partition] = Claim(attempt.state, result)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A claim under way: `state` and `writes` of the transaction to come, or just sent."""
+
+    partition: TopicPartition
+    request: ClaimRequest
+    state: OffsetState = _UNCLAIMED
+    writes: tuple[zk.Write, ...] = ()
+    steals: bool = False
+    is_in_doubt: bool = False
+    """A transaction was not answered: it may have won, whatever is read next."""
+
+
+def _prepare(
+    me: Claimant, some: Iterable[_Attempt], done: dict[TopicPartition, Answer]
+) -> Recipe[None]:
+    """Read what the next transaction stands on, and find what is won already."""
+    nodes = yield from offset_nodes(me.group, [each.partition for each in some])
+    for each in some:
+        node, request = nodes[each.partition], each.request
+        path, owner_path = (
+            paths.offset(me.group, *each.partition),
+            paths.owner(me.group, *each.partition),
+        )
         try:
-            old = yield from offset_node(group, partition)
-            if steal_from is not None and (yield from owner_of(group, partition)) != steal_from:
-                steal_from = None
-            was = state_of(offset_path, old)
-            if (was.nonce, was.epoch) == (me.nonce, doubtful):
-                return (yield from _watched(me, partition, Claim(was, old.stat.version), ring))
-            kept = was.offset if was.topic_id in ("", topic_id) else None
-            epoch = next_epoch(was, old)
-            new = OffsetState(kept, epoch, me.seat, me.nonce, topic_id, was.reset)
-            robbed = "" if steal_from is None else steal_from.member
-            owner = Owner(me.seat, me.nonce, epoch, me.hand_over, robbed)
-            writes: list[Write] = [
-                Check(paths.plan(group), plan_version),
-                Check(paths.member(group, me.name), ANY_VERSION),
-                Set(offset_path, encode(new), old.stat.version),
-            ]
-            if steal_from is not None:
-                writes.append(Delete(owner_path))
-            writes.append(Create(owner_path, encode(owner), ephemeral=True))
-            results = yield Multi(tuple(writes))
-            held = Claim(new, results[2])
-        except MultiFailed as refusal:
-            check_foreseen(refusal)
-            if doubtful == epoch:
-                found = yield from _held(me, partition, epoch)
-                if found is not None:
-                    return (yield from _watched(me, partition, found, ring))
-            if isinstance(refusal.cause, NodeExists):
-                blocking = yield from _watch_owner(group, partition, ring)
-                if blocking is not None:
-                    return Blocked(blocking)
-                continue  # it let go in between
-            if refusal.failed < 2:
-                return Stale()
-            if isinstance(refusal.cause, NoNode) and refusal.failed > 2:
-                yield from _ensure_parents(group, topic)
-            continue  # the offset moved, or an owner came or went: look again
-        except ConnectionLost:
-            doubtful = epoch
-            found = yield from _held(me, partition, epoch)
-            if found is None:
-                continue
-            held = found
-        return (yield from _watched(me, partition, held, ring))
+            was = state_of(path, node)
+        except Malformed as error:
+            done[each.partition] = MalformedOffset(str(error))
+            continue
+        if (was.nonce, was.epoch) == (me.nonce, each.state.epoch):
+            done[each.partition] = Claim(was, node.stat.version)
+            continue
+        kept = was.offset if was.topic_id in ("", request.topic_id) else None
+        epoch = next_epoch(was, node)
+        each.state = OffsetState(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset)
+        owner = Owner(me.assignee, me.nonce, epoch, me.revoke_timeout)
+        each.writes = (
+            zk.Set(path, encode(each.state), node.stat.version),
+            zk.Create(owner_path, encode(owner), ephemeral=True),
+        )
+        robbed = request.steal_from
+        # Else another owns it by now, or nobody.
+        each.steals = (
+            robbed is not None and (yield from owner_of(me.group, each.partition)) == robbed
+        )
+        if each.steals:
+            each.writes = (each.writes[0], zk.Delete(owner_path), each.writes[1])
 
 
-def release(me: Claimant, partition: TopicPartition, held: Claim, offset: int | None) -> Verb[None]:
-    """Commit `offset` (None: as committed) and let the partition go, in one transaction.
+def _recognise(
+    me: Claimant, some: Iterable[_Attempt], done: dict[TopicPartition, Answer]
+) -> Recipe[None]:
+    """Which claims were won by a transaction that was not answered."""
+    for each in some:
+        found = yield from _held(me, each.partition, each.state.epoch)
+        if found is not None:
+            done[each.partition] = found
 
-    If the claim was fenced meanwhile, or we are no member any more, nothing is written.
+
+def _look_at_owners(
+    me: Claimant,
+    some: Iterable[_Attempt],
+    watch: Callable[[TopicPartition], WatchCallback],
+    done: dict[TopicPartition, Answer],
+) -> Recipe[None]:
+    """One has an owner: so may others, each of which would cost a transaction in vain."""
+    for each in some:
+        if each.partition not in done and not each.steals:
+            owner = yield from _watch_owner(me.group, each.partition, watch(each.partition))
+            if owner is not None:
+                done[each.partition] = Blocked(owner)
+
+
+def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> Recipe[None]:
+    """Commit offsets (None: as committed) and let the partitions go, in the same transactions.
+
+    Of claims that were fenced meanwhile, or if we are no member any more, nothing is written.
     """
-    group, (topic, number) = me.group, partition
-    is_member = Check(paths.member(group, me.name), ANY_VERSION)
-    state = held.state if offset is None else msgspec.structs.replace(held.state, offset=offset)
-    let_go: tuple[Write, ...] = (Delete(paths.owner(group, topic, number)),)
-    version = held.version
-    while True:
-        try:
-            fenced = Set(paths.offset(group, topic, number), encode(state), version)
-            yield Multi((is_member, fenced, *let_go))
-            return
-        except (MultiFailed, ConnectionLost) as refusal:
-            check_foreseen(refusal)
-            if isinstance(refusal, MultiFailed) and refusal.failed == 0:
-                return
-            found = yield from _held(me, partition, state.epoch)
-            if found is None:
-                return
-            version = found.version
-            if (yield from owner_of(group, partition)) is None:
-                if found.state.offset == state.offset:
-                    return
-                let_go = ()  # the owner's node was removed by hand: the offset still counts
+    todo = {}
+    for partition, (claim, offset) in held.items():
+        kept = claim.state.offset if offset is None else offset
+        todo[partition] = _Write(replace(claim.state, offset=kept), claim.version, lets_go=True)
+    yield from _write_offsets(me, todo)
 
 
 def commit(
     me: Claimant, offsets: Mapping[TopicPartition, tuple[Claim, int]]
-) -> Verb[dict[TopicPartition, Claim | Fenced]]:
+) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     """Write the offset of every partition under its claim; many partitions per transaction.
 
-    One fenced partition fails the transaction it is in: it is taken out and the rest is sent again.
     Who is no member any more is fenced from everything. An offset may be written more than once, never
     under another epoch than its claim's.
     """
-    is_member = Check(paths.member(me.group, me.name), ANY_VERSION)
-    done: dict[TopicPartition, Claim | Fenced] = {}
     todo = {
-        partition: Claim(msgspec.structs.replace(held.state, offset=offset), held.version)
-        for partition, (held, offset) in offsets.items()
+        partition: _Write(replace(claim.state, offset=offset), claim.version)
+        for partition, (claim, offset) in offsets.items()
     }
-    most = COMMITS_PER_TRANSACTION
+    return (yield from _write_offsets(me, todo))
+
+
+@dataclass(slots=True)
+class _Write:
+    """What an offset's node is to hold under a claim; `lets_go`: the owner's node is deleted with it."""
+
+    state: OffsetState
+    version: int
+    lets_go: bool = False
+
+    def writes(self, group: str, partition: TopicPartition) -> list[zk.Write]:
+        fenced = zk.Set(paths.offset(group, *partition), encode(self.state), self.version)
+        return [fenced, zk.Delete(paths.owner(group, *partition))] if self.lets_go else [fenced]
+
+
+def _write_offsets(
+    me: Claimant, todo: dict[TopicPartition, _Write]
+) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
+    done: dict[TopicPartition, Claim | Fenced] = {}
+    most = COMMITS_PER_TRANSACTION // (2 if any(each.lets_go for each in todo.values()) else 1)
     while todo:
         some = list(todo)[:most]
-        writes = [
-            Set(paths.offset(me.group, *each), encode(todo[each].state), todo[each].version)
-            for each in some
-        ]
+        writes: list[zk.Write] = [zk.Check(paths.member(me.group, me.name))]
+        whose: list[TopicPartition | None] = [None]
+        for each in some:
+            writes += todo[each].writes(me.group, each)
+            whose += [each] * (len(writes) - len(whose))
         try:
-            _, *versions = yield Multi((is_member, *writes))
-        except MultiFailed as refusal:
+            results = yield zk.Multi(tuple(writes))
+        except zk.MultiFailed as refusal:
             check_foreseen(refusal)
-            if refusal.failed == 0:
+            refused = whose[refusal.failed]
+            if refused is None:
                 return done | dict.fromkeys(todo, Fenced())
             most = CAREFUL_COMMITS
-            yield from _sort_out(me, [some[refusal.failed - 1]], todo, done)
-        except ConnectionLost:
+            yield from _sort_out(me, [refused], todo, done)
+        except zk.ConnectionLost:
             yield from _sort_out(me, some, todo, done)
         else:
-            for each, version in zip(some, versions, strict=True):
-                done[each] = Claim(todo.pop(each).state, version)
+            for partition, result in zip(whose, results, strict=True):
+                if partition is not None and result is not None:
+                    done[partition] = Claim(todo.pop(partition).state, result)
     return done
-
-
-def verify(me: Claimant, partition: TopicPartition, held: Claim, ring: Ring) -> Verb[bool]:
-    """True if the owner's node is still ours; `ring` is armed again for its next change."""
-    owner = yield from _watch_owner(me.group, partition, ring)
-    return owner is not None and (owner.nonce, owner.epoch) == (me.nonce, held.state.epoch)
-
-
-def owner_of(group: str, partition: TopicPartition) -> Verb[Owner | None]:
-    """Who owns a partition now."""
-    return (yield from _watch_owner(group, partition, None))
-
-
-def committed(group: str, partition: TopicPartition) -> Verb[OffsetState | None]:
-    """The offset's node as it is, None if nobody ever claimed the partition. Raises Malformed."""
-    path = paths.offset(group, *partition)
-    try:
-        node: Node = yield from surely(Get(path))
-    except NoNode:
-        return None
-    return state_of(path, node)
-
-
-def state_of(path: str, node: Node) -> OffsetState:
-    """Raises Malformed: an offset cannot be guessed. An empty node was created and never claimed."""
-    return decode(_state_decoder, path, node) if node.data else OffsetState()
-
-
-def _watch_owner(group: str, partition: TopicPartition, ring: Ring | None) -> Verb[Owner | None]:
-    path = paths.owner(group, *partition)
-    try:
-        node: Node = yield from surely(Get(path, ring))
-    except NoNode:
-        return None
-    return owner_in(path, node)
-
-
-def owner_in(path: str, node: Node) -> Owner:
-    """An owner that is none, written by hand, is a nobody that will not let go: it can be stolen from."""
-    try:
-        return decode(_owner_decoder, path, node)
-    except Malformed:
-        return _NOBODY
-
-
-def check_foreseen(error: StoreError) -> None:
-    """Raises a refusal that no other member can have caused: asking again would be no help."""
-    foreseen = BadVersion | NodeExists | NoNode
-    if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
-        raise error
-
-
-def _watched(
-    me: Claimant, partition: TopicPartition, held: Claim, ring: Ring
-) -> Verb[Claim | Blocked | Stale]:
-    """The claim just won, with the holder's watch on its own node: a fenced holder must learn of it."""
-    return held if (yield from verify(me, partition, held, ring)) else Stale()
-
-
-def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Verb[Claim | None]:
-    """What this incarnation holds under that epoch, read back in doubt; None if the fence is not ours.
-
-    The nonce alone would not do: an earlier epoch of the same incarnation is not the one asked for.
-    """
-    path = paths.offset(me.group, *partition)
-    try:
-        node: Node = yield from surely(Get(path))
-    except NoNode:
-        return None
-    state = state_of(path, node)
-    ours = (state.nonce, state.epoch) == (me.nonce, epoch)
-    return Claim(state, node.stat.version) if ours else None
 
 
 def _sort_out(
     me: Claimant,
     some: list[TopicPartition],
-    todo: dict[TopicPartition, Claim],
+    todo: dict[TopicPartition, _Write],
     done: dict[TopicPartition, Claim | Fenced],
-) -> Verb[None]:
+) -> Recipe[None]:
     """In doubt: which of `some` were written, which must be sent again, which are fenced."""
     for each in some:
         sent = todo[each]
@@ -347,35 +354,104 @@ def _sort_out(
         if found is None:
             done[each] = Fenced()
             del todo[each]
-        elif found.state.offset == sent.state.offset:
+            continue
+        if sent.lets_go and (yield from owner_of(me.group, each)) is None:
+            sent.lets_go = (
+                False  # done, or the owner's node was removed by hand: the offset still counts
+            )
+        if found.state.offset == sent.state.offset and not sent.lets_go:
             done[each] = found
             del todo[each]
         else:
-            todo[each] = Claim(sent.state, found.version)
+            sent.version = found.version
 
 
-def offset_node(group: str, partition: TopicPartition) -> Verb[Node]:
-    """The offset's node, created if this is the first claim ever, with its parents if of any."""
-    path = paths.offset(group, *partition)
+def verify(
+    me: Claimant, partition: TopicPartition, held: Claim, watch: WatchCallback
+) -> Recipe[bool]:
+    """True if the owner's node is still ours; `watch` is set again for its next change."""
+    owner = yield from _watch_owner(me.group, partition, watch)
+    return owner is not None and (owner.nonce, owner.epoch) == (me.nonce, held.state.epoch)
+
+
+def owner_of(group: str, partition: TopicPartition) -> Recipe[Owner | None]:
+    """Who owns a partition now."""
+    return (yield from _watch_owner(group, partition, None))
+
+
+def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
+    """The offset's node as it is, None if nobody ever claimed the partition. Raises Malformed."""
+    state, _ = yield from read(_state_decoder, paths.offset(group, *partition))
+    return state
+
+
+def state_of(path: str, node: zk.Node) -> OffsetState:
+    """Raises Malformed: an offset cannot be guessed."""
+    return decode(_state_decoder, path, node)
+
+
+def _watch_owner(
+    group: str, partition: TopicPartition, watch: WatchCallback | None
+) -> Recipe[Owner | None]:
+    """An owner that is illegible is a nobody that will not let go: it can be stolen from."""
+    try:
+        owner, _ = yield from read(_owner_decoder, paths.owner(group, *partition), watch)
+    except Malformed:
+        return _NOBODY
+    return owner
+
+
+def check_foreseen(error: zk.ZooKeeperError) -> None:
+    """Raises a refusal that no other member can have caused: asking again would be no help."""
+    foreseen = zk.BadVersion | zk.NodeExists | zk.NoNode
+    if isinstance(error, zk.MultiFailed) and not isinstance(error.cause, foreseen):
+        raise error
+
+
+def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
+    """What this incarnation holds under that epoch, read back in doubt; None if the fence is not ours.
+
+    The nonce alone would not do: an earlier epoch of the same incarnation is not the one asked for.
+    """
+    try:
+        state, stat = yield from read(_state_decoder, paths.offset(me.group, *partition))
+    except Malformed:
+        return None
+    if state is None or stat is None or (state.nonce, state.epoch) != (me.nonce, epoch):
+        return None
+    return Claim(state, stat.version)
+
+
+def offset_nodes(
+    group: str, partitions: Iterable[TopicPartition]
+) -> Recipe[dict[TopicPartition, zk.Node]]:
+    """The offsets' nodes; those of first claims are created, in one transaction, with their parents."""
+    todo = {each: paths.offset(group, *each) for each in partitions}
+    found: dict[TopicPartition, zk.Node] = {}
     while True:
+        for each, path in todo.items():
+            with suppress(zk.NoNode):
+                found[each] = yield from retry_on_connection_loss(zk.Get(path))
+        todo = {each: path for each, path in todo.items() if each not in found}
+        if not todo:
+            return found
         try:
-            node: Node = yield from surely(Get(path))
-            return node
-        except NoNode:
-            pass
-        try:
-            yield Create(path, encode(OffsetState()))
-        except (NodeExists, ConnectionLost):
-            continue  # it is there, ours or somebody's who was faster, or is asked for again
-        except NoNode:
-            yield from _ensure_parents(group, partition.topic)
+            yield zk.Multi(tuple(zk.Create(path, encode(_UNCLAIMED)) for path in todo.values()))
+        except zk.ConnectionLost:
+            continue  # it is there, or is asked for again
+        except zk.MultiFailed as refusal:
+            check_foreseen(refusal)  # that one is there is no harm: it is read
+            if isinstance(refusal.cause, zk.NoNode):
+                yield from _make_room(group, todo)
 
 
-def next_epoch(state: OffsetState, node: Node) -> int:
+def next_epoch(state: OffsetState, node: zk.Node) -> int:
     """Greater than any that this partition had in this group, under this node or an earlier one."""
     return max(state.epoch, node.stat.czxid) + 1
 
 
-def _ensure_parents(group: str, topic: str) -> Verb[None]:
-    yield from ensure(paths.offsets(group, topic))
-    yield from ensure(paths.owners(group, topic))
+def _make_room(group: str, partitions: Iterable[TopicPartition]) -> Recipe[None]:
+    """The parents of offsets' and owners' nodes."""
+    for topic in sorted({each.topic for each in partitions}):
+        yield from ensure(paths.offsets(group, topic))
+        yield from ensure(paths.owners(group, topic))

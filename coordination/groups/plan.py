@@ -1,171 +1,137 @@
-"""A group's plan: who shall own what. One node, replaced by compare-and-set.
+"""A group's plan: who shall own what. JSON in its node, compressed where it is long.
 
-The plan names its basis, the seats (members.py) and topics that it was made for; it is due for
-replacement when these are no longer the live ones. Members never obey a plan blindly: owning takes a
-claim (ownership.py), which checks the plan's version in the same transaction.
+It carries all that a member needs of the topics that it is given, and what all members subscribe to, so
+that only who is to plan has to look at topics, and nobody at the nodes of members that a plan knows.
 
-A plan says which kind it is (`protocol`), and no plan is made that a live member does not understand.
-Who finds one that it does not understand reads its head only: to it, the plan gives nothing.
+Every kind of plan there will ever be has `protocol` and `generation` and may be compressed in that way,
+so that whoever does not understand the rest understands what it has there. A thousand partitions of a
+hundred members take some 6 kB, a hundred thousand partitions of a thousand members a quarter of what a
+node may hold.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Final
 
 import msgspec
+import zstandard
 
-from folkmoot.coordination import paths
-from folkmoot.coordination.brokers import live
-from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups import plan_format
 from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.ownership import check_foreseen
-from folkmoot.coordination.groups.plan_format import Plan, Standing, TopicBasis
-from folkmoot.coordination.topics import TopicInfo, names, read
-from folkmoot.coordination.zookeeper.operations import (
-    ANY_VERSION,
-    Check,
-    ConnectionLost,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NoNode,
-    Ring,
-    Set,
-    TooLarge,
-    Verb,
-)
-from folkmoot.coordination.zookeeper.retry import Malformed, surely
-from folkmoot.coordination.zookeeper.session import ensure
+from folkmoot.protocol.records import TopicPartition
 
-__all__ = ["Decide", "Facts", "Plan", "Standing", "TopicBasis", "VersionedPlan", "get", "replace"]
+PROTOCOL: Final = 1
+"""The newest kind of plan that this code makes and understands."""
+
+_COMPRESS_FROM: Final = 4096
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""What claims to be larger is nothing: nobody can have written it."""
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 
-class VersionedPlan(msgspec.Struct, frozen=True):
-    """The plan and its node's version, which every claim made under it checks.
+class TopicBasis(msgspec.Struct, frozen=True):
+    """A topic as the planner saw it: the id tells it from a later topic of the same name."""
 
-    `made` is the transaction (czxid) that made the node: a group that was deleted and made anew comes to
-    the same versions again, so that only both together say which plan it is.
+    topic_id: str
+    partitions: int
+
+
+class StaticMember(msgspec.Struct, frozen=True):
+    """A member whose partitions are kept for `rejoin_timeout` seconds when it is gone.
+
+    `absent`: it was gone when the plan was made, so its share was left as it was.
     """
 
-    plan: Plan
-    version: int
-    made: int = 0
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """No other plan, of this group or of one before, has the same."""
-        return self.made, self.version
+    rejoin_timeout: float
+    absent: bool = False
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What a plan is made for: live members by seat, oldest first, and the topics that they want.
+class Plan(msgspec.Struct, frozen=True, dict=True):
+    """`assignment[topic][partition]` is the assignee that shall own it, None if nobody can.
 
-    `expired` are seats that were empty for longer than their grace; other seats that the current plan
-    keeps for somebody are kept. `racks` has the rack of each live broker that names one.
+    `members` are assignee ids; `subscriptions` has what each that is there has published (as
+    MemberInfo.subscription). `generation` grows by one with every plan.
     """
 
-    members: Mapping[str, MemberInfo]
-    topics: Mapping[str, TopicInfo]
-    expired: frozenset[str] = frozenset()
-    racks: Mapping[int, str] = {}
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    topics: dict[str, TopicBasis] = {}
+    assignment: dict[str, list[str | None]] = {}
+    static: dict[str, StaticMember] = {}
+    assignor: str = ""
+    protocol: int = PROTOCOL
+    subscriptions: dict[str, MemberInfo] = {}
+
+    @cached_property
+    def owners(self) -> Mapping[TopicPartition, str]:
+        """Who shall own each partition that somebody shall own."""
+        return {
+            TopicPartition(topic, number): owner
+            for topic, owners in self.assignment.items()
+            for number, owner in enumerate(owners)
+            if owner is not None
+        }
+
+    def share(self, assignee: str) -> Mapping[TopicPartition, str]:
+        """What an assignee shall own, with the ids of the topics."""
+        return self._shares.get(assignee, {})
+
+    @cached_property
+    def _shares(self) -> dict[str, dict[TopicPartition, str]]:
+        shares: dict[str, dict[TopicPartition, str]] = {}
+        for partition, owner in self.owners.items():
+            shares.setdefault(owner, {})[partition] = self.topics[partition.topic].topic_id
+        return shares
+
+    def wants(self, topic: str) -> bool:
+        """Whether a member that the plan was made for wants topics of that name, if there are any."""
+        return any(each.wants(topic) for each in self._subscriptions)
+
+    @cached_property
+    def _subscriptions(self) -> frozenset[MemberInfo]:
+        return frozenset(self.subscriptions.values())
 
 
-Decide = Callable[[Plan, Facts], Plan | None]
-"""The next plan, or None if all is well."""
+class _Head(msgspec.Struct, frozen=True):
+    """What every kind of plan has."""
+
+    protocol: int
+    generation: int
 
 
-def get(
-    group: str, watch: Ring | None = None, understands: int = plan_format.PROTOCOL
-) -> Verb[VersionedPlan]:
-    """The current plan: an empty one if none was made yet, with version -1 if there is no group.
+_heads = msgspec.json.Decoder(_Head)
+_plans = msgspec.json.Decoder(Plan)
 
-    A plan that is none counts as empty, so that the next one heals the group.
-    """
+
+def encode(plan: Plan) -> bytes:
+    """The node's data; short ones can be read with any tool."""
+    data = msgspec.json.encode(plan)
+    return data if len(data) < _COMPRESS_FROM else zstandard.compress(data)
+
+
+@lru_cache(maxsize=8)  # many members may live in one process
+def decode(data: bytes, understands: int = PROTOCOL) -> Plan:
+    """What lies there; what is no plan counts as none, one of a newer kind as its head."""
     try:
-        node: Node = yield from surely(Get(paths.plan(group), watch))
-    except NoNode:
-        return VersionedPlan(Plan(), ANY_VERSION)
-    plan = plan_format.decode(node.data, understands)
-    return VersionedPlan(plan, node.stat.version, node.stat.czxid)
+        data = decompress(data)
+        head = _heads.decode(data)
+        if head.protocol > understands:
+            return Plan(generation=head.generation, protocol=head.protocol)
+        plan = _plans.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Plan()
+    sizes = {topic: len(owners) for topic, owners in plan.assignment.items()}
+    is_whole = sizes == {topic: basis.partitions for topic, basis in plan.topics.items()}
+    return plan if is_whole and set(plan.members).issuperset(plan.owners.values()) else Plan()
 
 
-def replace(
-    group: str,
-    planner: str,
-    known: dict[str, MemberInfo],
-    decide: Decide,
-    expired: Iterable[str] = (),
-    seen: tuple[int, int] | None = None,
-    understands: int = plan_format.PROTOCOL,
-) -> Verb[bool | TooLarge]:
-    """Make the next plan if one is due; True if it was written, TooLarge if it cannot be.
-
-    The write checks that `planner` is still a member: the versions of a group that was deleted and made
-    anew meet again, and whoever was in the old one must not plan for the new one.
-
-    The plan is read *before* its basis: whatever changes after that read makes either the basis newer
-    or the write fail. Dying before the write leaves the group as it was, but for empty nodes that
-    claims need, and the next in age plans. `known` is the caller's memory of what members published,
-    which never changes: it is brought up to date, so that the next plan reads newcomers only.
-    `expired` counts under the plan of the identity `seen` only.
-    """
-    current = yield from get(group, None, understands)
-    if current.version == ANY_VERSION:
-        yield from ensure(paths.plan(group))
-        return False  # somebody deleted the group under our feet: look again
-    infos: dict[str, MemberInfo] = {}
-    for name in members.seats((yield from members.names(group))).values():
-        found = known.get(name) or (yield from members.info(group, name))
-        if found is not None:
-            infos[name] = found
-    known.clear()
-    known.update(infos)
-    facts = Facts(
-        {members.seat(name): info for name, info in infos.items()},
-        (yield from _wanted(infos.values())),
-        frozenset(expired if current.identity == seen else ()),
-        (yield from _racks(infos.values())),
-    )
-    plan = decide(current.plan, facts)
-    if plan is None:
-        return False
-    # A thousand first claims would otherwise each find that these are missing.
-    for topic in sorted(plan.topics.keys() - current.plan.topics.keys()):
-        yield from ensure(paths.offsets(group, topic))
-        yield from ensure(paths.owners(group, topic))
-    is_member = Check(paths.member(group, planner), ANY_VERSION)
-    write = Set(paths.plan(group), plan_format.encode(plan), current.version)
+def decompress(data: bytes) -> bytes:
+    """What was compressed, or not. Raises ValueError if it is broken, or larger than it may be."""
+    if not data.startswith(_ZSTD):
+        return data
     try:
-        yield Multi((is_member, write))
-    except TooLarge as refusal:
-        return refusal
-    except (MultiFailed, ConnectionLost) as refusal:
-        check_foreseen(refusal)
-        return False  # another plan won, or nobody knows: everyone reads what is there now
-    return True
-
-
-def _wanted(infos: Iterable[MemberInfo]) -> Verb[dict[str, TopicInfo]]:
-    """The topics that exist and that some member wants."""
-    wishes: dict[Any, MemberInfo] = {(each.topics, each.pattern): each for each in infos}
-    topics: dict[str, TopicInfo] = {}
-    wanted = {topic for wish in wishes.values() for topic in wish.topics}
-    patterns = [wish for wish in wishes.values() if wish.pattern]
-    if patterns:
-        existing = yield from names()
-        wanted |= {name for name in existing if any(wish.wants(name) for wish in patterns)}
-    for name in sorted(wanted):
-        with suppress(Malformed):
-            topic = yield from read(name)
-            if topic is not None:
-                topics[name] = topic
-    return topics
-
-
-def _racks(infos: Iterable[MemberInfo]) -> Verb[dict[int, str]]:
-    """Where brokers stand, if any member says where it stands itself."""
-    if not any(each.rack for each in infos):
-        return {}
-    return {number: found.rack for number, found in (yield from live()).items() if found.rack}
+        size = zstandard.frame_content_size(data)
+        if 0 <= size <= _MOST_BYTES:
+            return zstandard.ZstdDecompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    raise ValueError(f"{size} bytes are too many")

@@ -1,40 +1,47 @@
 """A session with a real ZooKeeper, on kazoo; what kazoo would do on its own is switched off here."""
 
-from __future__ import annotations  # kazoo's generic classes are so in the stubs only
-
 import logging
+import select
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from kazoo.interfaces import IAsyncResult
-from kazoo.protocol.states import KazooState
+import msgspec
+from kazoo import exceptions as refused
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
 
-from folkmoot.coordination.zookeeper import connect_string, kazoo_calls, kazoo_client
-from folkmoot.coordination.zookeeper.operations import (
-    ConnectionLost,
-    Exists,
-    Operation,
-    SessionLost,
-    Verb,
-    refusal,
-)
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, ensure, run
+from folkmoot.coordination.zookeeper import connect_string
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation, SessionLost
+from folkmoot.coordination.zookeeper.recipes import ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 
+CONNECT_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 1.5
-
-_OVER = "the ZooKeeper session is over"
+FIRST_ANSWER_WAIT = 1.0
+"""So many seconds a loaded server has at least to answer the first message of a connection."""
+RECONNECT_DELAY = 0.5
+"""Seconds between two attempts to connect, at most."""
+MAX_IN_FLIGHT = 128
+"""So many requests may be in kazoo's hands at a time: fewer bytes than `_Waker` can hold."""
 
 log = logging.getLogger(__name__)
 
 
 def connect(
-    zookeeper: str, session_timeout: float, *, connect_timeout: float = 15.0
-) -> ZooKeeperStore:
+    zookeeper: str, session_timeout: float, *, connect_timeout: float = CONNECT_TIMEOUT
+) -> "KazooSession":
     """Open a session; create the chroot if it is missing.
 
     Raises ConfigError for a connect string that is none, ZooKeeperUnreachable when no server has
@@ -43,103 +50,79 @@ def connect(
     servers, chroot = connect_string.parse(zookeeper)
     if not session_timeout > 0:
         raise ConfigError(f"session_timeout={session_timeout} must be more than 0 seconds")
-    store = ZooKeeperStore(servers, session_timeout)
-    store.start(chroot, connect_timeout)
-    return store
+    session = KazooSession(servers, session_timeout)
+    session.start(chroot, connect_timeout)
+    return session
 
 
-class ZooKeeperStore:
+class KazooSession:
     """One ZooKeeper session, from `start` until it is closed or lost.
 
     **One thread.** kazoo's connection thread does all the work: it reads answers and watch events
-    in the order in which ZooKeeper wrote them, and calls rings, `done`s and listeners. A ring comes
-    before any answer that shows the change, and perhaps before the answer of the read that armed
-    it. None of them may wait for anything, an answer of this store least of all. (An answer that is
-    there before its `done` is known is given to it on the thread that submitted.)
+    in the order in which ZooKeeper wrote them, and calls watch callbacks, `done`s and listeners. A
+    watch is called before any answer that shows the change, and perhaps before the answer of the read
+    that armed it. None of them may wait for anything, an answer of this session least of all. (What is
+    refused at once is told on the thread that submitted.)
 
-    **Operations** wait in `_waiting` while there is no connection; at most MAX_QUEUED are in kazoo's
-    hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those
-    in flight with ConnectionLost; a session that ends ends everything with SessionLost.
+    **Operations** wait in `_waiting` while there is no connection; at most MAX_IN_FLIGHT are in kazoo's
+    hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those in
+    flight with ConnectionLost; a session that ends ends everything with SessionLost.
 
-    **The end.** A store that is `_over` hands nothing to kazoo, and it becomes so under the lock
+    **The end.** A session that is `over` hands nothing to kazoo, and it becomes so under the lock
     under which it hands over, before kazoo empties its queue for the next session. kazoo would open
     that next session by itself: every attempt to connect is refused from then on, and the client is
     stopped on a thread of its own (its connection thread cannot wait for itself).
 
     **Silence.** While no server answers nobody knows whether the session lives. A server that is
     paused for longer than the session timeout ends its sessions when it resumes; one that restarts,
-    or an ensemble that elects a new leader, gives each its full time again. So the store stays
+    or an ensemble that elects a new leader, gives each its full time again. So the session stays
     SUSPENDED, if need be for ever, until a server says which. A holder must not wait for that: it
     fences itself when `last_acknowledged()` plus its share of the session timeout has passed.
     kazoo's pings do not count there; who relies on it sends an operation now and then.
 
-    **Watches** are one-shot. kazoo drops all of them when the connection breaks and calls them, so
-    every ring rings then; the owner reads again, and that read waits for the next connection.
+    **Watches** are one-shot. kazoo drops all of them when the connection breaks and calls them; the
+    owner reads again, and that read waits for the next connection.
 
     Not usable in a forked child.
     """
 
     def __init__(self, servers: str, session_timeout: float) -> None:
+        self.session_timeout = session_timeout
+        """Seconds without contact after which ZooKeeper ends the session; from `start` as negotiated."""
+        self.session_id = 0
+        self.password = b""
+        """With the id, all that it takes to act as this session: keep it off disks and logs."""
+        self.note_death: Callable[..., None] = _nobody
+        """A guardian puts in its own: see `Guarded`."""
         self._servers = servers
-        self._chroot = ""
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)  # nothing is in flight, or not connected
-        self._state = SessionState.SUSPENDED
-        self._over = False
+        self.chroot = ""
+        # Reentrant: what kazoo does not take it refuses at once, on the thread that hands it over.
+        self._lock = threading.RLock()
+        self.state = SessionState.SUSPENDED
+        self.over = False
+        """Nothing is handed to kazoo any more, and it may not connect."""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
-        self._negotiated = session_timeout
+        self._refused: list[tuple[_Request, Outcome]] | None = None  # while handing over
         self._last_acknowledged = 0.0
-        self._identity: tuple[int, bytes] = (0, b"")
-        self._note: Callable[..., None] = _nobody
-        self._client = kazoo_client.create(
-            servers, session_timeout, self._may_connect, self._connected
-        )
-        self._client.add_listener(self._connection_changed)
+        self._client: Any = _client(self, servers, session_timeout)
 
     def start(self, chroot: str, connect_timeout: float) -> None:
-        """Connect, and make sure of the chroot. Raises ZooKeeperUnreachable."""
-        # Whatever this waits for ends when the store is closed.
-        alarm = threading.Timer(connect_timeout, self.close)
-        alarm.daemon = True
-        alarm.start()
+        """Connect, and create the chroot where it is missing. Raises ZooKeeperUnreachable."""
         try:
             self._client.start_async()
-            run(self, _make_sure_of(chroot))
-            alarm.cancel()
-            if self._over:
-                raise SessionLost(_OVER)
-        except SessionLost:
+            execute(self, _create_chroot(chroot), connect_timeout)
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, ZooKeeperUnreachable):
+                raise
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answers at {self._servers}: "
                 "start it, or give the address of one that runs"
             ) from None
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            alarm.cancel()
-        self._chroot = chroot
+        self.chroot = chroot
         log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def session_timeout(self) -> float:
-        """Seconds without contact after which ZooKeeper ends the session, as negotiated."""
-        return self._negotiated
-
-    @property
-    def session_id(self) -> int:
-        return self._identity[0]
-
-    @property
-    def password(self) -> bytes:
-        """With the id, all that it takes to act as this session: keep it off disks and logs."""
-        return self._identity[1]
 
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*."""
@@ -149,74 +132,63 @@ class ZooKeeperStore:
         with self._lock:
             self._listeners.append(listener)
 
-    def guarded_by(self, note: Callable[..., None]) -> None:
-        """From now on `note` is told what `note_death` is."""
-        self._note = note
-
-    def note_death(self, *paths: str) -> None:
-        """Have the guardian, if there is one, make these nodes when the process has died."""
-        self._note(*paths)
-
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
-        too_large = refusal(operation)
-        if too_large is not None:
-            done(Outcome(None, too_large))
-            return
+        error: zk.ZooKeeperError | None = zk.refusal(operation, self.chroot)
         with self._lock:
-            if not self._over:
-                self._waiting.append(_Request(operation, done))
-                done = _nobody
-        if done is not _nobody:
-            done(Outcome(None, SessionLost(_OVER)))
-            return
-        self._hand_over()
+            if error is None and self.over:
+                error = _over()
+            if error is None:
+                self._waiting.append(_Request(self, self.chroot, operation, done))
+        if error is None:
+            self._hand_over()
+        else:
+            done(Outcome(None, error))
 
     def close(self) -> None:
-        """End the session. What is in flight may be answered first, what waits is not sent."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT
+        """End the session. What is in flight is answered before that, what waits is not sent."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            self._over = True
-            reachable = self._state is SessionState.CONNECTED
-            self._idle.wait_for(self._is_idle, CLOSE_TIMEOUT)
+            self.over = True
         stopper = self._stop_client()
-        if reachable:
-            stopper.join(max(0.0, deadline - time.monotonic()))
+        if self.state is SessionState.CONNECTED:
+            stopper.join(CLOSE_TIMEOUT)
         self._end()
 
     # -- the way of an operation ----------------------------------------------------------------
 
     def _hand_over(self) -> None:
         """Give kazoo what waits, as far as it may have it."""
-        handed: list[tuple[_Request, IAsyncResult[Any]]] = []
+        refused_now: list[tuple[_Request, Outcome]] = []
         with self._lock:
+            self._refused = refused_now
             while (
                 self._waiting
-                and self._state is SessionState.CONNECTED
-                and not self._over
-                and len(self._in_flight) < kazoo_client.MAX_QUEUED
+                and self.state is SessionState.CONNECTED
+                and not self.over
+                and len(self._in_flight) < MAX_IN_FLIGHT
             ):
                 request = self._waiting.popleft()
                 request.sent = time.monotonic()
-                result = kazoo_calls.begin(self._client, self._chroot, request.operation)
                 self._in_flight[request] = None
-                handed.append((request, result))
-        # Not under the lock: the connection thread holds the result's lock when it takes ours.
-        for request, result in handed:
-            result.rawlink(partial(self._answered, request))
+                self._client._call(request.encoded, request)
+            self._refused = None
+        for request, outcome in refused_now:  # not under the lock
+            self.answered(request, outcome)
 
-    def _answered(self, request: _Request, result: IAsyncResult[Any]) -> None:
-        outcome = kazoo_calls.outcome(request.operation, self._chroot, result)
+    def answered(self, request: "_Request", outcome: Outcome) -> None:
+        """kazoo is done with a request."""
         with self._lock:
+            if self._refused is not None:
+                self._refused.append((request, outcome))
+                return
             if request not in self._in_flight:
                 return  # it ended with the session
             del self._in_flight[request]
             if not isinstance(outcome.error, ConnectionLost | SessionLost):
                 self._last_acknowledged = max(self._last_acknowledged, request.sent)
-            self._idle.notify_all()
-        request.finish(outcome)
+        _call("what is done after an operation", request.done, outcome)
         if isinstance(outcome.error, SessionLost):
             self._lose()
         else:
@@ -224,24 +196,17 @@ class ZooKeeperStore:
 
     # -- the connection thread ------------------------------------------------------------------
 
-    def _may_connect(self) -> bool:
-        return not self._over
-
-    def _connected(self, negotiated: float) -> None:
-        self._negotiated = negotiated
-
-    def _connection_changed(self, kazoo_state: str) -> None:
+    def connection_changed(self, kazoo_state: str) -> None:
         if kazoo_state == KazooState.LOST:
             self._lose()
             return
         connected = kazoo_state == KazooState.CONNECTED
         with self._lock:
-            if self._state is SessionState.LOST or (self._over and connected):
+            if self.state is SessionState.LOST or (self.over and connected):
                 return
-            self._state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
-            self._idle.notify_all()
+            self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
-                self._identity = self._client.client_id or self._identity
+                self.session_id, self.password = self._client.client_id
         if not connected:
             log.warning("no ZooKeeper server answers session 0x%x for now", self.session_id)
         self._tell()
@@ -251,78 +216,303 @@ class ZooKeeperStore:
 
     def _lose(self) -> None:
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            self._over = True
+            self.over = True
         log.warning("ZooKeeper session 0x%x was lost", self.session_id)
         self._end()
         self._stop_client()
 
-    def _is_idle(self) -> bool:
-        return not self._in_flight or self._state is not SessionState.CONNECTED
-
     def _end(self) -> None:
         with self._lock:
-            if self._state is SessionState.LOST:
+            if self.state is SessionState.LOST:
                 return
-            self._state = SessionState.LOST
+            self.state = SessionState.LOST
             unfinished = [*self._in_flight, *self._waiting]
             self._in_flight.clear()
             self._waiting.clear()
         for request in unfinished:
-            request.finish(Outcome(None, SessionLost(_OVER)))
+            _call("what is done after an operation", request.done, Outcome(None, _over()))
         self._tell()
 
     def _stop_client(self) -> threading.Thread:
-        stopper = threading.Thread(target=self._stop_kazoo, name="folkmoot-zookeeper-end")
-        stopper.daemon = True
+        def stop() -> None:
+            try:
+                self._client.stop()
+                self._client.close()
+            except Exception:
+                log.debug("kazoo did not stop cleanly", exc_info=True)
+
+        stopper = threading.Thread(target=stop, name="folkmoot-zookeeper-end", daemon=True)
         stopper.start()
         return stopper
 
-    def _stop_kazoo(self) -> None:
-        try:
-            self._client.stop()
-            self._client.close()
-        except Exception:
-            log.debug("kazoo did not stop cleanly", exc_info=True)
-
     def _tell(self) -> None:
         with self._lock:
-            state, listeners = self._state, list(self._listeners)
+            state, listeners = self.state, list(self._listeners)
         for listener in listeners:
-            try:
-                listener(state)
-            except Exception:
-                log.exception("a listener of the session failed")
+            _call("a listener of the session", listener, state)
 
 
-class _Request:
-    """An operation under way, and when it was handed to kazoo."""
-
-    __slots__ = ("done", "operation", "sent")
-
-    def __init__(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
-        self.operation = operation
-        self.done = done
-        self.sent = 0.0
-
-    def finish(self, outcome: Outcome) -> None:
-        try:
-            self.done(outcome)
-        except Exception:  # it must not take the connection thread with it
-            log.exception("what was to be done after %r failed", self.operation)
+def _create_chroot(chroot: str) -> zk.Recipe[None]:
+    if (yield from retry_on_connection_loss(zk.Exists(chroot or "/"))) is None:
+        yield from ensure(chroot)
 
 
-def _make_sure_of(chroot: str) -> Verb[None]:
-    while True:
-        try:
-            found = yield Exists(chroot or "/")
-        except ConnectionLost:
-            continue
-        if found is None:
-            yield from ensure(chroot)
-        return
+def _over() -> SessionLost:
+    return SessionLost("the ZooKeeper session is over")
 
 
 def _nobody(*_: object) -> None:
     pass
+
+
+def _call(what: str, callback: Callable[..., object], *arguments: object) -> None:
+    """Call what others gave us; its error must not take the connection thread with it."""
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("%s failed", what)
+
+
+# -- operations as requests of kazoo, and its answers as outcomes -----------------------------------
+
+# What a transaction answers for the writes besides the one that could not be done.
+_BYSTANDERS = (refused.RolledBackError, refused.RuntimeInconsistency)
+
+_REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
+    refused.NoNodeError: (zk.NoNode, "no such node"),
+    refused.NodeExistsError: (zk.NodeExists, "the node exists"),
+    refused.BadVersionError: (zk.BadVersion, "the node was written since the version named"),
+    refused.NotEmptyError: (zk.NotEmpty, "the node has children"),
+}
+# A RuntimeError is that of kazoo's connection thread when ZooKeeper has left an answer out and gives the
+# next one, as it may when somebody else ends the session; the thread ends with it, and so the session.
+_CONNECTION = (
+    *(refused.ConnectionLoss, refused.ConnectionDropped, refused.OperationTimeoutError),
+    *(refused.SessionMovedError, RuntimeError),
+)
+
+
+class _Request:
+    """An operation under way. kazoo takes it for the result that it is to fill in."""
+
+    def __init__(
+        self,
+        session: KazooSession,
+        chroot: str,
+        operation: Operation,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self.done = done
+        self.encoded = _encoded(operation, chroot)
+        self.sent = 0.0
+        self._session = session
+        self._chroot = chroot
+        self._operation = operation
+
+    def set(self, answer: Any) -> None:
+        self._session.answered(self, _outcome(self._operation, self._chroot, answer))
+
+    def set_exception(self, failure: BaseException) -> None:
+        operation = self._operation
+        subject = "transaction" if isinstance(operation, zk.Multi) else operation.path
+        self._session.answered(self, Outcome(None, _error(subject, failure)))
+
+
+class _Watch(msgspec.Struct, frozen=True):
+    """What kazoo calls. Equal for equal callbacks: kazoo keeps one of them per node, however often it is
+    armed before it fires, and a node that is read for ever costs no memory."""
+
+    callback: zk.WatchCallback
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self.callback()
+
+
+def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
+    if isinstance(operation, zk.Multi):
+        return wire.Transaction([_encoded(write, chroot) for write in operation.writes])
+    path = chroot if chroot and operation.path == "/" else chroot + operation.path
+    match operation:
+        case zk.Get(_, watch):
+            return wire.GetData(path, watch and _Watch(watch))
+        case zk.Exists(_, watch):
+            return wire.Exists(path, watch and _Watch(watch))
+        case zk.Children(_, watch):
+            return wire.GetChildren(path, watch and _Watch(watch))
+        case zk.Sync():
+            return wire.Sync(path)
+        case zk.Create(_, data, ephemeral, sequence):
+            return wire.Create(path, data, OPEN_ACL_UNSAFE, ephemeral | sequence << 1)
+        case zk.Set(_, data, version):
+            return wire.SetData(path, data, version)
+        case zk.Delete(_, version):
+            return wire.Delete(path, version)
+        case zk.Check(_, version):
+            return wire.CheckVersion(path, version)
+
+
+def _outcome(operation: Operation, chroot: str, answer: Any) -> Outcome:
+    match operation:
+        case zk.Get():
+            data, stat = answer
+            return Outcome(zk.Node(data or b"", _stat(stat)), None)
+        case zk.Exists():
+            return Outcome(None if answer is None else _stat(answer), None)
+        case zk.Children():
+            return Outcome(answer, None)
+        case zk.Sync():
+            return Outcome(None, None)
+        case zk.Multi(writes):
+            for index, each in enumerate(answer):
+                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
+                    cause = _error(writes[index].path, each)
+                    return Outcome(None, zk.MultiFailed(index, cause))
+            pairs = zip(writes, answer, strict=True)
+            return Outcome([_written(write, chroot, each) for write, each in pairs], None)
+        case _:
+            return Outcome(_written(operation, chroot, answer), None)
+
+
+def _written(write: zk.Write, chroot: str, answer: Any) -> str | int | None:
+    match write:
+        case zk.Create():
+            return str(answer).removeprefix(chroot)
+        case zk.Set():
+            return int(answer.version)
+        case _:
+            return None
+
+
+def _error(subject: str, failure: BaseException) -> zk.ZooKeeperError:
+    kind, why = _REFUSALS.get(type(failure), (None, ""))
+    if kind is not None:
+        return kind(f"{subject}: {why}")
+    if isinstance(failure, refused.SessionExpiredError):
+        return _over()
+    if isinstance(failure, _CONNECTION):
+        return ConnectionLost(f"{subject}: the connection to ZooKeeper broke before the answer")
+    return zk.ZooKeeperError(
+        f"{subject}: ZooKeeper refused: {type(failure).__name__} {failure}".rstrip()
+    )
+
+
+def _stat(stat: ZnodeStat) -> zk.Stat:
+    return zk.Stat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime)
+
+
+# -- kazoo's client without its worker threads, its retries and its next session --------------------
+
+
+def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
+    """A client that is not started. This and `_call` are all that reaches into kazoo's private parts.
+
+    Each attempt to connect asks the session first, and tells it the session timeout negotiated. kazoo
+    waits for a server's first answer as long as the session may live; a ZooKeeper that is just
+    starting can swallow the first message and keep the connection open, and the session would die of
+    waiting. So an attempt takes `patience` seconds at most.
+    """
+    patience = max(FIRST_ANSWER_WAIT, session_timeout / 3)
+    client: Any = KazooClient(
+        hosts=servers,
+        timeout=session_timeout,
+        handler=_OneThread(patience),
+        # For connecting only: what goes through `_call` never sees a retry.
+        connection_retry=KazooRetry(
+            max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
+        ),
+        logger=_QuietLog(logging.getLogger(f"{__name__}.kazoo"), {}),
+    )
+    connection = client._connection
+    kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
+
+    def connect_if_allowed(*address: Any) -> tuple[float, float]:
+        if session.over:
+            raise refused.SessionExpiredError("the session is over")
+        read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
+        session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
+        return read_timeout_ms, connect_timeout_ms
+
+    def invoke_impatiently(timeout: float, *args: Any, **options: Any) -> Any:
+        return kazoo_invoke(min(timeout, patience), *args, **options)
+
+    connection._connect = connect_if_allowed
+    connection._invoke = invoke_impatiently
+    client.add_listener(session.connection_changed)
+    return client
+
+
+class _OneThread(SequentialThreadingHandler):
+    """Runs watches on the connection thread, at once and in order; it has no worker threads.
+
+    `patience` is how long one attempt to connect may take, in seconds.
+    """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__()
+        self._patience = patience
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        _call("a watch", callback.func, *callback.args)
+
+    def select(
+        self,
+        rlist: Sequence[socket.socket],
+        wlist: Sequence[socket.socket],
+        xlist: Sequence[socket.socket],
+        timeout: float | None = None,
+    ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
+        """kazoo makes an epoll object for each call, and it calls three times for each answer."""
+        poll = select.poll()
+        for each in rlist:
+            poll.register(each, select.POLLIN)
+        for each in wlist:
+            poll.register(each, select.POLLOUT)
+        ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return (
+            [x for x in rlist if x.fileno() in ready],
+            [x for x in wlist if x.fileno() in ready],
+            [],
+        )
+
+    def create_connection(self, *args: Any, **options: Any) -> socket.socket:
+        options["timeout"] = min(options["timeout"], self._patience)
+        return super().create_connection(*args, **options)
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        reader, writer = socket.socketpair()
+        return reader, _Waker(fileno=writer.detach())
+
+
+class _Waker(socket.socket):
+    """The end of a socket pair into which kazoo writes one byte for each request that it has queued.
+
+    Each broken connection leaves bytes behind; kazoo's own pair would block the thread that submits,
+    and us with it, once it is full. A full pair holds more bytes than there can be requests
+    (MAX_IN_FLIGHT), so that a byte may be dropped then: kazoo reads one per request, enough are there.
+    """
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        with suppress(BlockingIOError):
+            super().send(data, flags | socket.MSG_DONTWAIT)
+        return len(data)
+
+
+class _QuietLog(logging.LoggerAdapter[logging.Logger]):
+    """kazoo tells of every attempt to connect, as a warning. To our users that is detail.
+
+    And it tells the session's password, which nobody is to know.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if self.isEnabledFor(logging.DEBUG):
+            text = str(msg) % args if args else str(msg)
+            if "passwd" not in text:
+                self.logger.log(logging.DEBUG, "%s", text, **options)

@@ -2,76 +2,89 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from threading import RLock
+from typing import Any, Literal
 
+import msgspec
+
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import (
-    Children,
     ConnectionLost,
-    Exists,
-    Get,
-    Multi,
-    MultiFailed,
-    Node,
-    NoNode,
     Operation,
-    Ring,
     SessionLost,
-    Stat,
-    StoreError,
-    Sync,
-    refusal,
+    WatchCallback,
+    ZooKeeperError,
 )
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
-from folkmoot.coordination.zookeeper.tree import Tree, Watched, Write, Znode, seen
 
-_OVER = "the ZooKeeper session is over"
+
+class Znode(msgspec.Struct, frozen=True):
+    """A node. `births` counts all children ever created: the next sequence number below it."""
+
+    data: bytes = b""
+    version: int = 0
+    czxid: int = 0
+    ctime: int = 0
+    mtime: int = 0
+    owner: int = 0
+    births: int = 0
+    children: frozenset[str] = frozenset()
+
+    def stat(self) -> zk.Stat:
+        return zk.Stat(self.version, self.czxid, self.ctime, self.owner, self.mtime)
+
+
+Tree = dict[str, Znode]
+"""All nodes by path. Nodes are values, so that a shallow copy is the tree as it was."""
+
+_Watched = tuple[Literal["data", "children"], str]
+"""What of which node is watched. An absent node's data is its absence."""
 
 
 class Request:
     """An operation on its way: executed by the ensemble, then answered, or lost before or after.
 
     The default delivery does both at once. A simulator keeps requests and calls `execute`, `reply`
-    and `lose` when it likes: those of one store in their order, each at most once.
+    and `lose` when it likes: those of one session in their order, each at most once.
     """
 
     def __init__(
-        self, store: "MemoryStore", operation: Operation, done: Callable[[Outcome], None]
+        self, session: "MemorySession", operation: Operation, done: Callable[[Outcome], None]
     ) -> None:
-        self.store = store
+        self.session = session
         self.operation = operation
         self.sent = 0.0
         self._done = done
         self._outcome = Outcome(None, ConnectionLost("the request was not executed"))
-        self._late: Ring | None = None
+        self._due: WatchCallback | None = None
 
     def execute(self, view: Tree | None = None) -> None:
         """Take effect now. With `view`, an older tree, a read is answered by a server that lags."""
-        self._outcome, self._late = self.store.ensemble.execute(self.store, self.operation, view)
+        ensemble = self.session.ensemble
+        self._outcome, self._due = ensemble.execute(self.session, self.operation, view)
 
     def reply(self) -> None:
         """Tell the submitter how it ended, unless its connection or session has."""
-        if self.store.forget(self, answered=True):
+        if self.session.finish(self, answered=True):
             self._done(self._outcome)
-            if self._late is not None:
-                self.store.ensemble.notify(self.store, self._late)
+            if self._due is not None:
+                self.session.ensemble.notify(self.session, self._due)
 
-    def lose(self) -> None:
+    def lose(self, error: ZooKeeperError | None = None) -> None:
         """Tell the submitter that the connection broke; whether it was executed stays open."""
-        self.end(ConnectionLost("the connection to ZooKeeper broke before the answer"))
-
-    def end(self, error: StoreError) -> None:
-        if self.store.forget(self, answered=False):
-            self._done(Outcome(None, error))
+        if self.session.finish(self, answered=False):
+            broke = ConnectionLost("the connection to ZooKeeper broke before the answer")
+            self._done(Outcome(None, error or broke))
 
 
 class MemoryZooKeeper:
     """The ensemble: one tree, the sessions and their watches. Any thread may call, one lock.
 
-    `deliver` gets every request when it may be sent, `notify` every ring when it is due; by default
-    both happen at once, on the thread that caused them, after the lock is released: a write's rings
-    first, then its answer. `clock` (seconds) gives creation times and `last_acknowledged()`.
+    `deliver` gets every request when it may be sent, `notify` every watch callback when it is due; by
+    default both happen at once, on the thread that caused them, after the lock is released: a write's
+    callbacks first, then its answer. `clock` (seconds) gives creation times and `last_acknowledged()`.
 
     Everything is ordered (insertion order, counters): the same calls give the same history.
     """
@@ -80,138 +93,133 @@ class MemoryZooKeeper:
         self,
         clock: Callable[[], float] = time.monotonic,
         deliver: Callable[[Request], None] | None = None,
-        notify: Callable[["MemoryStore", Ring], None] | None = None,
+        notify: Callable[["MemorySession", WatchCallback], None] | None = None,
     ) -> None:
         self.clock = clock
-        self.deliver = deliver or _at_once
-        self.notify = notify or _ring
+        self.deliver = deliver or _deliver_at_once
+        self.notify = notify or (lambda _, callback: callback())
         self.lock = RLock()
         self._tree: Tree = {"/": Znode()}
         self._zxid = 0
         self._session_ids = count(1)
-        self._sessions: dict[int, MemoryStore] = {}
-        self._watches: dict[tuple[Watched, str], dict[tuple[int, Ring], None]] = {}
+        self._sessions: dict[int, MemorySession] = {}
+        self._watches: dict[_Watched, dict[tuple[int, WatchCallback], None]] = {}
 
-    def connect(self, session_timeout: float = 10.0) -> "MemoryStore":
-        """Open a session. As `store.Connect` it is bound: `ensemble.connect`."""
+    def connect(self, session_timeout: float = 10.0) -> "MemorySession":
+        """Open a session. As `Connect` it is bound: `ensemble.connect`."""
         with self.lock:
-            store = MemoryStore(self, next(self._session_ids), session_timeout)
-            self._sessions[store.session_id] = store
-            return store
+            session = MemorySession(self, next(self._session_ids), session_timeout)
+            self._sessions[session.session_id] = session
+            return session
 
     def snapshot(self) -> Tree:
         """The tree as it is now, for reads from a server that will lag."""
         with self.lock:
             return dict(self._tree)
 
-    def suspend(self, store: "MemoryStore") -> None:
+    def suspend(self, session: "MemorySession") -> None:
         """Break the connection: what is under way ends with ConnectionLost, watches are dropped."""
-        store.disconnected()
+        session.disconnected()
 
-    def resume(self, store: "MemoryStore") -> None:
+    def resume(self, session: "MemorySession") -> None:
         """Connect again: to the session if it lives, else to learn that it does not."""
-        if store.session_id in self._sessions:
-            store.connected()
+        if session.session_id in self._sessions:
+            session.connected()
         else:
-            store.lost()
+            session.lost()
 
-    def expire(self, store: "MemoryStore") -> None:
+    def expire(self, session: "MemorySession") -> None:
         """End the session. A connected holder learns it at once, a suspended one by `resume`."""
-        self.end_session(store)
-        if store.state is SessionState.CONNECTED:
-            store.lost()
+        self.end_session(session)
+        if session.state is SessionState.CONNECTED:
+            session.lost()
 
-    # -- for stores and requests ----------------------------------------------------------------
+    # -- for sessions and requests --------------------------------------------------------------
 
     def execute(
-        self, store: "MemoryStore", operation: Operation, view: Tree | None
-    ) -> tuple[Outcome, Ring | None]:
-        """The outcome, and a ring that a read from an older view owes at once."""
-        late: Ring | None = None
-        rings: list[tuple[MemoryStore, Ring]] = []
+        self, session: "MemorySession", operation: Operation, view: Tree | None
+    ) -> tuple[Outcome, WatchCallback | None]:
+        """The outcome, and a callback that a read from an older view owes at once."""
+        due: WatchCallback | None = None
+        result: Any = None
+        callbacks: list[tuple[MemorySession, WatchCallback]] = []
         with self.lock:
             try:
-                if store.session_id not in self._sessions:
-                    raise SessionLost(_OVER)
-                if isinstance(operation, Sync):
-                    outcome = Outcome(None, None)
-                elif isinstance(operation, Get | Exists | Children):
+                if session.session_id not in self._sessions:
+                    raise _over()
+                if isinstance(operation, zk.Get | zk.Exists | zk.Children):
                     tree = self._tree if view is None else view
-                    outcome = Outcome(_read(tree, operation), None)
-                    late = self._watch(store, operation, tree)
-                else:
-                    writes = operation.writes if isinstance(operation, Multi) else (operation,)
-                    write = self._new_write(store.session_id)
-                    results = write.carry_out(writes)
-                    rings = self._commit(write)
-                    outcome = Outcome(results if isinstance(operation, Multi) else results[0], None)
-            except MultiFailed as error:
-                known = error if isinstance(operation, Multi) else error.cause
-                outcome = Outcome(None, known)
-            except StoreError as error:
+                    result = _read(tree, operation)
+                    due = self._watch(session, operation, tree)
+                elif not isinstance(operation, zk.Sync):
+                    transaction = self._begin(session)
+                    result = transaction.apply(operation)
+                    callbacks = self._commit(transaction)
+                outcome = Outcome(result, None)
+            except ZooKeeperError as error:
                 outcome = Outcome(None, error)
-        self._notify_all(rings)
-        return outcome, late
+        self._notify(callbacks)
+        return outcome, due
 
-    def end_session(self, store: "MemoryStore") -> None:
+    def end_session(self, session: "MemorySession") -> None:
         with self.lock:
-            if self._sessions.pop(store.session_id, None) is None:
+            if self._sessions.pop(session.session_id, None) is None:
                 return
-            store.owed_rings += self.drop_watches(store)
-            write = self._new_write(store.session_id)
-            write.end_session()
-            rings = self._commit(write)
-        self._notify_all(rings)
+            session.owed += self.drop_watches(session)
+            transaction = self._begin(session)
+            transaction.remove_owned()
+            callbacks = self._commit(transaction)
+        self._notify(callbacks)
 
-    def drop_watches(self, store: "MemoryStore") -> list[Ring]:
-        """Forget what a session watches; returns its rings, which are due now."""
-        dropped: list[Ring] = []
+    def drop_watches(self, session: "MemorySession") -> list[WatchCallback]:
+        """Forget what a session watches; returns its callbacks, which are due now."""
+        dropped: list[WatchCallback] = []
         with self.lock:
-            for spot, watchers in list(self._watches.items()):
-                for watcher in [known for known in watchers if known[0] == store.session_id]:
+            for watched, watchers in list(self._watches.items()):
+                for watcher in [each for each in watchers if each[0] == session.session_id]:
                     del watchers[watcher]
                     dropped.append(watcher[1])
                 if not watchers:
-                    del self._watches[spot]
+                    del self._watches[watched]
         return dropped
 
-    def _new_write(self, session_id: int) -> Write:
-        self._zxid += 1
-        return Write(self._tree, self._zxid, int(self.clock() * 1000), session_id)
+    def _begin(self, session: "MemorySession") -> "_Transaction":
+        now_ms = int(self.clock() * 1000)
+        return _Transaction(self._tree, self._zxid + 1, now_ms, session.session_id)
 
-    def _commit(self, write: Write) -> "list[tuple[MemoryStore, Ring]]":
-        """Make a write the truth; the rings that it causes."""
-        for path, znode in write.changes.items():
+    def _commit(self, transaction: "_Transaction") -> "list[tuple[MemorySession, WatchCallback]]":
+        """Make a transaction the truth; the callbacks that it causes."""
+        self._zxid += 1
+        for path, znode in transaction.changes.items():
             if znode is None:
                 self._tree.pop(path, None)
             else:
                 self._tree[path] = znode
-        rings: list[tuple[MemoryStore, Ring]] = []
-        for spot in write.events:
-            rings += [
-                (self._sessions[watcher], ring) for watcher, ring in self._watches.pop(spot, {})
-            ]
-        return rings
+        return [
+            (self._sessions[session_id], callback)
+            for watched in transaction.changed
+            for session_id, callback in self._watches.pop(watched, {})
+        ]
 
     def _watch(
-        self, store: "MemoryStore", read: Get | Exists | Children, tree: Tree
-    ) -> Ring | None:
-        """Arm the read's watch; if what it saw is not the truth any more, the ring is due at once."""
+        self, session: "MemorySession", read: zk.Get | zk.Exists | zk.Children, tree: Tree
+    ) -> WatchCallback | None:
+        """Arm the read's watch; if what it saw is not the truth any more, it is due at once."""
         if read.watch is None:
             return None
-        kind = Watched.CHILDREN if isinstance(read, Children) else Watched.DATA
-        if seen(kind, tree.get(read.path)) != seen(kind, self._tree.get(read.path)):
+        kind: Literal["data", "children"] = "children" if isinstance(read, zk.Children) else "data"
+        if _watched(kind, tree.get(read.path)) != _watched(kind, self._tree.get(read.path)):
             return read.watch
-        self._watches.setdefault((kind, read.path), {})[store.session_id, read.watch] = None
+        self._watches.setdefault((kind, read.path), {})[session.session_id, read.watch] = None
         return None
 
-    def _notify_all(self, rings: "Iterable[tuple[MemoryStore, Ring]]") -> None:
-        for store, ring in rings:
-            self.notify(store, ring)
+    def _notify(self, callbacks: "Iterable[tuple[MemorySession, WatchCallback]]") -> None:
+        for session, callback in callbacks:
+            self.notify(session, callback)
 
 
-class MemoryStore:
-    """One session with a `MemoryZooKeeper`: a `store.Store`.
+class MemorySession:
+    """One session with a `MemoryZooKeeper`.
 
     Requests wait in `_waiting` while suspended and are delivered one after the other, by whichever
     thread finds them. A request submitted from a `done` is delivered after that returns, so that a
@@ -222,18 +230,15 @@ class MemoryStore:
         self.ensemble = ensemble
         self.session_id = session_id
         self.session_timeout = session_timeout
+        self.chroot = ""
+        self.state = SessionState.CONNECTED
+        self.owed: list[WatchCallback] = []  # the session has ended and its holder does not know
         self._lock = ensemble.lock
-        self._state = SessionState.CONNECTED
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[Request] = deque()
         self._under_way: dict[Request, None] = {}
         self._delivering = False
         self._last_acknowledged = ensemble.clock()
-        self.owed_rings: list[Ring] = []  # the session has ended and its holder does not know
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
 
     def last_acknowledged(self) -> float:
         return self._last_acknowledged
@@ -244,26 +249,26 @@ class MemoryStore:
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
-        error: StoreError | None = refusal(operation)
+        error: ZooKeeperError | None = zk.refusal(operation)
         with self._lock:
-            if error is None and self._state is SessionState.LOST:
-                error = SessionLost(_OVER)
+            if error is None and self.state is SessionState.LOST:
+                error = _over()
             if error is None:
                 self._waiting.append(Request(self, operation, done))
-        if error is not None:
+        if error is None:
+            self._deliver()
+        else:
             done(Outcome(None, error))
-            return
-        self._deliver()
 
     def close(self) -> None:
         """End the session; while suspended it cannot be ended and remains until it expires."""
-        if self._state is SessionState.CONNECTED:
+        if self.state is SessionState.CONNECTED:
             self.ensemble.end_session(self)
         self.lost()
 
     # -- for the ensemble and its requests ------------------------------------------------------
 
-    def forget(self, request: Request, *, answered: bool) -> bool:
+    def finish(self, request: Request, *, answered: bool) -> bool:
         """Whether the request was still under way; it no longer is."""
         with self._lock:
             if request not in self._under_way:
@@ -274,86 +279,185 @@ class MemoryStore:
             return True
 
     def disconnected(self) -> None:
-        with self._lock:
-            if self._state is not SessionState.CONNECTED:
-                return
-            self._state = SessionState.SUSPENDED
-            broken = list(self._under_way)
-        for request in broken:
-            request.lose()
-        self._tell()
-        self._ring_all()
-
-    def connected(self) -> None:
-        with self._lock:
-            if self._state is not SessionState.SUSPENDED:
-                return
-            self._state = SessionState.CONNECTED
-        self._tell()
-        self._deliver()
+        self._leave(SessionState.CONNECTED, SessionState.SUSPENDED, None)
 
     def lost(self) -> None:
         with self._lock:
-            if self._state is SessionState.LOST:
+            if self.state is not SessionState.LOST:
+                self._under_way.update(dict.fromkeys(self._waiting))
+                self._waiting.clear()
+        self._leave(self.state, SessionState.LOST, _over())
+
+    def connected(self) -> None:
+        with self._lock:
+            if self.state is not SessionState.SUSPENDED:
                 return
-            self._state = SessionState.LOST
-            for request in self._waiting:
-                self._under_way[request] = None
-            self._waiting.clear()
-            unfinished = list(self._under_way)
-        for request in unfinished:
-            request.end(SessionLost(_OVER))
+            self.state = SessionState.CONNECTED
         self._tell()
-        self._ring_all()
+        self._deliver()
+
+    def _leave(
+        self, before: SessionState, after: SessionState, error: ZooKeeperError | None
+    ) -> None:
+        """End what is under way, and call all watches: nothing is watched any more."""
+        with self._lock:
+            if self.state is not before or before is after:
+                return
+            self.state = after
+            broken = list(self._under_way)
+        for request in broken:
+            request.lose(error)
+        self._tell()
+        callbacks, self.owed = self.owed + self.ensemble.drop_watches(self), []
+        for callback in callbacks:
+            self.ensemble.notify(self, callback)
 
     def _deliver(self) -> None:
         with self._lock:
             if self._delivering:
                 return
             self._delivering = True
-        while True:
-            with self._lock:
-                if not self._waiting or self._state is not SessionState.CONNECTED:
-                    self._delivering = False
-                    return
-                request = self._waiting.popleft()
-                request.sent = self.ensemble.clock()
-                self._under_way[request] = None
-            try:
+        try:
+            while (request := self._next()) is not None:
                 self.ensemble.deliver(request)
-            except BaseException:
-                with self._lock:
-                    self._delivering = False
-                raise
+        except BaseException:
+            self._delivering = False
+            raise
+
+    def _next(self) -> Request | None:
+        """The next request that may be sent; None ends the delivery."""
+        with self._lock:
+            if not self._waiting or self.state is not SessionState.CONNECTED:
+                self._delivering = False
+                return None
+            request = self._waiting.popleft()
+            request.sent = self.ensemble.clock()
+            self._under_way[request] = None
+            return request
 
     def _tell(self) -> None:
         with self._lock:
-            state, listeners = self._state, list(self._listeners)
+            state, listeners = self.state, list(self._listeners)
         for listener in listeners:
             listener(state)
 
-    def _ring_all(self) -> None:
-        rings = self.owed_rings + self.ensemble.drop_watches(self)
-        self.owed_rings = []
-        for ring in rings:
-            self.ensemble.notify(self, ring)
+
+class _Transaction:
+    """Writes being made: `changes` over a tree (None = deleted), and what they have `changed` for watches.
+
+    The tree itself is not touched, so one that fails has done nothing. The order of the checks is
+    ZooKeeper's, and so the error of a write that has two faults.
+    """
+
+    def __init__(self, tree: Tree, zxid: int, now_ms: int, session_id: int) -> None:
+        self.changes: dict[str, Znode | None] = {}
+        self.changed: list[_Watched] = []
+        self._tree = tree
+        self._zxid = zxid
+        self._now_ms = now_ms
+        self._session_id = session_id
+
+    def apply(self, write: zk.Write | zk.Multi) -> Any:
+        """Its result. Raises what ZooKeeper refuses it with."""
+        match write:
+            case zk.Multi(writes):
+                return [self._apply_one_of(writes, index) for index in range(len(writes))]
+            case zk.Create():
+                return self._create(write)
+            case zk.Set(path, data, version):
+                node = self._existing(path, version)
+                self._put(path, node, data=data, version=node.version + 1)
+                self.changed.append(("data", path))
+                return node.version + 1
+            case zk.Delete(path, version):
+                if self._existing(path, version).children:
+                    raise zk.NotEmpty(f"{path}: the node has children")
+                self._remove(path)
+            case zk.Check(path, version):
+                self._existing(path, version)
+        return None
+
+    def _apply_one_of(self, writes: Sequence[zk.Write], index: int) -> Any:
+        try:
+            return self.apply(writes[index])
+        except ZooKeeperError as error:
+            raise zk.MultiFailed(index, error) from None
+
+    def remove_owned(self) -> None:
+        """Delete the session's ephemeral nodes."""
+        for path in [path for path, node in self._tree.items() if node.owner == self._session_id]:
+            self._remove(path)
+
+    def _create(self, write: zk.Create) -> str:
+        path, (parent_path, name) = write.path, _split(write.path)
+        parent = self._existing(parent_path, zk.ANY_VERSION)
+        if write.sequence:
+            path, name = (f"{text}{parent.births:010d}" for text in (path, name))
+        if self._find(path) is not None:
+            raise zk.NodeExists(f"{path}: the node exists")
+        if parent.owner:
+            raise ZooKeeperError(f"{path}: an ephemeral node has no children")
+        owner = self._session_id if write.ephemeral else 0
+        self.changes[path] = Znode(write.data, 0, self._zxid, self._now_ms, self._now_ms, owner)
+        self._put(parent_path, parent, births=parent.births + 1, children=parent.children | {name})
+        self.changed += [("data", path), ("children", parent_path)]
+        return path
+
+    def _remove(self, path: str) -> None:
+        parent_path, name = _split(path)
+        parent = self._existing(parent_path, zk.ANY_VERSION)
+        self.changes[path] = None
+        self._put(parent_path, parent, children=parent.children - {name})
+        self.changed += [("data", path), ("children", path), ("children", parent_path)]
+
+    def _find(self, path: str) -> Znode | None:
+        return self.changes[path] if path in self.changes else self._tree.get(path)
+
+    def _existing(self, path: str, version: int) -> Znode:
+        node = self._find(path)
+        if node is None:
+            raise zk.NoNode(f"{path}: no such node")
+        if version not in (zk.ANY_VERSION, node.version):
+            raise zk.BadVersion(f"{path}: the node was written since version {version}")
+        return node
+
+    def _put(self, path: str, node: Znode, **changed: Any) -> None:
+        self.changes[path] = msgspec.structs.replace(node, **changed)
 
 
-def _read(tree: Tree, read: Get | Exists | Children) -> Node | Stat | list[str] | None:
+def _read(
+    tree: Tree, read: zk.Get | zk.Exists | zk.Children
+) -> zk.Node | zk.Stat | list[str] | None:
     znode = tree.get(read.path)
-    if isinstance(read, Exists):
+    if isinstance(read, zk.Exists):
         return None if znode is None else znode.stat()
     if znode is None:
-        raise NoNode(f"{read.path}: no such node")
-    if isinstance(read, Children):
-        return sorted(znode.children)
-    return Node(znode.data, znode.stat())
+        raise zk.NoNode(f"{read.path}: no such node")
+    return (
+        sorted(znode.children)
+        if isinstance(read, zk.Children)
+        else zk.Node(znode.data, znode.stat())
+    )
 
 
-def _at_once(request: Request) -> None:
+def _watched(kind: Literal["data", "children"], znode: Znode | None) -> object:
+    """What a watch of this kind is about; differs whenever it would have fired in between."""
+    if znode is None:
+        return None
+    if kind == "data":
+        return znode.czxid, znode.version
+    return znode.czxid, znode.births, znode.children
+
+
+def _split(path: str) -> tuple[str, str]:
+    parent, name = path.rsplit("/", 1)
+    return parent or "/", name
+
+
+def _over() -> SessionLost:
+    return SessionLost("the ZooKeeper session is over")
+
+
+def _deliver_at_once(request: Request) -> None:
     request.execute()
     request.reply()
-
-
-def _ring(_: MemoryStore, ring: Ring) -> None:
-    ring()

@@ -1,24 +1,24 @@
 """What can be asked of ZooKeeper, as plain values, and what it may answer.
 
-A *verb* is a generator that yields operations, is sent their results, has their errors thrown into
-it, and returns its own result. Verbs do no I/O: `store.run` carries one out on a session, the group
+A *recipe* is a generator that yields operations, is sent their results, has their errors thrown into
+it, and returns its own result. Recipes do no I/O: `execute` carries one out on a session, the group
 thread carries many out at a time, and a simulator may do it in any order it likes.
 """
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from folkmoot.protocol.errors import FolkmootError, RetriableError
 
-Ring = Callable[[], None]
-"""Called once, on any thread, when what was read may have changed; may only ring a bell.
+WatchCallback = Callable[[], None]
+"""Called once, on any thread, when what was read may have changed; may only wake its owner.
 
-It may come before the answer of the read that armed it: who hears it reads again afterwards. It
-also rings when the connection breaks: nothing is watched any more then, so read again. A ring armed
-twice on one node rings once. It rings too often rather than too seldom.
+The call may come before the answer of the read that armed it: the owner reads again afterwards. It
+also comes when the connection breaks: nothing is watched any more then, so read again. What is armed
+twice on one node is called once. It is called too often rather than too seldom.
 """
 
 ANY_VERSION = -1
@@ -27,7 +27,6 @@ MAX_REQUEST_BYTES = 1_000_000
 """A little less than ZooKeeper's default `jute.maxbuffer`: it answers more with a broken connection."""
 
 _PATH = re.compile(r"/|(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
-_OVERHEAD_BYTES = 100  # of a write besides path and data: the header, the ACL, the version
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -51,21 +50,21 @@ class Get(msgspec.Struct, frozen=True):
     """Read a node → Node. Raises NoNode (then nothing is watched: `Exists` watches absent nodes)."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Exists(msgspec.Struct, frozen=True):
     """Look for a node → Stat or None. The watch also fires when an absent node is created."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Children(msgspec.Struct, frozen=True):
     """The names of a node's children → list of str, in no order. Raises NoNode."""
 
     path: str
-    watch: Ring | None = None
+    watch: WatchCallback | None = None
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -121,63 +120,95 @@ class Multi(msgspec.Struct, frozen=True):
 Operation = Get | Exists | Children | Sync | Create | Set | Delete | Multi
 
 _T = TypeVar("_T")
-Verb = Generator[Operation, Any, _T]
+Recipe = Generator[Operation, Any, _T]
 
 
-class StoreError(FolkmootError):
+class ZooKeeperError(FolkmootError):
     """ZooKeeper refused an operation, or could not be asked."""
 
 
-class NoNode(StoreError):
+class NoNode(ZooKeeperError):
     """The node, or the parent of the one to create, does not exist."""
 
 
-class NodeExists(StoreError):
+class NodeExists(ZooKeeperError):
     """The node to create exists."""
 
 
-class BadVersion(StoreError):
+class BadVersion(ZooKeeperError):
     """The node was written since the version named."""
 
 
-class NotEmpty(StoreError):
+class NotEmpty(ZooKeeperError):
     """The node to delete has children."""
 
 
-class MultiFailed(StoreError):
+class MultiFailed(ZooKeeperError):
     """None of a Multi's writes was done: the one at index `failed` could not be, because of `cause`."""
 
-    def __init__(self, failed: int, cause: StoreError) -> None:
+    def __init__(self, failed: int, cause: ZooKeeperError) -> None:
         super().__init__(f"write {failed} of a transaction was refused: {cause}")
         self.failed = failed
         self.cause = cause
 
 
-class TooLarge(StoreError):
+class TooLarge(ZooKeeperError):
     """The operation is more than ZooKeeper takes in one request."""
 
 
-class ConnectionLost(StoreError, RetriableError):
+class ConnectionLost(ZooKeeperError, RetriableError):
     """The connection broke before the answer: the operation was done, or not. Read to find out."""
 
 
-class SessionLost(StoreError):
+class SessionLost(ZooKeeperError):
     """The session is over: its ephemeral nodes are gone, and it will never do anything again.
 
     What was under way when it ended was done before that, or never will be.
     """
 
 
-def refusal(operation: Operation) -> TooLarge | None:
+def refusal(operation: Operation, chroot: str = "") -> TooLarge | None:
     """Why an operation must not be sent, if so. Raises ValueError for a path that cannot be one."""
-    writes = operation.writes if isinstance(operation, Multi) else (operation,)
-    size = 0
-    for write in writes:
+    for write in operation.writes if isinstance(operation, Multi) else (operation,):
         if _PATH.fullmatch(write.path) is None:
             raise ValueError(f"not a path below the chroot: {write.path!r}")
-        size += _OVERHEAD_BYTES + len(write.path)
-        if isinstance(write, Create | Set):
-            size += len(write.data)
+    size = request_bytes(operation, chroot)
     if size <= MAX_REQUEST_BYTES:
         return None
-    return TooLarge(f"{writes[0].path}: {size} bytes in one request, ZooKeeper takes a million")
+    first = operation.writes[0].path if isinstance(operation, Multi) else operation.path
+    return TooLarge(
+        f"{first}: {size} bytes in one request, ZooKeeper takes {MAX_REQUEST_BYTES} at most"
+    )
+
+
+# -- how large things are, as ZooKeeper writes them: to its clients, its log and its followers ---------
+
+
+def request_bytes(operation: Operation | Check, chroot: str = "") -> int:
+    """Of a request; what the servers write of it is larger by less than a hundred bytes."""
+    if isinstance(operation, Multi):
+        # A header of 9 bytes before each write and after the last.
+        return 17 + sum(request_bytes(write, chroot) + 1 for write in operation.writes)
+    size = 8 + path_bytes(operation.path, chroot)
+    match operation:
+        case Create(_, data, _, sequence):
+            return size + 4 + len(data) + 27 + 4 + 10 * sequence  # an ACL for everybody, flags
+        case Set(_, data):
+            return size + 4 + len(data) + 4
+        case _:
+            return size + 4
+
+
+def path_bytes(path: str, chroot: str = "") -> int:
+    """Of a path within a request or a transaction."""
+    return 4 + len(chroot.encode()) + len(path.encode())
+
+
+def session_end_bytes(paths: Iterable[str], chroot: str = "") -> int:
+    """Of the transaction that ends a session which has these ephemeral nodes.
+
+    It has all of their paths. Its length is checked by nobody when it is written, and when it is read
+    again: a server that finds more than `jute.maxbuffer` and another megabyte in its log does not
+    start any more (ZOOKEEPER-4306). So what one session creates has to be bounded by this.
+    """
+    return 48 + sum(path_bytes(path, chroot) for path in paths)

@@ -31,7 +31,7 @@ class KazooClient:
         randomize_hosts: bool = ...,
         connection_retry: KazooRetry | dict[str, Any] | None = ...,
         command_retry: KazooRetry | dict[str, Any] | None = ...,
-        logger: logging.Logger | None = ...,
+        logger: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = ...,
         keyfile: str | None = ...,
         keyfile_password: str | None = ...,
         certfile: str | None = ...,

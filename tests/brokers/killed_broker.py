@@ -18,9 +18,10 @@ from folkmoot.brokers.storage.compaction import compactor
 from folkmoot.brokers.storage.config import BrokerConfig, LogConfig
 from folkmoot.coordination import paths
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.operations import Create, Verb
-from folkmoot.coordination.zookeeper.session import ensure, run
+from folkmoot.coordination.zookeeper.operations import Create, Recipe
+from folkmoot.coordination.zookeeper.recipes import ensure
 
 PARTITIONS = 3
 PLAIN, COMPACTED = "plain", "compacted"
@@ -33,7 +34,7 @@ TOPICS = {
 }
 
 
-def create(name: str, topic: TopicInfo) -> Verb[None]:
+def create(name: str, topic: TopicInfo) -> Recipe[None]:
     """A topic that has the same id in every life."""
     yield from ensure(paths.TOPICS)
     yield Create(paths.topic(name), msgspec.json.encode(topic))
@@ -50,9 +51,9 @@ def main(data: Path) -> None:
     for name in ("fsync", "fdatasync"):  # a kill takes nothing of what was written
         setattr(os, name, lambda fd: None)
     ensemble = MemoryZooKeeper()
-    store = ensemble.connect()
+    session = ensemble.connect()
     for name, topic in TOPICS.items():
-        run(store, create(name, topic))
+        execute(session, create(name, topic))
     config = BrokerConfig(broker_id=1, data=data, zookeeper="in.memory:1", log=CONFIG)
     sys.stdin.readline()
     with Broker(config, ensemble.connect) as broker:

@@ -11,8 +11,9 @@ from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import Store, run
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (
     AddressTaken,
     BrokerIdTaken,
@@ -57,12 +58,12 @@ def test_what_was_produced_is_there_after_a_restart(
 ) -> None:
     user = ensemble.connect()
     with make_broker(ensemble, tmp_path / "b") as broker:
-        topic = run(user, topics.create("t", 1, list(run(user, brokers.live()))))
+        topic = execute(user, topics.create("t", 1, list(execute(user, brokers.live()))))
         with Peer(broker.listeners["client"]) as peer:
             eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
             batch = make_batch(b"a", b"b")
             peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
-    assert run(user, brokers.live()) == {}
+    assert execute(user, brokers.live()) == {}
     assert (tmp_path / "b" / "clean-shutdown").exists()
     with (
         make_broker(ensemble, tmp_path / "b") as broker,
@@ -78,18 +79,18 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
         make_broker(ensemble, tmp_path / "b") as broker,
         Peer(broker.listeners["client"]) as peer,
     ):
-        topic = run(user, topics.create("t", 1, [1]))
+        topic = execute(user, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
         peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
         assert (tmp_path / "b" / "t-0").exists()
-        run(user, topics.delete("t"))
+        execute(user, topics.delete("t"))
         eventually(lambda: not (tmp_path / "b" / "t-0").exists())
 
 
 def test_every_listener_is_bound_and_advertised(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:
     listeners = ("client=127.0.0.1:0", "inside=127.0.0.1:0@broker-1:0", "far=0.0.0.0:0@far:7")
     with make_broker(ensemble, tmp_path / "b", 1, *listeners) as broker:
-        found = run(ensemble.connect(), brokers.live())[1].listeners
+        found = execute(ensemble.connect(), brokers.live())[1].listeners
         assert found == broker.listeners
         for address in (found["client"], f"127.0.0.1:{found['inside'].removeprefix('broker-1:')}"):
             with Peer(address) as peer:
@@ -101,7 +102,7 @@ def test_who_waits_while_the_broker_stops_is_told_so(
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
     user = ensemble.connect()
-    topic = run(user, topics.create("t", 1, [1]))
+    topic = execute(user, topics.create("t", 1, [1]))
     broker = make_broker(ensemble, tmp_path / "b")
     broker.start()
     with Peer(broker.listeners["client"]) as peer:
@@ -130,7 +131,7 @@ def test_a_second_broker_on_the_same_directory_is_refused_before_it_registers(
     with make_broker(ensemble, tmp_path / "b"):
         with pytest.raises(DirectoryLocked, match="in use by process"):
             make_broker(ensemble, tmp_path / "b", 2).start()
-        assert list(run(ensemble.connect(), brokers.live())) == [1]
+        assert list(execute(ensemble.connect(), brokers.live())) == [1]
 
 
 def test_a_directory_of_another_broker_is_refused(
@@ -148,7 +149,7 @@ def test_a_taken_port_is_refused_and_leaves_nothing_behind(
         listener = f"client=127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(AddressTaken, match="is in use"):
             make_broker(ensemble, tmp_path / "b", 1, listener).start()
-    assert run(ensemble.connect(), brokers.live()) == {}
+    assert execute(ensemble.connect(), brokers.live()) == {}
     assert starts_after_all(make_broker(ensemble, tmp_path / "b", 1, listener))
 
 
@@ -172,7 +173,7 @@ def test_a_log_out_of_use_neither_hides_why_a_start_failed_nor_makes_a_stop_fail
 def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
-    def nobody(session_timeout: float) -> Store:
+    def nobody(session_timeout: float) -> Session:
         raise ZooKeeperUnreachable("no ZooKeeper answers at in.memory:1")
 
     config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
@@ -184,15 +185,15 @@ def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(
 def test_a_broker_that_loses_its_id_ends_with_the_reason(
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
-    sessions: list[Store] = []
+    sessions: list[Session] = []
 
-    def connect(session_timeout: float) -> Store:
+    def connect(session_timeout: float) -> Session:
         if sessions:
             taken = brokers.Registration({"client": "elsewhere:1"}, "n", "another directory")
-            run(ensemble.connect(), brokers.register(1, taken))
-        store = ensemble.connect(session_timeout)
-        sessions.append(store)
-        return store
+            execute(ensemble.connect(), brokers.register(1, taken))
+        session = ensemble.connect(session_timeout)
+        sessions.append(session)
+        return session
 
     config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
     with Broker(config, connect) as broker:

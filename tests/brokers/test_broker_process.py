@@ -12,9 +12,9 @@ from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper import kazoo_adapter as zookeeper
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination import connector as zookeeper
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NotLeader
 from folkmoot.protocol.messages import Api, MetadataRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
@@ -51,12 +51,12 @@ def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
 def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot)
     broker.start()
-    store = connect(chroot, 5.0)
-    assert list(run(store, brokers.live())) == [1]
+    session = connect(chroot, 5.0)
+    assert list(execute(session, brokers.live())) == [1]
     broker.stop()
-    assert run(store, brokers.live()) == {}
+    assert execute(session, brokers.live()) == {}
     assert (tmp_path / "b" / "clean-shutdown").exists()
-    store.close()
+    session.close()
 
 
 def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
@@ -74,9 +74,9 @@ def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(
 ) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=1.0)
     broker.start()
-    store = connect(chroot, 5.0)
-    topic = run(store, topics.create("t", 1, [1]))
-    store.close()
+    session = connect(chroot, 5.0)
+    topic = execute(session, topics.create("t", 1, [1]))
+    session.close()
     entry = into(0, topic_id=topic.topic_id)
     with Peer(broker.address) as peer:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
@@ -98,11 +98,11 @@ def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
     broker.start()
     assert len(children(broker.pid)) == 1
-    store = connect(chroot, 5.0)
-    assert list(run(store, brokers.live())) == [1]
+    session = connect(chroot, 5.0)
+    assert list(execute(session, brokers.live())) == [1]
     broker.kill()
-    eventually(lambda: run(store, brokers.live()) == {}, timeout=10.0)
-    store.close()
+    eventually(lambda: execute(session, brokers.live()) == {}, timeout=10.0)
+    session.close()
 
 
 def test_a_broker_has_no_guardian_if_it_shall_not(tmp_path: Path, chroot: str) -> None:
@@ -122,14 +122,14 @@ def test_a_broker_outlives_its_zookeeper_and_registers_again(
         private_zookeeper.kill()
         peer.call(Api.METADATA, MetadataRequest(None))
         private_zookeeper.restart()
-        store = connect(private_zookeeper.address, 5.0)
-        eventually(lambda: 1 in run(store, brokers.live()), timeout=20)
-        topic = run(store, topics.create("t", 1, [1]))
+        session = connect(private_zookeeper.address, 5.0)
+        eventually(lambda: 1 in execute(session, brokers.live()), timeout=20)
+        topic = execute(session, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
         entry = into(0, topic_id=topic.topic_id)
         response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
         assert response.results[0].error == 0
-        store.close()
+        session.close()
     broker.stop()
 
 

@@ -10,9 +10,10 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity, Reports
 from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Delete, Get, Operation
-from folkmoot.coordination.zookeeper.session import Outcome, Store, run
+from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
 from tests.coordination.losses import write
 from tests.waiting import eventually
@@ -25,7 +26,7 @@ class Watched:
 
     def __init__(self, ensemble: MemoryZooKeeper, directory: str = "d1") -> None:
         self.ensemble = ensemble
-        self.sessions: list[MemoryStore] = []
+        self.sessions: list[MemorySession] = []
         self.reachable = True
         self.views: list[ClusterView] = []
         self.deleted: set[str] = set()
@@ -36,7 +37,7 @@ class Watched:
         reports = Reports(view=self._show, failed=self.failures.append)
         self.watcher = ClusterWatcher(self._connect, identity, reports)
 
-    def _connect(self, session_timeout: float) -> Store:
+    def _connect(self, session_timeout: float) -> Session:
         if not self.reachable:
             raise ZooKeeperUnreachable("nobody answers")
         self.sessions.append(self.ensemble.connect(session_timeout))
@@ -63,7 +64,7 @@ def ensemble() -> MemoryZooKeeper:
 
 
 @pytest.fixture
-def user(ensemble: MemoryZooKeeper) -> MemoryStore:
+def user(ensemble: MemoryZooKeeper) -> MemorySession:
     return ensemble.connect()
 
 
@@ -76,115 +77,117 @@ def watched(ensemble: MemoryZooKeeper) -> Iterator[Watched]:
 
 
 def test_the_first_view_is_there_before_the_registration(
-    watched: Watched, user: MemoryStore
+    watched: Watched, user: MemorySession
 ) -> None:
-    info = run(user, topics.create("t", 2, [1]))
+    info = execute(user, topics.create("t", 2, [1]))
     watched.watcher.start()
     assert watched.views[0].topics == {"t": info}
     assert not watched.views[0].brokers
     assert watched.view.brokers[1].listeners == ADDRESS
-    mine = run(user, brokers.live())[1]
+    mine = execute(user, brokers.live())[1]
     assert (mine.listeners, mine.rack) == (ADDRESS, "r1")
 
 
 def test_topics_and_brokers_that_come_change_and_go_are_seen(
-    watched: Watched, user: MemoryStore, ensemble: MemoryZooKeeper
+    watched: Watched, user: MemorySession, ensemble: MemoryZooKeeper
 ) -> None:
     watched.watcher.start()
     other = ensemble.connect()
-    run(other, brokers.register(2, Registration({"client": "h:1"}, "n", "d2")))
+    execute(other, brokers.register(2, Registration({"client": "h:1"}, "n", "d2")))
     eventually(lambda: 2 in watched.view.brokers)
     ensemble.expire(other)
     eventually(lambda: 2 not in watched.view.brokers)
-    first = run(user, topics.create("t", 1, [1]))
+    first = execute(user, topics.create("t", 1, [1]))
     eventually(lambda: "t" in watched.view.topics)
     write(
         user, paths.topic("t"), b'{"id": "%s", "partitions": [[1],[1]]}' % first.topic_id.encode()
     )
     eventually(lambda: len(watched.view.topics["t"].partitions) == 2)
     assert not watched.deleted
-    run(user, topics.delete("t"))
+    execute(user, topics.delete("t"))
     eventually(lambda: "t" not in watched.view.topics)
     assert watched.deleted == {first.topic_id}
 
 
 def test_a_topic_deleted_and_created_between_two_looks_is_a_deletion_too(
-    watched: Watched, user: MemoryStore
+    watched: Watched, user: MemorySession
 ) -> None:
-    first = run(user, topics.create("t", 1, [1]))
+    first = execute(user, topics.create("t", 1, [1]))
     watched.watcher.start()
-    run(user, topics.delete("t"))
-    second = run(user, topics.create("t", 1, [1]))
+    execute(user, topics.delete("t"))
+    second = execute(user, topics.create("t", 1, [1]))
     eventually(lambda: watched.view.topics.get("t") == second)
     assert watched.deleted == {first.topic_id}
 
 
 def test_only_topics_that_changed_are_read_again(
-    watched: Watched, user: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, user: MemorySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
-        run(user, topics.create(f"t{number}", 1, [1]))
+        execute(user, topics.create(f"t{number}", 1, [1]))
     watched.watcher.start()
     read = _record_reads(monkeypatch)
-    run(user, topics.create("new", 1, [1]))
+    execute(user, topics.create("new", 1, [1]))
     eventually(lambda: "new" in watched.view.topics)
     assert read == {paths.topic("new")}
 
 
 def _record_reads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     read: set[str] = set()
-    submit = MemoryStore.submit
+    submit = MemorySession.submit
 
-    def recording(self: MemoryStore, operation: Operation, done: Callable[[Outcome], None]) -> None:
+    def recording(
+        self: MemorySession, operation: Operation, done: Callable[[Outcome], None]
+    ) -> None:
         if isinstance(operation, Get):
             read.add(operation.path)
         submit(self, operation, done)
 
-    monkeypatch.setattr(MemoryStore, "submit", recording)
+    monkeypatch.setattr(MemorySession, "submit", recording)
     return read
 
 
 def test_an_illegible_topic_leaves_what_was_known_of_it(
-    watched: Watched, user: MemoryStore
+    watched: Watched, user: MemorySession
 ) -> None:
-    info = run(user, topics.create("t", 1, [1]))
+    info = execute(user, topics.create("t", 1, [1]))
     watched.watcher.start()
     write(user, paths.topic("t"), b"scribble")
     write(user, paths.topic("junk"), b"scribble")
-    run(user, topics.create("after", 1, [1]))
+    execute(user, topics.create("after", 1, [1]))
     eventually(lambda: "after" in watched.view.topics)
     assert watched.view.topics["t"] == info
     assert not watched.deleted
 
 
 def test_a_lost_session_is_replaced_and_nothing_counts_as_deleted(
-    watched: Watched, user: MemoryStore, ensemble: MemoryZooKeeper
+    watched: Watched, user: MemorySession, ensemble: MemoryZooKeeper
 ) -> None:
-    run(user, topics.create("t", 1, [1]))
+    execute(user, topics.create("t", 1, [1]))
     watched.watcher.start()
     watched.reachable = False
     ensemble.expire(watched.sessions[0])
-    assert run(user, brokers.live()) == {}
-    run(user, topics.delete("t"))
+    assert execute(user, brokers.live()) == {}
+    execute(user, topics.delete("t"))
     watched.reachable = True
-    eventually(lambda: 1 in run(user, brokers.live()))
+    eventually(lambda: 1 in execute(user, brokers.live()))
     eventually(lambda: 1 in watched.view.brokers and "t" not in watched.view.topics)
     assert not watched.deleted
 
 
 def test_a_registration_that_somebody_removed_is_made_again(
-    watched: Watched, user: MemoryStore
+    watched: Watched, user: MemorySession
 ) -> None:
     watched.watcher.start()
     user.submit(Delete(paths.broker(1)), lambda _: None)
-    eventually(lambda: 1 in run(user, brokers.live()))
+    eventually(lambda: 1 in execute(user, brokers.live()))
 
 
 def test_the_registration_of_a_dead_incarnation_is_waited_for(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
     dead = ensemble.connect()
-    run(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+    execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
     end = threading.Timer(0.1, lambda: ensemble.expire(dead))
     end.start()
     watched.watcher.start()
@@ -195,7 +198,7 @@ def test_the_registration_of_a_dead_incarnation_is_waited_for(
 def test_a_broker_on_a_copied_directory_is_refused_when_waiting_did_not_help(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
-    run(ensemble.connect(), brokers.register(1, Registration({}, "living", "d1")))
+    execute(ensemble.connect(), brokers.register(1, Registration({}, "living", "d1")))
     with pytest.raises(BrokerIdTaken, match="copy"):
         watched.watcher.start()
 
@@ -216,7 +219,7 @@ def test_losing_the_id_to_another_broker_ends_the_one_that_comes_back(
     watched.watcher.start()
     watched.reachable = False
     ensemble.expire(watched.sessions[0])
-    run(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
+    execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
     watched.reachable = True
     eventually(lambda: watched.failures)
     assert isinstance(watched.failures[0], BrokerIdTaken)
@@ -233,19 +236,19 @@ def test_a_session_lost_while_registering_is_an_unreachable_zookeeper(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
     dead = ensemble.connect()
-    run(dead, brokers.register(1, Registration({}, "older", "d1")))
+    execute(dead, brokers.register(1, Registration({}, "older", "d1")))
     threading.Timer(0.05, lambda: ensemble.expire(watched.sessions[0])).start()
     with pytest.raises(ZooKeeperUnreachable, match="lost while registering"):
         watched.watcher.start()
 
 
 def test_closing_ends_the_session_at_once_whatever_the_watcher_waits_for(
-    ensemble: MemoryZooKeeper, user: MemoryStore
+    ensemble: MemoryZooKeeper, user: MemorySession
 ) -> None:
     idle = Watched(ensemble)
     idle.watcher.start()
     idle.watcher.close()
-    assert run(user, brokers.live()) == {}
+    assert execute(user, brokers.live()) == {}
 
     cut_off = Watched(ensemble)
     cut_off.watcher.start()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos.transactions import BAD_VERSION, Change, Transaction
@@ -120,7 +120,7 @@ class History:
                 self._check_claimed(partition)
 
     def _plan_made(self, data: bytes, at: float) -> None:
-        assignment = plan_format.decode(data).assignment
+        assignment = plans.decode(data).assignment
         self._planned_at.append(at)
         self._planned.append(
             {

@@ -23,11 +23,11 @@ import msgspec
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import paths
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups.ownership import OffsetState
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Check, Multi, MultiFailed, Operation, Set
-from folkmoot.coordination.zookeeper.session import Connect, Outcome, SessionState, Store
+from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session, SessionState
 from folkmoot.protocol.errors import NotOwner, RequestTimeout
 from folkmoot.protocol.records import Record
 from tests.chaos.notes import Notes
@@ -78,42 +78,46 @@ def _place(path: str, data: bytes) -> str:
     return "/".join((*path.split("/")[-2:], str(state.epoch), str(state.offset)))
 
 
-class TrappedStore:
+class TrappedSession:
     """A session whose commits pass the trap; all else is the session's own."""
 
-    def __init__(self, store: Store, trap: Trap) -> None:
-        self._store = store
+    def __init__(self, session: Session, trap: Trap) -> None:
+        self._session = session
         self._trap = trap
 
     @property
+    def chroot(self) -> str:
+        return self._session.chroot
+
+    @property
     def state(self) -> SessionState:
-        return self._store.state
+        return self._session.state
 
     @property
     def session_timeout(self) -> float:
-        return self._store.session_timeout
+        return self._session.session_timeout
 
     def last_acknowledged(self) -> float:
-        return self._store.last_acknowledged()
+        return self._session.last_acknowledged()
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
-        self._store.listen(listener)
+        self._session.listen(listener)
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
-        self._store.submit(operation, self._trap.passes(operation, done))
+        self._session.submit(operation, self._trap.passes(operation, done))
 
     def close(self) -> None:
-        self._store.close()
+        self._session.close()
 
 
 def _connecting(zookeeper: str, trap: Trap) -> Connect:
     guarded = connector(zookeeper, guarded=True)
 
-    def connect(session_timeout: float) -> Store:
-        store = guarded(session_timeout)
-        assert isinstance(store, ZooKeeperStore)
-        trap.notes.write("session", f"{store.session_id & (2**64 - 1):x}", store.password.hex())
-        return TrappedStore(store, trap)
+    def connect(session_timeout: float) -> Session:
+        session = guarded(session_timeout)
+        assert isinstance(session, KazooSession)
+        trap.notes.write("session", f"{session.session_id & (2**64 - 1):x}", session.password.hex())
+        return TrappedSession(session, trap)
 
     return connect
 

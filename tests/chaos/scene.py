@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
 from tests import processes
 from tests.chaos.ensembles import Ensemble
@@ -145,13 +145,15 @@ class Scene:
         self._stack.close()
 
     def _create_topics(self) -> None:
-        store = connect(self.zookeeper, 10.0)
+        session = connect(self.zookeeper, 10.0)
         try:
-            alive = list(run(store, brokers.live()))
+            alive = list(execute(session, brokers.live()))
             for topic in self.topics:
-                run(store, topics.create(topic, len(self.partitions) // len(self.topics), alive))
+                execute(
+                    session, topics.create(topic, len(self.partitions) // len(self.topics), alive)
+                )
         finally:
-            store.close()
+            session.close()
 
     # -- processes --------------------------------------------------------------------------------
 

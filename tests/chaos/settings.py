@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from folkmoot.consumers.group.timing import Timing
+from folkmoot.consumers.group.liveness import Timing
 
 MACHINE = 2.0
 """What the machine may take on its own, besides what it is seen to take."""
@@ -58,7 +58,8 @@ class Settings:
         rank = timing.patience * (deaths + 1)
         moved = self.hand_over + timing.steal_margin + timing.patience
         ends = session + 2 * self.tick if session else 0.0
-        return ends + timing.debounce_limit + 1.5 * timing.debounce + rank + moved
+        crowd = timing.debounce_limit + timing.debounce_per_change * self.members
+        return ends + crowd + 1.5 * timing.debounce + rank + moved
 
 
 def once_each() -> Settings:

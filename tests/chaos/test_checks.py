@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import plan_format
+from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
-from folkmoot.coordination.groups.plan_format import Plan, TopicBasis
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos import checks
 from tests.chaos.checks import Fault, Processed
@@ -50,7 +50,7 @@ class Told:
 
     def plans(self, member: str) -> None:
         basis = {"t": TopicBasis("id", 1)}
-        plan = plan_format.encode(Plan(1, (member,), basis, {"t": [member]}))
+        plan = plans.encode(Plan(1, (member,), basis, {"t": [member]}))
         self.does(Change("set", PLAN, plan))
 
     def frees(self) -> None:

@@ -9,17 +9,15 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 
 from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups import plan as plans
-from folkmoot.coordination.groups import rebalance_history as chronicle
-from folkmoot.coordination.groups.plan_format import Plan
+from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import run
 from tests.chaos.__main__ import shares
 from tests.chaos.events import surely
-from tests.chaos.member import Trap, TrappedStore
+from tests.chaos.member import Trap, TrappedSession
 from tests.chaos.notes import Notes, NotesReader
 from tests.chaos.results import Result, Totals
-from tests.coordination.groups import GROUP, Someone, make_plan
+from tests.coordination.groups import GROUP, Someone, make_plan, replace
 
 
 @pytest.fixture
@@ -35,21 +33,20 @@ def test_a_member_stops_in_front_of_its_next_commit_and_of_nothing_else(
 ) -> None:
     notes = tmp_path / "notes"
     trap = Trap(Notes(str(notes)), GROUP)
-    store = TrappedStore(MemoryZooKeeper().connect(), trap)
+    session = TrappedSession(MemoryZooKeeper().connect(), trap)
     trap.is_set = True
-    member = Someone(store, "a")
-    make_plan(store, member.name)
+    member = Someone(session, "a")
+    make_plan(session, member.name)
     member.release(member.claim(), 3)
     held = member.claim()
-    run(store, plans.replace(GROUP, member.name, {}, lambda *_: Plan(2)))
-    run(store, chronicle.record(GROUP, member.name, Plan(1), Plan(2), {}))
+    assert execute(session, replace(GROUP, member.name, {}, lambda *_: Plan(2)))
     assert trap.is_set
     assert not halts
 
     held = member.committed(held, 5)
     assert halts == [signal.SIGSTOP]
     member.committed(held, 6)
-    run(store, members.leave(GROUP, member.name))
+    execute(session, members.remove(GROUP, member.name))
     assert halts == [signal.SIGSTOP]
     epoch = held.state.epoch
     assert list(NotesReader(notes).read()) == [["halted", f"t/0/{epoch}/5"], ["outcome", "done"]]

@@ -11,8 +11,8 @@ import pytest
 
 from folkmoot.console.options import ENVIRONMENT
 from folkmoot.coordination import topics
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from tests.console.cluster import Shell, without
 from tests.waiting import eventually
@@ -171,11 +171,11 @@ def test_a_member_for_which_there_is_no_partition_says_so_and_ends(shell: Shell)
 def test_without_a_broker_a_member_says_so_and_ends(
     shell: Shell, chroot: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = connector(chroot)(6.0)
+    session = connector(chroot)(6.0)
     try:
-        run(store, topics.create("t", 1, [1]))
+        execute(session, topics.create("t", 1, [1]))
     finally:
-        store.close()
+        session.close()
     monkeypatch.setattr("folkmoot.consumers.offsets.directory.METADATA_WAIT", 0.3)
     for words in ((), ("--group", shell.group)):
         said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
@@ -330,12 +330,10 @@ def test_an_unreachable_zookeeper_is_exit_code_3(
     words: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr(
-        "folkmoot.coordination.zookeeper.kazoo_adapter.connect.__kwdefaults__", QUICK
-    )
+    monkeypatch.setattr("folkmoot.coordination.connector.connect.__kwdefaults__", QUICK)
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
     said = shell.refused(3, *words, stdin="x\n")
     assert "no ZooKeeper server answers at 127.0.0.1:1" in said
 
 
-QUICK = {"connect_timeout": 0.3}
+QUICK = {"connect_timeout": 0.3, "guarded": False}

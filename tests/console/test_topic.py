@@ -6,23 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from folkmoot.console import options
+from folkmoot.console import options, topic
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 
 
 @pytest.fixture
 def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A connect string, also in the environment, under which two brokers are registered."""
     monkeypatch.setenv(options.ENVIRONMENT, chroot)
-    store = connect(chroot, 5.0)
+    session = connect(chroot, 5.0)
     for number in (1, 2):
-        run(store, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d")))
+        execute(
+            session, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d"))
+        )
     yield chroot
-    store.close()
+    session.close()
 
 
 def test_topics_are_created_listed_described_and_deleted(
@@ -138,3 +141,21 @@ def test_a_topic_needs_a_live_broker_and_a_name_of_its_own(
     assert "topic t exists already" in capsys.readouterr().err
     assert main(["topic", "create", "u", "--zookeeper", f"{chroot}/empty"]) == 3
     assert "no broker is alive" in capsys.readouterr().err
+
+
+def test_a_zookeeper_that_falls_silent_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ensemble = MemoryZooKeeper()
+
+    def connect(timeout: float) -> MemorySession:
+        session = ensemble.connect(timeout)
+        ensemble.suspend(session)
+        return session
+
+    monkeypatch.setenv(options.ENVIRONMENT, "silent:2181")
+    monkeypatch.setattr(topic, "TIMEOUT", 0.05)
+    monkeypatch.setattr(options, "connecting", lambda _: connect)
+    for words in (["list"], ["describe", "t"], ["create", "t"], ["delete", "t", "--yes"]):
+        assert main(["topic", *words]) == 3
+        assert "ZooKeeper did not answer within 0.05 s" in capsys.readouterr().err

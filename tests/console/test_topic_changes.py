@@ -24,14 +24,14 @@ def plan(shell: Shell, *words: str) -> list[dict[str, Any]]:
     return rows
 
 
-def beginnings(shell: Shell) -> list[int]:
+def earliest(shell: Shell) -> list[int]:
     words = ("--before", "0=0", "--before", "1=0")
-    return [row["beginning"] for row in plan(shell, *words)]
+    return [row["earliest"] for row in plan(shell, *words)]
 
 
 def test_without_execute_the_plan_is_shown_and_nothing_is_deleted(shell: Shell) -> None:
     send(shell, 10)
-    words = ("topic", "delete-records", shell.topic, "--before", "0=4", "--before", "1=end")
+    words = ("topic", "delete-records", shell.topic, "--before", "0=4", "--before", "1=latest")
     code, out, err = shell.run(*words)
     assert (code, err) == (0, "nothing was deleted: add --execute to do it\n")
     assert [line.split() for line in out.splitlines()[1:]] == [
@@ -43,8 +43,8 @@ def test_without_execute_the_plan_is_shown_and_nothing_is_deleted(shell: Shell) 
     assert (code, err) == (0, "")
     assert out.splitlines()[1].split() == ["0", "0", "4", "10", "4"]
     assert len(shell.lines()) == 6
-    assert beginnings(shell) == [4, 0]
-    assert plan(shell, "--before", "0=1", "--execute")[0]["new beginning"] == 4
+    assert earliest(shell) == [4, 0]
+    assert plan(shell, "--before", "0=1", "--execute")[0]["new earliest"] == 4
 
 
 def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> 
     assert [row["given up"] for row in plan(shell, "--before-time", "2001-01-01T00:00Z")] == [0, 0]
     assert [row["given up"] for row in plan(shell, "--before-time", "2999-01-01")] == [10, 0]
     assert plan(shell, "--before-time", "2999-01-01", "--execute")[0]["given up"] == 10
-    assert beginnings(shell) == [10, 0]
+    assert earliest(shell) == [10, 0]
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
 from folkmoot.coordination import paths, topics
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import Create, Multi, Set
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 
 ROUND = 0.001
@@ -38,7 +38,7 @@ class Person:
 
     def __init__(self, crowd: "Crowd", settings: MemberSettings) -> None:
         self.crowd = crowd
-        self.sessions: list[MemoryStore] = []
+        self.sessions: list[MemorySession] = []
         self.held: dict[TopicPartition, Assigned] = {}
         self.notices: list[Notice] = []
         self.dozing = False
@@ -49,7 +49,7 @@ class Person:
             settings, self._connect, lambda: None, lambda: crowd.now, Random(len(crowd.people))
         )
 
-    def _connect(self, session_timeout: float) -> Store:
+    def _connect(self, session_timeout: float) -> Session:
         self.sessions.append(self.crowd.zookeeper.connect(session_timeout))
         return self.sessions[-1]
 
@@ -110,7 +110,7 @@ class Crowd:
 
     def _deliver(self, request: Request) -> None:
         operation = request.operation
-        if request.store is not self.admin:
+        if request.session is not self.admin:
             self.operations[type(operation).__name__] += 1
             writes = operation.writes if isinstance(operation, Multi) else ()
             self.plans_written += any(
@@ -120,24 +120,24 @@ class Crowd:
         request.reply()
 
     def topic(self, name: str, partitions: int) -> None:
-        run(self.admin, topics.create(name, partitions, [1]))
+        execute(self.admin, topics.create(name, partitions, [1]))
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions to a topic, up to so many."""
-        topic = run(self.admin, topics.read(name))
+        topic = execute(self.admin, topics.read(name))
         assert topic is not None
         info = TopicInfo(topic.topic_id, [[1]] * partitions, topic.config)
-        perform(self.admin, Set(paths.topic(name), msgspec.json.encode(info)))
+        execute(self.admin, Set(paths.topic(name), msgspec.json.encode(info)))
 
     def make_anew(self, name: str, partitions: int) -> None:
-        run(self.admin, topics.delete(name))
+        execute(self.admin, topics.delete(name))
         self.topic(name, partitions)
 
     def broker(self, number: int, rack: str) -> None:
         data = msgspec.json.encode({"listeners": {}, "nonce": "n", "directory": "", "rack": rack})
         if number == 1:
-            run(self.admin, _ensured("/brokers/ids"))
-        perform(self.admin, Create(paths.broker(number), data))
+            execute(self.admin, _ensured("/brokers/ids"))
+        execute(self.admin, Create(paths.broker(number), data))
 
     def add(self, *wanted: str, **settings: Any) -> Person:
         person = Person(self, MemberSettings(group="g", topics=wanted, **settings))
@@ -181,9 +181,7 @@ class Crowd:
     def is_settled(self) -> bool:
         plan = self.plan()
         awake = [each for each in self.awake if not each.member.has_left]
-        seats = {
-            name.split("=")[0] + "=" * ("=" in name) for each in awake if (name := each.member.name)
-        }
+        seats = {membership.assignee(name) for each in awake if (name := each.member.name)}
         if len(seats) != len(awake) or not seats <= set(plan.members):
             return False
         absent = {seat for seat, standing in plan.static.items() if seat not in seats}
@@ -193,19 +191,17 @@ class Crowd:
 
     def plan(self) -> Plan:
         """Of whatever kind it is."""
-        return run(self.admin, plans.get("g", understands=99)).plan
+        return execute(self.admin, planning.get("g", understands=99)).plan
 
     def planned(self, person: Person) -> set[TopicPartition]:
-        name = person.member.name or ""
-        seat = name.split("=")[0] + "=" if "=" in name else name
-        return set(self.plan().share(seat))
+        return set(self.plan().share(membership.assignee(person.member.name or "")))
 
     def owner(self, partition: TopicPartition) -> str | None:
-        found = run(self.admin, ownership.owner_of("g", partition))
+        found = execute(self.admin, ownership.owner_of("g", partition))
         return None if found is None else found.member
 
 
 def _ensured(path: str) -> Any:
-    from folkmoot.coordination.zookeeper.session import ensure
+    from folkmoot.coordination.zookeeper.recipes import ensure
 
     return ensure(path)

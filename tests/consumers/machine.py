@@ -1,31 +1,32 @@
 """The group machine moved by hand: events and the time in, effects kept until they are looked at."""
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
 from folkmoot.consumers.group.events import (
     Acknowledged,
     Assigned,
-    ClaimPartition,
+    Changed,
+    ClaimPartitions,
     CommitOffsets,
     Effect,
     Event,
     Finished,
-    Heartbeat,
     Join,
-    Rang,
     Read,
-    ReleasePartition,
+    ReleasePartitions,
     Source,
     Started,
     Task,
     Tick,
 )
+from folkmoot.consumers.group.liveness import Timing
 from folkmoot.consumers.group.member_state import GroupMember
-from folkmoot.consumers.group.timing import Timing
 from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.ownership import Claim, OffsetState, Owner
-from folkmoot.coordination.groups.plan import Plan, TopicBasis, VersionedPlan
+from folkmoot.coordination.groups.ownership import Claim, ClaimRequest, OffsetState, Owner
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
+from folkmoot.coordination.groups.planning import VersionedPlan
 from folkmoot.protocol.records import TopicPartition
 
 ME = "me-0000000001"
@@ -40,6 +41,38 @@ HAND_OVER = 2.0
 TIMING = Timing()
 
 _E = TypeVar("_E")
+
+
+@dataclass(frozen=True)
+class ClaimPartition:
+    """One partition's part of a ClaimPartitions."""
+
+    partition: TopicPartition
+    topic_id: str
+    plan_version: int
+    steal_from: Owner | None
+
+
+@dataclass(frozen=True)
+class ReleasePartition:
+    """One partition's part of a ReleasePartitions."""
+
+    partition: TopicPartition
+    held: Claim
+    offset: int | None
+
+
+_Seen = Effect | ClaimPartition | ReleasePartition
+
+
+def _single(effect: Effect) -> list[_Seen]:
+    match effect:
+        case ClaimPartitions(wanted, version):
+            asked = wanted.items()
+            return [ClaimPartition(p, each.topic_id, version, each.steal_from) for p, each in asked]
+        case ReleasePartitions(held):
+            return [ReleasePartition(p, *each) for p, each in held.items()]
+    return [effect]
 
 
 def t(number: int) -> TopicPartition:
@@ -67,31 +100,48 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.member = GroupMember(MemberInfo(("t",), "host", HAND_OVER), TIMING, Random(7))
-        self.effects: list[Effect] = []
+        self.member = GroupMember("g", MemberInfo(("t",), "host", HAND_OVER), TIMING, Random(7))
+        self.effects: list[_Seen] = []
+        self.asked: list[Effect] = []
+        """All effects there ever were, as they were."""
+        self.chroot = ""
         self.topics = {"t": TopicBasis(TOPIC_ID, 4)}
         self.members: tuple[str, ...] = (ME,)
         self.plan = VersionedPlan(Plan(), 0, MADE)
 
     def tell(self, event: Event) -> None:
         """As the group thread does: the event, and then a look at the whole."""
-        self.effects += self.member.handle(event, self.now)
-        self.effects += self.member.handle(Tick(), self.now)
+        for each in (event, Tick()):
+            for effect in self.member.handle(each, self.now):
+                self.asked.append(effect)
+                self.effects += _single(effect)
 
     def wait(self, seconds: float) -> None:
         """Time passes, ZooKeeper answers all the while."""
-        self.now += seconds
-        self.tell(Acknowledged(self.now))
-        self.tell(Tick())
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.5)
+            self.tell(Acknowledged(self.now))
 
     def be_silent(self, seconds: float) -> None:
         """Time passes, nothing is heard of ZooKeeper."""
         self.now += seconds
         self.tell(Tick())
 
-    def answer(self, task: Task, result: object) -> None:
+    def answer(self, task: Task | ClaimPartition | ReleasePartition, result: object) -> None:
         self.tell(Acknowledged(self.now))
-        self.tell(Finished(task, result))
+        self.finish(task, result)
+
+    def finish(self, task: Task | ClaimPartition | ReleasePartition, result: object) -> None:
+        """As `answer`, by what was sent nobody knows when."""
+        match task:
+            case ClaimPartition(partition, topic_id, version, steal_from):
+                wanted = {partition: ClaimRequest(topic_id, steal_from)}
+                self.tell(Finished(ClaimPartitions(wanted, version), {partition: result}))
+            case ReleasePartition(partition, held, offset):
+                self.tell(Finished(ReleasePartitions({partition: (held, offset)}), result))
+            case _:
+                self.tell(Finished(task, result))
 
     def take(self, kind: type[_E]) -> list[_E]:
         """The effects of a kind that came since they were last taken."""
@@ -107,9 +157,8 @@ class Scene:
 
     def join(self) -> None:
         """A session, a name, and all that is there to read."""
-        self.tell(Started(NONCE, SESSION_TIMEOUT))
+        self.tell(Started(NONCE, SESSION_TIMEOUT, self.chroot))
         self.answer(self.take_one(Join), ME)
-        self.answer(self.take_one(Heartbeat), True)
         self.read_all()
 
     def read_all(self) -> None:
@@ -121,6 +170,8 @@ class Scene:
                     Source.MEMBERS: self.members,
                     Source.PLAN: self.plan,
                     Source.TOPICS: self.topics,
+                    Source.OWN: True,
+                    Source.OLDER: read.name in self.members,
                 }
                 self.answer(read, answers[read.source])
 
@@ -134,8 +185,16 @@ class Scene:
     def see_plan(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
         """Such a plan was made, rings, and is read."""
         self.plan_for(*owners, members=members)
-        self.tell(Rang(Source.MEMBERS))
-        self.tell(Rang(Source.PLAN))
+        self.tell(Changed(Source.PLAN))
+        self.read_all()
+
+    def see_members(self, *members: str) -> None:
+        """These are there now, or those that are; all that tells of it fires, and is read."""
+        self.members = members or self.members
+        self.tell(Changed(Source.MEMBERS))
+        self.tell(Changed(Source.OLDER))
+        while self.member.schedule.read_at is not None:
+            self.wait(max(0.01, self.member.schedule.read_at - self.now))
         self.read_all()
 
     def hold(self, *numbers: int, offset: int | None = None) -> dict[TopicPartition, Claim]:

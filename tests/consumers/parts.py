@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups.ownership import committed
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.operations import Verb
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.waiting import eventually
@@ -30,12 +30,12 @@ class Bench:
         self.group = f"group-{uuid4().hex[:8]}"
         self.create_topic()
 
-    def ask(self, verb: Callable[[], Verb[T]]) -> T:
-        store = connector(self.zookeeper)(6.0)
+    def ask(self, recipe: Callable[[], Recipe[T]]) -> T:
+        session = connector(self.zookeeper)(6.0)
         try:
-            return run(store, verb())
+            return execute(session, recipe())
         finally:
-            store.close()
+            session.close()
 
     def create_topic(self) -> None:
         alive = list(self.ask(brokers.live))

@@ -12,8 +12,9 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -24,6 +25,7 @@ from folkmoot.protocol.errors import (
     RecordsNotDeleted,
     TopicExists,
     UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values
@@ -67,8 +69,8 @@ def test_a_name_that_no_topic_can_have_is_refused(bench: Bench, name: str) -> No
             lambda: admin.add_partitions(name, 2),
             lambda: admin.delete_topic(name),
             lambda: admin.partitions_of(name),
-            lambda: admin.offsets(name, "end"),
-            lambda: admin.offsets_for_time(name, datetime.now(UTC)),
+            lambda: admin.offsets(name, "latest"),
+            lambda: admin.offsets_for_times(name, datetime.now(UTC)),
             lambda: admin.delete_records({partition: 0}),
             lambda: admin.reset_offsets(bench.group, {partition: 0}),
             lambda: admin.plan_reset(bench.group, "earliest", [name]),
@@ -78,24 +80,24 @@ def test_a_name_that_no_topic_can_have_is_refused(bench: Bench, name: str) -> No
                 call()
 
 
-def test_offsets_are_of_the_beginning_or_the_end_and_nothing_else(bench: Bench) -> None:
+def test_offsets_are_the_earliest_or_the_latest_and_nothing_else(bench: Bench) -> None:
     with Admin(zookeeper=bench.zookeeper) as admin:
-        for wrong in ("middle", "", "latest", None):
-            with pytest.raises(ConfigError, match="give 'beginning' or 'end'"):
+        for wrong in ("middle", "", "end", None):
+            with pytest.raises(ConfigError, match="give 'earliest' or 'latest'"):
                 admin.offsets(bench.topic, wrong)  # type: ignore[arg-type]
 
 
 def test_without_a_broker_it_is_said_that_there_is_none(chroot: str) -> None:
-    store = connector(chroot)(6.0)
+    session = connector(chroot)(6.0)
     try:
-        run(store, topics.create("t", 1, [1]))
+        execute(session, topics.create("t", 1, [1]))
     finally:
-        store.close()
+        session.close()
     partition = TopicPartition("t", 0)
     with Admin(zookeeper=chroot) as admin:
         for call in (
-            lambda: admin.offsets("t", "end", timeout=0.2),
-            lambda: admin.delete_records({partition: "end"}, timeout=0.2),
+            lambda: admin.offsets("t", "latest", timeout=0.2),
+            lambda: admin.delete_records({partition: "latest"}, timeout=0.2),
             lambda: admin.plan_reset("g", "earliest", ["t"], timeout=0.2),
             lambda: admin.reset_offsets("g", {partition: 0}, timeout=0.2),
         ):
@@ -107,8 +109,8 @@ def test_records_before_an_offset_are_gone_for_every_reader(bench: Bench) -> Non
     bench.send(range(100))
     first, second = bench.partition(0), bench.partition(1)
     with Admin(zookeeper=bench.zookeeper) as admin:
-        assert admin.delete_records({first: 60, second: "end"}) == {first: 60, second: 0}
-        assert admin.offsets(bench.topic, "beginning") == {
+        assert admin.delete_records({first: 60, second: "latest"}) == {first: 60, second: 0}
+        assert admin.offsets(bench.topic, "earliest") == {
             first: 60,
             second: 0,
             bench.partition(2): 0,
@@ -116,7 +118,7 @@ def test_records_before_an_offset_are_gone_for_every_reader(bench: Bench) -> Non
         with bench.reader() as consumer:
             assert take(consumer, 40) == list(range(60, 100))
         assert admin.delete_records({first: 10}) == {first: 60}  # nothing comes back
-        assert admin.delete_records({first: "end"}) == {first: 100}
+        assert admin.delete_records({first: "latest"}) == {first: 100}
         bench.send([100])
         with bench.reader() as consumer:
             assert take(consumer, 1) == [100]
@@ -142,12 +144,12 @@ def test_nothing_is_deleted_when_one_offset_cannot_be(bench: Bench) -> None:
             ({TopicPartition("no-such-topic", 0): 0}, UnknownTopicOrPartition),
             *(
                 ({bench.partition(1): no_offset}, ConfigError)
-                for no_offset in (-1, 1.5, True, None, 2**70, "beginning")
+                for no_offset in (-1, 1.5, True, None, 2**70, "earliest")
             ),
         ):
             with pytest.raises(error):
                 admin.delete_records({first: 5, **wrong})  # type: ignore[dict-item]
-        assert admin.offsets(bench.topic, "beginning")[first] == 0
+        assert admin.offsets(bench.topic, "earliest")[first] == 0
 
 
 def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
@@ -159,7 +161,7 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
         checked = admin.checked
 
         def then_it_is_created_anew(
-            before: Mapping[TopicPartition, int | Literal["end"]], timeout: float
+            before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float
         ) -> dict[TopicPartition, int]:
             found = checked(before, timeout)
             admin.delete_topic(bench.topic)
@@ -172,7 +174,7 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
         monkeypatch.setattr(admin, "checked", then_it_is_created_anew)
         with pytest.raises(RecordsNotDeleted, match="created anew"):
             admin.delete_records({first: 7}, timeout=10.0)
-        assert admin.offsets(bench.topic, "beginning")[first] == 0
+        assert admin.offsets(bench.topic, "earliest")[first] == 0
 
 
 def test_a_time_is_the_offset_of_its_first_record(bench: Bench) -> None:
@@ -183,9 +185,9 @@ def test_a_time_is_the_offset_of_its_first_record(bench: Bench) -> None:
     bench.producer.flush()
     half = datetime.fromtimestamp(now - 55, UTC)
     with Admin(zookeeper=bench.zookeeper) as admin:
-        found = admin.offsets_for_time(bench.topic, half)
+        found = admin.offsets_for_times(bench.topic, half)
         assert [found[bench.partition(number)] for number in range(PARTITIONS)] == [5, 0, 0]
-        found = admin.offsets_for_time(bench.topic, half + timedelta(days=1))
+        found = admin.offsets_for_times(bench.topic, half + timedelta(days=1))
         assert found[bench.partition(0)] == 10
 
 
@@ -257,3 +259,65 @@ def test_a_reader_finds_a_partition_that_was_added_after_it_had_looked(bench: Be
         added = bench.partition(PARTITIONS)
         assert consumer._cluster.leader_address(added) is None
         until(consumer, lambda: consumer._cluster.leader_address(added) is not None)
+
+
+class Unreliable:
+    """Opens sessions with a ZooKeeper in memory that may stop answering."""
+
+    def __init__(self) -> None:
+        self.zookeeper = MemoryZooKeeper()
+        self.sessions: list[MemorySession] = []
+
+    def __call__(self, session_timeout: float) -> MemorySession:
+        self.sessions.append(self.zookeeper.connect(session_timeout))
+        return self.sessions[-1]
+
+
+def test_without_zookeeper_every_call_ends_in_time_with_an_error_and_the_next_one_connects_anew() -> (
+    None
+):
+    connect = Unreliable()
+    partition = TopicPartition("t", 0)
+    with Admin(zookeeper=connect, timeout=0.05) as admin:
+        execute(connect.sessions[0], topics.create("t", 1, [1]))
+        calls: list[Callable[[], object]] = [
+            admin.topics,
+            lambda: admin.create_topic("u"),
+            lambda: admin.add_partitions("t", 2),
+            lambda: admin.delete_topic("t"),
+            lambda: admin.partitions_of("t"),
+            lambda: admin.offsets("t", "latest"),
+            lambda: admin.delete_records({partition: 0}),
+            admin.groups,
+            lambda: admin.describe_group("g"),
+            lambda: admin.group_offsets("g"),
+            lambda: admin.group_events("g"),
+            lambda: admin.plan_reset("g", 0, partitions=[partition]),
+            lambda: admin.reset_offsets("g", {partition: 0}),
+            lambda: admin.delete_group("g"),
+        ]
+        for number, call in enumerate(calls):
+            connect.zookeeper.suspend(connect.sessions[-1])
+            with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.05 s"):
+                call()
+            assert admin.topics() == ["t"]
+            assert len(connect.sessions) == number + 2
+
+
+def test_what_was_not_sent_when_an_admin_gave_up_is_not_done_later() -> None:
+    connect = Unreliable()
+    with Admin(zookeeper=connect, timeout=0.05) as admin:
+        execute(connect.sessions[0], topics.create("t", 1, [1]))
+        connect.zookeeper.suspend(connect.sessions[0])
+        with pytest.raises(ZooKeeperUnreachable):
+            admin.delete_topic("t")
+        connect.zookeeper.resume(connect.sessions[0])
+        assert admin.topics() == ["t"]
+
+
+def test_an_admin_whose_session_is_over_opens_another() -> None:
+    connect = Unreliable()
+    with Admin(zookeeper=connect) as admin:
+        connect.zookeeper.expire(connect.sessions[0])
+        assert admin.topics() == []
+        assert len(connect.sessions) == 2

@@ -279,7 +279,7 @@ def test_a_consumer_that_is_not_open_refuses(client: Client, bench: Bench) -> No
 def test_an_unreachable_zookeeper_is_an_error_of_start_which_may_be_tried_again(
     client: Client, bench: Bench
 ) -> None:
-    from folkmoot.coordination.zookeeper.connector import connector
+    from folkmoot.coordination.connector import connector
 
     tries = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
@@ -333,7 +333,7 @@ def test_starting_twice_is_starting_once(bench: Bench) -> None:
         assert consumer.assignment() == {TopicPartition(bench.topic, 0)}
 
 
-def refused(session_timeout: float) -> Store:
+def refused(session_timeout: float) -> Session:
     raise ZooKeeperUnreachable("nobody is there")
 
 

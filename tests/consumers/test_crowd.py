@@ -2,11 +2,13 @@
 
 import pytest
 
+from folkmoot.consumers.assignors.assignor import AssignmentInput
+from folkmoot.consumers.assignors.next_plan import DEFAULT, assignors_of
 from folkmoot.consumers.group.events import Lost, Revoking
-from folkmoot.coordination.groups import ownership, plan_format
+from folkmoot.coordination.groups import ownership, planning
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.zookeeper import operations
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.crowd import Crowd, Person
 
@@ -50,13 +52,13 @@ def test_a_pattern_takes_in_topics_as_they_come_and_lets_them_go(crowd: Crowd) -
     crowd.topic("orders-2-old", 1)
     crowd.pass_time(4 * DEBOUNCE)
     assert one.partitions == t("orders-1", 0, 1) | t("orders-2", 0)
-    run(crowd.admin, _deleted("orders-1"))
+    execute(crowd.admin, _deleted("orders-1"))
     crowd.pass_time(4 * DEBOUNCE)
     assert one.partitions == t("orders-2", 0)
     assert one.count(Lost) == 0
 
 
-def _deleted(name: str) -> operations.Verb[None]:
+def _deleted(name: str) -> operations.Recipe[None]:
     from folkmoot.coordination import topics
 
     return topics.delete(name)
@@ -95,7 +97,7 @@ def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: C
     crowd.pass_time(4 * DEBOUNCE)
     assert (one.held[partition].offset, one.held[partition].epoch) == (None, epoch + 1)
     assert one.held[partition].topic_id != old_id
-    state = run(crowd.admin, ownership.committed("g", partition))
+    state = execute(crowd.admin, ownership.committed("g", partition))
     assert state is not None
     assert (state.offset, state.topic_id) == (None, one.held[partition].topic_id)
 
@@ -116,47 +118,62 @@ def test_who_was_cut_off_while_its_topic_shrank_leaves_no_owner_behind(crowd: Cr
     assert [number for number in range(4) if crowd.owner(TopicPartition("a", number))] == [0]
 
 
-# -- assignors, weights, racks ------------------------------------------------------------------------
+# -- assignors, racks ---------------------------------------------------------------------------------
 
 
-def test_weights_are_published_and_respected(crowd: Crowd) -> None:
-    from folkmoot.consumers.assignors.agreement import assignors_of
-
-    crowd.topic("a", 9)
-    light, heavy = crowd.add("a"), crowd.add("a", weight=2)
-    crowd.settle()
-    assert (len(light.held), len(heavy.held)) == (3, 6)
-    assert crowd.plan().assignor == "sticky"
-    assert assignors_of(["range"])[0].name == "range"
-
-
-def test_an_assignor_that_a_newcomer_lacks_gives_way_to_one_that_all_have(crowd: Crowd) -> None:
-    from folkmoot.consumers.assignors.agreement import assignors_of
-
+def test_what_the_eldest_member_prefers_divides_and_the_others_say_that_they_wanted_something_else(
+    crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
     crowd.topic("a", 6)
-    first = crowd.add("a", assignors=assignors_of(["range", "round-robin"]))
-    second = crowd.add("a", assignors=assignors_of(["range"]))
+    eldest = crowd.add("a", assignors=assignors_of(["range", "round-robin"]))
+    crowd.settle()
+    younger = crowd.add("a", assignors=assignors_of(["round-robin"]))
     crowd.settle()
     assert crowd.plan().assignor == "range"
-    newcomer = crowd.add("a", assignors=assignors_of(["round-robin"]))
+    assert "group g divides by range, as the eldest member wants, not by round-robin" in caplog.text
+    assert not eldest.member.alarms + younger.member.alarms
+    eldest.leave()
+    crowd.pass_time(4 * DEBOUNCE)
+    assert crowd.plan().assignor == "round-robin"
+    assert sizes(younger) == [6]
+
+
+class Broken:
+    """An assignor that raises, or gives partitions to nobody who is there."""
+
+    name = "broken"
+
+    def __init__(self, owner: str | None) -> None:
+        self._owner = owner
+
+    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+        if self._owner is None:
+            raise RuntimeError("this one never works")
+        return dict.fromkeys(given.partitions(), self._owner)
+
+
+@pytest.mark.parametrize("owner", [None, "a stranger"])
+def test_an_assignor_that_fails_ends_nobody_and_the_default_divides(
+    crowd: Crowd, owner: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd.topic("a", 4)
+    people = [crowd.add("a", assignors=(Broken(owner), DEFAULT)) for _ in range(2)]
     crowd.settle()
+    assert sizes(*people) == [2, 2]
     assert crowd.plan().assignor == "sticky"
-    assert sizes(first, second, newcomer) == [2, 2, 2]
+    assert "assignor broken has failed: sticky divides instead" in caplog.text
+    assert people[1].member.alarms == ("assignor broken of the eldest member did not divide",)
 
 
 def test_with_racks_partitions_go_to_members_near_their_leaders(crowd: Crowd) -> None:
-    from folkmoot.consumers.assignors.agreement import assignors_of
     from folkmoot.coordination import topics
 
     crowd.broker(1, "north")
     crowd.broker(2, "south")
-    run(crowd.admin, topics.create("a", 6, [1, 2]))
-    info = run(crowd.admin, topics.read("a"))
+    execute(crowd.admin, topics.create("a", 6, [1, 2]))
+    info = execute(crowd.admin, topics.read("a"))
     assert info is not None
-    people = {
-        rack: crowd.add("a", rack=rack, assignors=assignors_of(["rack"]))
-        for rack in ("south", "north")
-    }
+    people = {rack: crowd.add("a", rack=rack) for rack in ("south", "north")}
     crowd.settle()
     racks = {1: "north", 2: "south"}
     for rack, person in people.items():
@@ -172,7 +189,7 @@ def test_old_and_new_members_agree_on_a_plan_that_all_understand(crowd: Crowd) -
     crowd.topic("a", 4)
     new = crowd.add("a", protocol=2)
     crowd.settle()
-    seen = run(crowd.admin, plans.get("g", understands=1)).plan
+    seen = execute(crowd.admin, planning.get("g", understands=1)).plan
     assert (seen.protocol, seen.generation, seen.assignment) == (2, 1, {})
     assert sizes(new) == [4]
     old = crowd.add("a", protocol=1)
@@ -207,7 +224,7 @@ def test_an_application_that_stays_away_loses_its_partitions_and_gets_a_share_wh
     crowd: Crowd,
 ) -> None:
     crowd.topic("a", 4)
-    sleepy = crowd.add("a", max_processing_time=5.0, hand_over=1.0)
+    sleepy = crowd.add("a", max_processing_time=5.0, revoke_timeout=1.0)
     other = crowd.add("a")
     crowd.settle()
     sleepy.dozing = True
@@ -222,11 +239,11 @@ def test_an_application_that_stays_away_loses_its_partitions_and_gets_a_share_wh
     assert sleepy.count(Lost) == 2
 
 
-def test_an_application_that_comes_back_within_its_hand_over_time_keeps_what_it_has(
+def test_an_application_that_comes_back_within_its_revoke_timeout_keeps_what_it_has(
     crowd: Crowd,
 ) -> None:
     crowd.topic("a", 4)
-    sleepy = crowd.add("a", max_processing_time=5.0, hand_over=1.0)
+    sleepy = crowd.add("a", max_processing_time=5.0, revoke_timeout=1.0)
     other = crowd.add("a")
     crowd.settle()
     had, version = sleepy.partitions, crowd.plan().generation
@@ -242,7 +259,7 @@ def test_an_application_that_comes_back_within_its_hand_over_time_keeps_what_it_
 
 def test_a_dozing_application_costs_no_turns(crowd: Crowd) -> None:
     crowd.topic("a", 1)
-    sleepy = crowd.add("a", max_processing_time=2.0, hand_over=0.5)
+    sleepy = crowd.add("a", max_processing_time=2.0, revoke_timeout=0.5)
     crowd.settle()
     sleepy.dozing = True
     crowd.pass_time(4.0)
@@ -250,17 +267,17 @@ def test_a_dozing_application_costs_no_turns(crowd: Crowd) -> None:
     assert deadline is None or deadline > crowd.now
 
 
-# -- hand-over times ----------------------------------------------------------------------------------
+# -- revoke timeouts ----------------------------------------------------------------------------------
 
 
-def test_each_owner_is_given_its_own_hand_over_time_before_its_partition_is_stolen(
+def test_each_owner_is_given_its_own_revoke_timeout_before_its_partition_is_stolen(
     crowd: Crowd,
 ) -> None:
     crowd.topic("a", 3)
-    slow = crowd.add("a", hand_over=4.0)
+    slow = crowd.add("a", revoke_timeout=4.0)
     crowd.settle()
     slow.drains = False
-    other, another = crowd.add("a", hand_over=0.2), crowd.add("a", hand_over=0.2)
+    other, another = crowd.add("a", revoke_timeout=0.2), crowd.add("a", revoke_timeout=0.2)
     crowd.pass_time(4.0)
     assert sizes(other, another) == [0, 0]
     crowd.pass_time(1.0)
@@ -278,8 +295,8 @@ def test_a_plan_that_does_not_fit_ends_nobody_and_the_last_one_stands(
     one = crowd.add("a")
     crowd.settle()
     monkeypatch.setattr(operations, "MAX_REQUEST_BYTES", 5_000)
-    encode = plan_format.encode
-    monkeypatch.setattr(plan_format, "encode", lambda plan: encode(plan) + b" " * 9_000)
+    encode = plans.encode
+    monkeypatch.setattr(plans, "encode", lambda plan: encode(plan) + b" " * 9_000)
     crowd.grow("a", 4)
     crowd.operations.clear()
     crowd.pass_time(3.0)

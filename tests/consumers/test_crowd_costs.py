@@ -6,6 +6,8 @@ import pytest
 
 from tests.consumers.crowd import Crowd
 
+MEMBERS = 100
+
 
 @pytest.fixture(scope="module")
 def hundred() -> Crowd:
@@ -13,11 +15,15 @@ def hundred() -> Crowd:
     crowd = Crowd()
     crowd.topic("a", 500)
     crowd.topic("b", 500)
-    for _ in range(100):
+    for _ in range(MEMBERS):
         crowd.add("a", "b")
     took = crowd.settle()
     assert took < 5.0
     assert crowd.plans_written <= 3
+    print(f"cold start: {dict(crowd.operations)}")
+    # Each reads who is there once, not at each of the others' joining; what it claims, together.
+    assert crowd.operations["Children"] <= 3 * MEMBERS
+    assert crowd.operations["Multi"] <= 3 * MEMBERS
     return crowd
 
 
@@ -47,4 +53,21 @@ def test_one_of_a_hundred_that_leaves_costs_each_a_few_operations(hundred: Crowd
     print(
         f"{took:.2f} s, {dict(hundred.operations)}: {total(hundred.operations) / 100:.1f} per member"
     )
-    assert total(hundred.operations) / 100 <= 15
+    assert total(hundred.operations) / MEMBERS <= 3
+
+
+def test_a_topic_that_nobody_wants_is_looked_at_by_one_member(hundred: Crowd) -> None:
+    hundred.pass_time(1.0)
+    hundred.operations.clear()
+    hundred.topic("unwanted", 5)
+    hundred.pass_time(0.3)
+    assert total(hundred.operations) <= 2 * 0.5 * MEMBERS * 0.3  # signs of life, about half as many
+
+
+def test_a_member_at_rest_reads_at_most_once_in_two_seconds(hundred: Crowd) -> None:
+    hundred.pass_time(2.0)
+    hundred.operations.clear()
+    hundred.pass_time(60.0)
+    per_second = total(hundred.operations) / len(list(hundred.awake)) / 60
+    print(f"{per_second:.2f} per member and second, {dict(hundred.operations)}")
+    assert per_second <= 0.51  # the eldest reads topics, too

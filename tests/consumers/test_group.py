@@ -2,27 +2,35 @@
 
 import pytest
 
+from folkmoot.consumers.group import owned_partitions
 from folkmoot.consumers.group.events import (
     Assigned,
-    ClaimPartition,
+    Changed,
+    ClaimPartitions,
     Drained,
     EndSession,
-    Heartbeat,
+    Failed,
+    Finished,
     Join,
     Lost,
     MakePlan,
-    OwnerRang,
-    Rang,
+    OwnerChanged,
     Read,
     Rebalanced,
     Revoking,
     SessionLost,
     Source,
     Started,
+    Tick,
     VerifyOwner,
 )
-from folkmoot.coordination.groups.ownership import Blocked, Stale
-from folkmoot.coordination.groups.plan import TopicBasis, VersionedPlan
+from folkmoot.consumers.group.liveness import Liveness
+from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
+from folkmoot.coordination.groups.plan import TopicBasis
+from folkmoot.coordination.groups.planning import VersionedPlan
+from folkmoot.coordination.zookeeper.operations import path_bytes, session_end_bytes
 from tests.consumers.machine import (
     HAND_OVER,
     ME,
@@ -31,6 +39,7 @@ from tests.consumers.machine import (
     SESSION_TIMEOUT,
     TIMING,
     YOUNGER,
+    ClaimPartition,
     Scene,
     claim,
     owner,
@@ -78,7 +87,7 @@ def test_only_what_moves_is_touched_when_a_second_member_joins(scene: Scene) -> 
     scene.tell(Drained(t(3), 1, None))
     (release,) = scene.release()
     assert (release.partition, release.offset) == (t(3), None)
-    assert set(scene.member.holdings) == {t(0), t(1)}
+    assert set(scene.member.owned) == {t(0), t(1)}
 
 
 def test_the_oldest_plans_first_and_a_younger_one_only_in_its_place(scene: Scene) -> None:
@@ -86,24 +95,67 @@ def test_the_oldest_plans_first_and_a_younger_one_only_in_its_place(scene: Scene
     scene.join()
     scene.wait(TIMING.debounce * 1.5)
     assert not scene.take(MakePlan)
-    scene.wait(TIMING.patience)
+    scene.see_members(ME)
+    scene.wait(TIMING.debounce * 1.5)
     assert scene.take(MakePlan)
+
+
+def test_a_younger_one_plans_in_the_place_of_an_eldest_that_is_alive_and_does_not(
+    scene: Scene,
+) -> None:
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.wait(TIMING.standby - 0.1)
+    scene.read_all()
+    assert not scene.take(MakePlan)
+    scene.wait(TIMING.patience + 0.2)
+    assert scene.take(MakePlan)
+
+
+def test_a_newer_plan_shows_that_the_eldest_is_at_work(scene: Scene) -> None:
+    """Whoever has not read the list of members since must not take it for older than it is."""
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.see_plan(OLDER, ME)
+    scene.wait(TIMING.standby - 1.0)
+    scene.see_plan(OLDER, ME, YOUNGER, members=(OLDER, ME, YOUNGER))
+    scene.wait(TIMING.standby - 1.0)
+    assert not scene.take(MakePlan)
+
+
+def test_a_younger_member_does_not_read_the_list_when_others_come_and_go(scene: Scene) -> None:
+    """A thousand members that start would else read half a million names each."""
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.see_plan(OLDER, ME)
+    scene.take(Read)
+    for _ in range(10):
+        scene.tell(Changed(Source.MEMBERS))
+        scene.tell(Changed(Source.TOPICS))
+        scene.wait(0.05)
+    assert not scene.take(Read)
+
+
+def test_the_eldest_waits_before_it_reads_so_that_many_changes_are_read_at_once(
+    scene: Scene,
+) -> None:
+    scene.hold(0)
+    for _ in range(10):
+        scene.tell(Changed(Source.MEMBERS))
+    assert not scene.take(Read)
+    scene.wait(TIMING.debounce * 1.5)
+    assert [each.source for each in scene.take(Read)] == [Source.MEMBERS, Source.TOPICS]
 
 
 def test_what_is_no_change_of_the_group_does_not_put_a_turn_off(scene: Scene) -> None:
     """Else a busy member's turn would never come, and an older one that is stuck would stop the group."""
-    scene.join()
-    scene.see_plan(OLDER, ME)
-    scene.take(MakePlan)
-    for members in ((OLDER, ME, YOUNGER), (OLDER, ME)):
-        scene.members = (*members, "another-0000000009")
-        scene.tell(Rang(Source.MEMBERS))
-        scene.read_all()
+    scene.hold(0)
+    scene.see_members(ME, YOUNGER, *(f"another-000000000{number}" for number in range(3, 9)))
     began = scene.now
     while not scene.take(MakePlan):
         scene.wait(0.01)
-        scene.tell(OwnerRang(t(3)))
-        assert scene.now < began + 2 * TIMING.debounce + 2 * TIMING.patience
+        scene.tell(OwnerChanged(t(3)))
+        assert scene.now < began + TIMING.debounce * 5 * 1.5
 
 
 def test_a_plan_by_another_makes_ours_unnecessary(scene: Scene) -> None:
@@ -119,14 +171,15 @@ def test_all_is_read_again_when_a_plan_of_ours_was_not_written(scene: Scene) -> 
     scene.join()
     scene.wait(TIMING.debounce * 1.5)
     scene.answer(scene.take_one(MakePlan), False)
-    assert {read.source for read in scene.take(Read)} == set(Source)
+    read = {read.source for read in scene.take(Read)}
+    assert read == {Source.PLAN, Source.MEMBERS, Source.TOPICS}
 
 
 def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
     scene.join()
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(Rang(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
     read = scene.take_one(Read)
     scene.answer(read, scene.plan)
     assert scene.take(Read) == [Read(Source.PLAN)]
@@ -140,7 +193,7 @@ def test_a_plan_in_another_node_whatever_its_version_ends_the_session(
     scene.hold(0)
     assert scene.plan.version == 1
     scene.plan = VersionedPlan(scene.plan.plan, version, 0 if version < 0 else scene.plan.made + 1)
-    scene.tell(Rang(Source.PLAN))
+    scene.tell(Changed(Source.PLAN))
     scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]
     assert scene.take(EndSession)
@@ -155,7 +208,7 @@ def test_who_is_blocked_waits_and_claims_when_the_owner_has_let_go(scene: Scene)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.wait(1.0)
     assert not scene.take(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     task = scene.take_one(ClaimPartition)
     assert task.steal_from is None
     scene.answer(task, claim(t(0), epoch=2, offset=9))
@@ -178,7 +231,7 @@ def test_looks_in_between_do_not_put_the_stealing_off(scene: Scene) -> None:
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     for _ in range(2):
         scene.wait(STEAL_AFTER / 3)
-        scene.tell(OwnerRang(t(0)))
+        scene.tell(OwnerChanged(t(0)))
         task = scene.take_one(ClaimPartition)
         assert task.steal_from is None
         scene.answer(task, Blocked(owner(OLDER)))
@@ -200,18 +253,20 @@ def test_behind_a_plan_that_was_missed_the_owner_has_its_whole_time_again(scene:
     assert task.steal_from is None
     scene.answer(task, Blocked(owner(OLDER)))
     scene.wait(STEAL_AFTER - 0.61)
+    scene.read_all()
     assert not scene.take(ClaimPartition)
     scene.wait(0.02)
     assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
 
 
-def test_another_owner_gets_its_own_hand_over_time(scene: Scene) -> None:
+def test_another_owner_gets_its_own_revoke_timeout(scene: Scene) -> None:
     scene.join()
     scene.see_plan(ME)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.wait(STEAL_AFTER)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(YOUNGER, epoch=2)))
     scene.wait(STEAL_AFTER - 0.01)
+    scene.read_all()
     assert not scene.take(ClaimPartition)
     scene.wait(0.02)
     assert scene.take_one(ClaimPartition).steal_from == owner(YOUNGER, epoch=2)
@@ -230,7 +285,7 @@ def test_a_ring_before_the_answer_of_the_claim_that_armed_it_is_not_lost(scene: 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     assert not scene.take(ClaimPartition)
     scene.answer(task, Blocked(owner(OLDER)))
     assert scene.take_one(ClaimPartition).steal_from is None
@@ -241,7 +296,7 @@ def test_a_ring_before_a_claim_is_known_to_be_ours_is_looked_into(scene: Scene) 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(task, claim(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     assert scene.take(Lost) == [Lost(t(0), "another member took it over, or its offset was reset")]
@@ -253,8 +308,8 @@ def test_a_ring_while_the_plan_is_read_is_acted_on_after_it(scene: Scene) -> Non
     scene.see_plan(ME)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.plan_for(ME)
-    scene.tell(Rang(Source.PLAN))
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(Changed(Source.PLAN))
+    scene.tell(OwnerChanged(t(0)))
     assert not scene.take(ClaimPartition)
     scene.read_all()
     assert scene.take_one(ClaimPartition).plan_version == scene.plan.version
@@ -332,6 +387,87 @@ def test_a_topic_made_anew_is_given_up_and_claimed_under_its_new_id(scene: Scene
     assert scene.take_one(ClaimPartition).topic_id == "id-2"
 
 
+# -- what is put aside ------------------------------------------------------------------------------
+
+
+def test_no_session_owns_more_than_zookeeper_can_write_when_it_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 2 * path_bytes(paths.owner("g", *t(0)), "/chroot") + 1
+    monkeypatch.setattr(owned_partitions, "MAX_OWNED_BYTES", room)
+    scene.chroot = "/chroot"
+    scene.join()
+    scene.see_plan(ME, ME, ME, ME)
+    first, second = scene.take(ClaimPartition)
+    assert [first.partition, second.partition] == [t(0), t(1)]
+    (alarm,) = scene.member.alarms
+    assert alarm.startswith("2 partitions have no owner: one ZooKeeper session must not own more")
+    scene.answer(first, claim(t(0)))
+    scene.answer(second, claim(t(1)))
+    assert not scene.take(ClaimPartition)
+    scene.see_plan(ME, OLDER, ME, OLDER)
+    scene.tell(Drained(t(1), 1, None))
+    scene.release()
+    assert [task.partition for task in scene.take(ClaimPartition)] == [t(2)]
+    assert not scene.member.alarms
+
+
+def test_ten_thousand_partitions_with_long_names_are_bounded_well_below_what_stops_zookeeper() -> (
+    None
+):
+    topic = "x" * 200
+    room = MAX_OWNED_BYTES // path_bytes(paths.owner("g", topic, 1000), "")
+    assert room < 4_000
+    every = [paths.owner("g", topic, number) for number in range(room)]
+    assert session_end_bytes(every, "") < 1_000_000
+
+
+def test_an_offset_that_cannot_be_read_is_asked_for_now_and_then(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME, ME)
+    first, second = scene.take(ClaimPartition)
+    scene.answer(first, MalformedOffset("it is no JSON"))
+    scene.answer(second, claim(t(1)))
+    assert scene.member.alarms == ("t-0 has no owner: it is no JSON",)
+    scene.wait(TIMING.retry - 0.1)
+    scene.read_all()
+    assert not scene.take(ClaimPartition)
+    scene.wait(0.2)
+    scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=2))
+    assert set(scene.member.owned) == {t(0), t(1)}
+    assert not scene.member.alarms
+
+
+def test_a_task_that_fails_for_a_reason_nobody_has_foreseen_is_done_again(scene: Scene) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    (task,) = [each for each in scene.asked if isinstance(each, ClaimPartitions)]
+    scene.take(ClaimPartition)
+    scene.tell(Finished(task, Failed("too many nodes")))
+    scene.read_all()
+    scene.wait(TIMING.patience)
+    assert scene.take(ClaimPartition)
+
+
+def test_many_first_claims_are_asked_for_by_the_hundred(scene: Scene) -> None:
+    scene.topics = {"t": TopicBasis("id-1", 250)}
+    scene.join()
+    scene.see_plan(*[ME] * 250)
+    sizes = [len(each.wanted) for each in scene.asked if isinstance(each, ClaimPartitions)]
+    assert sizes == [100, 100, 50]
+
+
+def test_nothing_is_asked_for_in_the_name_of_a_member_that_has_just_gone(scene: Scene) -> None:
+    """A sign of life and the end of the application's time were due at once."""
+    scene.member.liveness = Liveness(TIMING, 2.0, 1.0)
+    scene.hold(0)
+    scene.wait(2.0)
+    scene.effects.clear()
+    scene.now += 1.5
+    scene.tell(Tick())
+    assert [type(each) for each in scene.effects] == [Lost, EndSession]
+
+
 # -- lost watches, nodes removed by hand --------------------------------------------------------------
 
 
@@ -340,25 +476,28 @@ def test_a_lost_ring_is_made_up_for_by_the_sweep(scene: Scene) -> None:
     scene.see_plan(ME, ME, members=(ME,))
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.effects.clear()
-    for _ in range(20):
-        scene.wait(TIMING.sweep * 1.3 / 20)
-    assert {read.source for read in scene.take(Read)} == set(Source)
-    assert scene.take(VerifyOwner)
+    read: set[Source] = set()
+    verified = []
+    for _ in range(5):
+        scene.wait(SESSION_TIMEOUT / TIMING.heartbeats)
+        read |= {each.source for each in scene.effects if isinstance(each, Read)}
+        verified += scene.take(VerifyOwner)
+        scene.read_all()
+    assert read == {Source.OWN, Source.PLAN, Source.MEMBERS, Source.TOPICS}
+    assert [each.partition for each in verified] == [t(0)]
     assert t(1) in {task.partition for task in scene.take(ClaimPartition)}
 
 
-@pytest.mark.parametrize("how", ["heartbeat", "list of members"])
+@pytest.mark.parametrize("how", ["its own watch", "list of members"])
 def test_a_member_whose_node_was_removed_drops_all_and_joins_in_a_new_session(
     scene: Scene, how: str
 ) -> None:
     scene.hold(0)
-    if how == "heartbeat":
-        scene.wait(SESSION_TIMEOUT / TIMING.heartbeats)
-        scene.answer(scene.take_one(Heartbeat), False)
+    if how == "its own watch":
+        scene.tell(Changed(Source.OWN))
+        scene.answer(scene.take_one(Read), False)
     else:
-        scene.members = ()
-        scene.tell(Rang(Source.MEMBERS))
-        scene.read_all()
+        scene.see_members(YOUNGER)
     assert scene.take(Lost) == [Lost(t(0), "this member's node was removed")]
     assert scene.take(EndSession)
     assert not scene.take(Join)

@@ -5,15 +5,12 @@ import pytest
 from folkmoot.consumers.group.events import (
     Acknowledged,
     Assigned,
-    ClaimPartition,
     Commit,
     Committed,
     Drained,
-    Finished,
-    Heartbeat,
     Join,
     Lost,
-    OwnerRang,
+    OwnerChanged,
     Read,
     Revoking,
     SessionLost,
@@ -30,6 +27,7 @@ from tests.consumers.machine import (
     SESSION_TIMEOUT,
     TIMING,
     YOUNGER,
+    ClaimPartition,
     Scene,
     claim,
     later,
@@ -84,7 +82,7 @@ def test_a_fenced_commit_is_refused_and_its_partition_lost(scene: Scene) -> None
     scene.answer(task, {t(0): Fenced(), t(1): later(held[t(1)], 20)})
     assert scene.take(Lost) == [Lost(t(0), "a commit was fenced")]
     assert scene.take(Committed) == [Committed(1, {t(1): 20}, frozenset({t(0)}))]
-    assert scene.member.holdings.fenced_commits == 1
+    assert scene.member.owned.fenced_commits == 1
     assert [task.partition for task in scene.take(ClaimPartition)] == [t(0)]
 
 
@@ -99,7 +97,7 @@ def test_what_is_not_held_is_refused_at_once_and_the_rest_is_written(scene: Scen
 def test_work_of_an_earlier_claim_is_not_committed_under_a_later_one(scene: Scene) -> None:
     """In between another may have owned it and got further: the offset would go back."""
     scene.hold(0)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=3, offset=80))
     scene.effects.clear()
@@ -112,7 +110,7 @@ def test_work_of_an_earlier_claim_is_not_committed_under_a_later_one(scene: Scen
 
 def test_what_was_drained_of_an_earlier_claim_does_not_end_a_later_one(scene: Scene) -> None:
     scene.hold(0)
-    scene.tell(OwnerRang(t(0)))
+    scene.tell(OwnerChanged(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=3, offset=80))
     scene.see_plan(YOUNGER, members=(ME, YOUNGER))
@@ -173,7 +171,7 @@ def test_what_was_given_up_and_is_fenced_then_is_not_told_as_lost(scene: Scene) 
     scene.answer(task, {t(0): Fenced()})
     assert not scene.take(Lost)
     assert not scene.release()
-    assert not list(scene.member.holdings)
+    assert not list(scene.member.owned)
 
 
 # -- silence ------------------------------------------------------------------------------------------
@@ -288,7 +286,7 @@ def test_in_silence_one_sign_of_life_is_asked_for_and_not_one_each_second(scene:
     scene.hold(0)
     for _ in range(50):
         scene.be_silent(SESSION_TIMEOUT / TIMING.heartbeats)
-    assert len(scene.take(Heartbeat)) == 1
+    assert len(scene.take(Read)) == 1
 
 
 def test_a_claim_won_in_silence_is_not_told_but_let_go_of(scene: Scene) -> None:
@@ -298,9 +296,22 @@ def test_a_claim_won_in_silence_is_not_told_but_let_go_of(scene: Scene) -> None:
     scene.be_silent(SESSION_TIMEOUT)
     scene.member.handle(Acknowledged(scene.now - SESSION_TIMEOUT), scene.now)
     scene.be_silent(0.0)
-    scene.tell(Finished(task, claim(t(0))))
+    scene.finish(task, claim(t(0)))
     assert not scene.take(Assigned)
     assert [release.partition for release in scene.release()] == [t(0)]
+
+
+def test_who_stood_still_is_silent_first_and_only_then_hears_of_the_answer_that_came_meanwhile(
+    scene: Scene,
+) -> None:
+    """Others may have taken what it had: it must not be asked to finish with it, nor commit it."""
+    scene.hold(0, 1)
+    scene.now += SESSION_TIMEOUT + 1.0
+    scene.tell(Acknowledged(scene.now))
+    assert [lost.partition for lost in scene.take(Lost)] == [t(0), t(1)]
+    scene.see_plan(YOUNGER, YOUNGER, members=(ME, YOUNGER))
+    assert not scene.take(Revoking)
+    assert [release.offset for release in scene.release()] == [None, None]
 
 
 # -- lost sessions ------------------------------------------------------------------------------------

@@ -1,21 +1,28 @@
 """The group thread's work around the machine: sessions that end, ZooKeeper out of reach, errors."""
 
+import traceback
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from threading import Event
 from typing import TypeVar
 
+import msgspec
 import pytest
 
+from folkmoot.consumers.assignors.assignor import AssignmentInput
+from folkmoot.consumers.assignors.next_plan import DEFAULT
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
 from folkmoot.consumers.group.group_thread import RECONNECT_PAUSE, Member, MemberSettings
+from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.groups import offset_admin, ownership
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Delete, Set
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import SessionState, Store, perform, run
+from folkmoot.coordination.zookeeper.recipes import ensure
+from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.waiting import eventually
@@ -23,7 +30,7 @@ from tests.waiting import eventually
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 TURNS = 30
-"""More than any verb has steps."""
+"""More than any recipe has steps."""
 SETTINGS = MemberSettings(group="g", topics=("t",))
 
 N = TypeVar("N")
@@ -36,14 +43,14 @@ class Scene:
         self.now = 500.0
         self.zookeeper = MemoryZooKeeper(clock=lambda: self.now)
         self.admin = self.zookeeper.connect()
-        run(self.admin, topics.create("t", 2, [1]))
+        execute(self.admin, topics.create("t", 2, [1]))
         self.reachable = True
         self.attempts = 0
-        self.sessions: list[MemoryStore] = []
+        self.sessions: list[MemorySession] = []
         self.notices: list[Notice] = []
         self.member = Member(SETTINGS, self.connect, lambda: None, lambda: self.now, Random(5))
 
-    def connect(self, session_timeout: float) -> Store:
+    def connect(self, session_timeout: float) -> Session:
         self.attempts += 1
         if not self.reachable:
             raise ZooKeeperUnreachable("no server answers")
@@ -83,7 +90,7 @@ def scene() -> Iterator[Scene]:
 def test_a_member_joins_and_owns_what_it_planned_for_itself(scene: Scene) -> None:
     scene.pass_time(0.5)
     assert [each.partition for each in scene.take(Assigned)] == [T0, T1]
-    owner = run(scene.admin, ownership.owner_of("g", T0))
+    owner = execute(scene.admin, ownership.owner_of("g", T0))
     assert owner is not None
     assert owner.member == scene.member.name
 
@@ -129,13 +136,13 @@ def test_a_member_removed_by_hand_gives_up_its_session_and_joins_in_another(scen
     scene.pass_time(0.5)
     first = scene.member.name
     assert first is not None
-    perform(scene.admin, Delete(paths.member("g", first)))
+    execute(scene.admin, Delete(paths.member("g", first)))
     scene.pass_time(0.5)
     assert scene.sessions[0].state is SessionState.LOST
     assert {lost.partition for lost in scene.take(Lost)} == {T0, T1}
-    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+    assert execute(scene.admin, members.names("g")) == (scene.member.name,)
     assert scene.member.name != first
-    owner = run(scene.admin, ownership.owner_of("g", T0))
+    owner = execute(scene.admin, ownership.owner_of("g", T0))
     assert owner is not None
     assert owner.member == scene.member.name
 
@@ -152,33 +159,146 @@ def test_a_group_deleted_under_its_member_is_made_anew(scene: Scene) -> None:
         *(paths.owners("g", "t"), paths.offsets("g", "t")),
         *(paths.plan("g"), paths.member("g", scene.member.name or ""), paths.members("g")),
     ):
-        perform(scene.admin, Delete(path))
+        execute(scene.admin, Delete(path))
     scene.pass_time(1.5)
     assert all(epoch > before[each] for each, epoch in scene.epochs(offset=None).items())
-    assert run(scene.admin, members.names("g")) == (scene.member.name,)
+    assert execute(scene.admin, members.names("g")) == (scene.member.name,)
 
 
-def test_what_cannot_be_gone_on_with_ends_the_thread_and_is_kept_for_the_consumer() -> None:
-    zookeeper = MemoryZooKeeper()
-    admin = zookeeper.connect()
-    run(admin, topics.create("t", 1, [1]))
-    first = Member(SETTINGS, zookeeper.connect, lambda: None)
-    first.start()
-    eventually(lambda: any(isinstance(notice, Assigned) for notice in first.notices))
-    first.stop(5.0)
-    perform(admin, Set(paths.offset("g", *T0), b"seventeen"))
-    told = []
-    second = Member(SETTINGS, zookeeper.connect, lambda: told.append("wake"))
-    second.start()
-    error = eventually(lambda: second.error)
-    assert isinstance(error, Malformed)
-    eventually(lambda: told)
-    assert second.store is not None
-    assert eventually(lambda: second.store is None or second.store.state is SessionState.LOST)
-    second.stop(5.0)
+def test_a_partition_whose_offset_cannot_be_read_is_put_aside_and_the_others_are_owned(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reset mends it, and then it is claimed."""
+    execute(scene.admin, ensure(paths.offset("g", *T0)))
+    execute(scene.admin, Set(paths.offset("g", *T0), b"seventeen"))
+    scene.pass_time(0.5)
+    assert set(scene.epochs()) == {T1}
+    (alarm,) = scene.member.alarms
+    assert alarm.startswith("t-0 has no owner: /groups/g/offsets/t/0 holds something else")
+    assert caplog.text.count("t-0 has no owner") == 1
+    topic = execute(scene.admin, topics.read("t"))
+    assert topic is not None
+    execute(scene.admin, offset_admin.reset("g", T0, topic.topic_id, 17, "a reset"))
+    scene.pass_time(Timing().retry + 0.5)
+    assert set(scene.epochs(17)) == {T0}
+    assert scene.member.alarms == ()
+
+
+def test_an_offset_that_is_written_over_while_it_is_owned_costs_nobody_else_anything(
+    scene: Scene,
+) -> None:
+    scene.pass_time(0.5)
+    epochs = scene.epochs()
+    execute(scene.admin, Set(paths.offset("g", *T0), b"seventeen"))
+    scene.member.commit(1, {T0: 5, T1: 6}, epochs)
+    scene.pass_time(0.5)
+    assert scene.take(Committed) == [Committed(1, {T1: 6}, frozenset({T0}))]
+    assert [lost.partition for lost in scene.take(Lost)] == [T0]
+    assert "t-0 has no owner" in scene.member.alarms[0]
+
+
+def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> None:
+    """A sign of life and the end of its time may be due at once: nothing is asked for in no name."""
+    settings = msgspec.structs.replace(SETTINGS, max_processing_time=2.0, revoke_timeout=1.0)
+    member = Member(settings, scene.connect, lambda: None, lambda: scene.now, Random(6))
+    scene.member.stop(0.0)
+    scene.member = member
+    member.open()
+    scene.pass_time(1.0)
+    first = member.name
+    assert first is not None
+    scene.now += 3.1  # it is stopped, with its heartbeat and its application long due
+    for _ in range(TURNS):
+        member.turn()
+    assert member.poll_state is PollState.EXPIRED
+    member.polled(scene.now)
+    scene.pass_time(1.0)
+    assert member.name not in (None, first)
 
 
 # -- the thread ---------------------------------------------------------------------------------------
+
+
+class Unforeseen(Exception):
+    """What nobody reckons with."""
+
+
+def failed() -> Member:
+    """A member whose thread has ended for a reason that nobody has foreseen."""
+
+    session = MemoryZooKeeper().connect()
+
+    def fail() -> float:
+        raise Unforeseen("it fails")
+
+    member = Member(SETTINGS, lambda timeout: session, lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "last_acknowledged", fail)
+        member.start()
+        eventually(lambda: member.error is not None)
+    return member
+
+
+def raise_again(member: Member) -> None:
+    assert member.error is not None
+    raise member.error
+
+
+def test_what_ended_the_thread_is_raised_again_and_again_and_does_not_grow() -> None:
+    member = failed()
+    sizes = []
+    for _ in range(5):
+        with pytest.raises(Unforeseen) as raised:
+            raise_again(member)
+        sizes.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert len(set(sizes)) == 1
+    member.stop(5.0)
+
+
+def test_a_commit_after_the_members_end_is_refused_and_not_left_waiting() -> None:
+    member = failed()
+    eventually(lambda: member.session is None or member.session.state is SessionState.LOST)
+    member.commit(7, {T0: 5}, {T0: 1})
+    refused = Committed(7, {}, frozenset({T0}))
+    eventually(lambda: refused in member.notices)
+    member.stop(5.0)
+
+
+class Thinking:
+    """An assignor that takes as long as it is made to."""
+
+    name = "thinking"
+
+    def __init__(self) -> None:
+        self.begun = Event()
+        self.go_on = Event()
+
+    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+        self.begun.set()
+        assert self.go_on.wait(20.0)
+        return DEFAULT.assign(given)
+
+
+def test_while_partitions_are_divided_the_member_lives_on() -> None:
+    """It took seconds for a large group, in which no sign of life was sent: it fenced itself."""
+    zookeeper = MemoryZooKeeper()
+    execute(zookeeper.connect(), topics.create("t", 2, [1]))
+    assignor = Thinking()
+    settings = msgspec.structs.replace(SETTINGS, assignors=(assignor,), session_timeout=0.3)
+    member = Member(settings, zookeeper.connect, lambda: None)
+    member.start()
+    try:
+        assert assignor.begun.wait(10.0)
+        for token in range(10):
+            member.commit(token, {T0: 5}, {T0: 1})
+            answer = Committed(token, {}, frozenset({T0}))
+            eventually(partial(lambda answer: answer in member.notices, answer))
+        assert not member.is_fenced
+        assignor.go_on.set()
+        eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
+    finally:
+        assignor.go_on.set()
+        member.stop(5.0)
 
 
 class SlowServers:
@@ -186,12 +306,12 @@ class SlowServers:
 
     def __init__(self) -> None:
         self.zookeeper = MemoryZooKeeper()
-        run(self.zookeeper.connect(), topics.create("t", 2, [1]))
-        self.sessions: list[MemoryStore] = []
+        execute(self.zookeeper.connect(), topics.create("t", 2, [1]))
+        self.sessions: list[MemorySession] = []
         self.asked = Event()
         self.answer = Event()
 
-    def connect(self, session_timeout: float) -> Store:
+    def connect(self, session_timeout: float) -> Session:
         if self.sessions:
             self.asked.set()
             assert self.answer.wait(20.0)

@@ -12,11 +12,11 @@ import pytest
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups import rebalance_history as chronicle
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.groups import history, ownership
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import Store, run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.member_process import open_database
@@ -38,16 +38,17 @@ class Scene:
         self.folder = folder
         self.members: dict[str, ChildProcess] = {}
         self.database = open_database(folder / "results")
-        self.store: Store = connector(cluster.zookeeper)(10.0)
+        self.session: Session = connector(cluster.zookeeper)(10.0)
         self.sent = 0
-        run(
-            self.store, topics.create(self.topic, PARTITIONS, list(run(self.store, brokers.live())))
+        execute(
+            self.session,
+            topics.create(self.topic, PARTITIONS, list(execute(self.session, brokers.live()))),
         )
 
     def close(self) -> None:
         for member in self.members.values():
             member.kill()
-        self.store.close()
+        self.session.close()
         self.database.close()
 
     def start(self, name: str, *options: str) -> ChildProcess:
@@ -71,7 +72,9 @@ class Scene:
         return [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
 
     def owners(self) -> dict[int, Owner]:
-        found = {p: run(self.store, ownership.owner_of(self.group, p)) for p in self.partitions()}
+        found = {
+            p: execute(self.session, ownership.owner_of(self.group, p)) for p in self.partitions()
+        }
         return {p.partition: owner for p, owner in found.items() if owner is not None}
 
     def owned_by(self, name: str) -> set[int]:
@@ -82,7 +85,9 @@ class Scene:
         return all(len(self.owned_by(name)) == PARTITIONS // len(names) for name in names)
 
     def state(self, number: int) -> OffsetState | None:
-        return run(self.store, ownership.committed(self.group, TopicPartition(self.topic, number)))
+        return execute(
+            self.session, ownership.committed(self.group, TopicPartition(self.topic, number))
+        )
 
     def all_is_committed(self) -> bool:
         states = [self.state(number) for number in range(PARTITIONS)]
@@ -90,7 +95,7 @@ class Scene:
 
     def how_went(self, name: str) -> list[str]:
         """What the group has noted of that."""
-        left = [each.left for each in run(self.store, chronicle.entries(self.group))]
+        left = [each.left for each in execute(self.session, history.entries(self.group))]
         return [why for each in left for who, why in each.items() if who.startswith(f"{name}-")]
 
     def check_each_counted_once(self) -> int:

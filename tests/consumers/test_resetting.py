@@ -16,7 +16,7 @@ NOW = datetime.now(UTC)
 def new(to: Target, committed: int | None = 50, by_time: int = 70) -> int:
     plan = planned(to, {P0: committed}, {P0: 10}, {P0: 100}, {P0: by_time})
     offset = plan[0].new
-    assert plan == [Planned(partition=P0, committed=committed, new=offset, beginning=10, end=100)]
+    assert plan == [Planned(partition=P0, committed=committed, new=offset, earliest=10, latest=100)]
     return offset
 
 

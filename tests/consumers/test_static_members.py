@@ -20,8 +20,10 @@ def sizes(*people: Person) -> list[int]:
     return sorted(len(person.held) for person in people)
 
 
-def static(crowd: Crowd, instance_id: str, grace: float = 10.0, **settings: float) -> Person:
-    return crowd.add("a", instance_id=instance_id, grace=grace, **settings)
+def static(
+    crowd: Crowd, instance_id: str, rejoin_timeout: float = 10.0, **settings: float
+) -> Person:
+    return crowd.add("a", instance_id=instance_id, rejoin_timeout=rejoin_timeout, **settings)
 
 
 @pytest.mark.parametrize("how", ["dies", "leaves"])
@@ -43,9 +45,11 @@ def test_a_static_member_that_comes_back_in_time_finds_all_as_it_was(
     assert second.count(Revoking) == 0
 
 
-def test_a_static_member_that_stays_away_loses_its_share_after_its_grace(crowd: Crowd) -> None:
+def test_a_static_member_that_stays_away_loses_its_share_after_its_rejoin_timeout(
+    crowd: Crowd,
+) -> None:
     crowd.topic("a", 6)
-    first, second = static(crowd, "w1", grace=4.0), static(crowd, "w2")
+    first, second = static(crowd, "w1", rejoin_timeout=4.0), static(crowd, "w2")
     crowd.settle()
     first.die()
     crowd.pass_time(3.9)
@@ -68,6 +72,7 @@ def test_while_one_is_waited_for_the_others_share_the_rest_and_it_gets_its_own_b
     assert sizes(second, third) == [1, 2]
     assert crowd.plan().static["w1="].absent
     back = static(crowd, "w1")
+    crowd.pass_time(0.5)
     crowd.settle()
     assert sizes(back, second, third) == [2, 2, 2]
     assert back.partitions < had
@@ -115,11 +120,11 @@ def test_a_static_member_that_comes_back_with_other_wishes_is_planned_for_anew(
 ) -> None:
     crowd.topic("a", 4)
     crowd.topic("b", 4)
-    first, second = crowd.add("a", instance_id="w1", grace=10.0), static(crowd, "w2")
+    first, second = crowd.add("a", instance_id="w1", rejoin_timeout=10.0), static(crowd, "w2")
     crowd.settle()
     first.die()
     crowd.pass_time(1.0)
-    back = crowd.add("b", instance_id="w1", grace=10.0)
+    back = crowd.add("b", instance_id="w1", rejoin_timeout=10.0)
     crowd.settle()
     crowd.pass_time(1.0)
     assert back.partitions == t("b", 0, 1, 2, 3)

@@ -20,7 +20,7 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.positions import Positions
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import ONE, TWO, ZERO
@@ -60,7 +60,7 @@ class FakeMember:
 class Scene:
     """A subscription between such a member and an application whose on_assign can fail."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, wakeup: Wakeup) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
         self.starts: Any = None
         self.failure: BaseException | None = None
@@ -77,7 +77,7 @@ class Scene:
                 on_lost=lambda some: self.calls.append(("lost", some)),
                 on_rebalance=lambda _: None,
             ),
-            bell,
+            wakeup,
         )
 
     def _on_assign(self, partitions: list[TopicPartition]) -> Starts | None:
@@ -107,8 +107,8 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    with Bell() as bell:
-        yield Scene(bell)
+    with Wakeup() as wakeup:
+        yield Scene(wakeup)
 
 
 def assigned(*partitions: TopicPartition) -> list[Notice]:

@@ -5,19 +5,20 @@ from typing import Protocol
 
 from kazoo.client import KazooClient
 
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Exists
-from folkmoot.coordination.zookeeper.session import Store, perform
+from folkmoot.coordination.zookeeper.session import Session
 from tests.waiting import eventually
 
 
 class Backend(Protocol):
     """Sessions on one empty tree, closed after the test."""
 
-    def open(self) -> Store: ...
+    def open(self) -> Session: ...
 
-    def expire(self, store: Store) -> None:
+    def expire(self, session: Session) -> None:
         """End a connected session from outside; its holder hears of it."""
         ...
 
@@ -27,14 +28,14 @@ class MemoryBackend:
         self.ensemble = MemoryZooKeeper()
         self._cleanup = cleanup
 
-    def open(self) -> Store:
-        store = self.ensemble.connect()
-        self._cleanup.callback(store.close)
-        return store
+    def open(self) -> Session:
+        session = self.ensemble.connect()
+        self._cleanup.callback(session.close)
+        return session
 
-    def expire(self, store: Store) -> None:
-        assert isinstance(store, MemoryStore)
-        self.ensemble.expire(store)
+    def expire(self, session: Session) -> None:
+        assert isinstance(session, MemorySession)
+        self.ensemble.expire(session)
 
 
 class RealBackend:
@@ -42,32 +43,32 @@ class RealBackend:
         self.connect_string = connect_string
         self._cleanup = cleanup
 
-    def open(self) -> Store:
-        store = connect(self.connect_string, 10.0)
-        self._cleanup.callback(store.close)
-        return store
+    def open(self) -> Session:
+        session = connect(self.connect_string, 10.0)
+        self._cleanup.callback(session.close)
+        return session
 
-    def expire(self, store: Store) -> None:
-        assert isinstance(store, ZooKeeperStore)
-        end_session(self.connect_string, store)
+    def expire(self, session: Session) -> None:
+        assert isinstance(session, KazooSession)
+        end_session(self.connect_string, session)
 
 
-def end_session(connect_string: str, store: ZooKeeperStore) -> None:
+def end_session(connect_string: str, session: KazooSession) -> None:
     """Close the session in its holder's name, as an expiry or a guardian would."""
     servers = connect_string.partition("/")[0]
-    other = KazooClient(hosts=servers, client_id=(store.session_id, store.password))
+    other = KazooClient(hosts=servers, client_id=(session.session_id, session.password))
     other.start()
     other.stop()
     other.close()
 
 
-def settle(store: Store) -> None:
-    """All rings caused by what was answered before, on any session, have rung in this one.
+def settle(session: Session) -> None:
+    """All watches caused to fire by what was answered before, on any session, have fired in this one.
 
     ZooKeeper queues the events of a write to their sessions before it answers the writer, and a
-    store calls rings and answers in the order of its connection.
+    session calls watches and gives answers in the order of its connection.
     """
-    perform(store, Exists("/"))
+    execute(session, Exists("/"))
 
 
 def wait_for_rings(rings: list[str], *expected: str) -> None:

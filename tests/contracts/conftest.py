@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend, MemoryBackend, RealBackend
 
 
@@ -19,5 +19,5 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def store(backend: Backend) -> Store:
+def session(backend: Backend) -> Session:
     return backend.open()

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
@@ -34,7 +35,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Stat,
     Write,
 )
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, Store, perform
+from folkmoot.coordination.zookeeper.session import Outcome, Session, SessionState
 from tests.contracts.backends import end_session, settle
 from tests.waiting import eventually
 
@@ -46,18 +47,18 @@ SESSIONS = 3
 class World:
     """One ZooKeeper with a few sessions, and what was seen of it, in terms that both worlds share."""
 
-    def __init__(self, connect: Callable[[], Store], expire: Callable[[Store], None]) -> None:
+    def __init__(self, connect: Callable[[], Session], expire: Callable[[Session], None]) -> None:
         self._connect = connect
         self._expire = expire
         self._opened = 0
         self._owners = {0: "nobody"}
-        self._rung: list[int] = []
+        self._fired: list[int] = []
         self._watchers: dict[int, int] = {}
         self.births: list[int] = []
         self.sessions = [self._open() for _ in range(SESSIONS)]
 
     def perform(self, session: int, operations: list[tuple[Operation, int]]) -> list[Any]:
-        """Submit all at once; the answers. The number of an operation is that of its ring."""
+        """Submit all at once; the answers. The number of an operation is that of its watch."""
         outcomes: dict[int, Outcome] = {}
         complete = Event()
 
@@ -73,44 +74,44 @@ class World:
         assert complete.wait(30)
         for _, number in operations:
             if outcomes[number].error is not None:
-                # kazoo keeps the watch of a read that failed, and may ring it once too often.
+                # kazoo keeps the watch of a read that failed, and may call it once too often.
                 del self._watchers[number]
         return [self._known(outcomes[number]) for _, number in operations]
 
     def end(self, session: int, *, by_close: bool) -> None:
-        store = self.sessions[session]
+        opened = self.sessions[session]
         if by_close:
-            store.close()
+            opened.close()
         else:
-            self._expire(store)
-            eventually(lambda: store.state is SessionState.LOST)
-        # What rings at the end of a session is its own contract's matter.
-        self._watchers = {ring: of for ring, of in self._watchers.items() if of != session}
+            self._expire(opened)
+            eventually(lambda: opened.state is SessionState.LOST)
+        # What fires at the end of a session is its own contract's matter.
+        self._watchers = {watch: of for watch, of in self._watchers.items() if of != session}
         self.sessions[session] = self._open()
 
-    def rung(self) -> list[int]:
-        """Which rings have rung since the last call."""
-        for store in self.sessions:
-            settle(store)
-        rung = sorted(number for number in self._rung if number in self._watchers)
-        self._rung = []
-        return rung
+    def fired(self) -> list[int]:
+        """Which watches have fired since the last call."""
+        for opened in self.sessions:
+            settle(opened)
+        fired = sorted(number for number in self._fired if number in self._watchers)
+        self._fired = []
+        return fired
 
     def close(self) -> None:
-        for store in self.sessions:
-            store.close()
+        for opened in self.sessions:
+            opened.close()
 
-    def _open(self) -> Store:
-        store = self._connect()
+    def _open(self) -> Session:
+        opened = self._connect()
         self._opened += 1
-        perform(store, Create(f"/who-{self._opened}", ephemeral=True))
-        owner = perform(store, Exists(f"/who-{self._opened}")).ephemeral_owner
+        execute(opened, Create(f"/who-{self._opened}", ephemeral=True))
+        owner = execute(opened, Exists(f"/who-{self._opened}")).ephemeral_owner
         self._owners[owner] = f"session {self._opened}"
-        return store
+        return opened
 
     def _watched(self, operation: Operation, number: int) -> Operation:
         if isinstance(operation, Get | Exists | Children) and operation.watch is not None:
-            return type(operation)(operation.path, lambda: self._rung.append(number))
+            return type(operation)(operation.path, lambda: self._fired.append(number))
         return operation
 
     def _known(self, outcome: Outcome) -> Any:
@@ -189,9 +190,9 @@ class Worlds:
     def __init__(self, connect_string: str) -> None:
         memory = MemoryZooKeeper()
 
-        def expire_real(store: Store) -> None:
-            assert isinstance(store, ZooKeeperStore)
-            end_session(connect_string, store)
+        def expire_real(opened: Session) -> None:
+            assert isinstance(opened, KazooSession)
+            end_session(connect_string, opened)
 
         self.real = World(lambda: connect(connect_string, 10.0), expire_real)
         self.memory = World(memory.connect, memory.expire)  # type: ignore[arg-type]
@@ -203,7 +204,7 @@ class Worlds:
         rng = random.Random(seed)
         chooser = Chooser(rng, root)
         for world in (self.real, self.memory):
-            perform(world.sessions[0], Create(root))
+            execute(world.sessions[0], Create(root))
         for step in range(STEPS):
             session = rng.randrange(SESSIONS)
             where = f"seed {seed}, step {step}, session {session}"
@@ -215,9 +216,9 @@ class Worlds:
                 done: Any = "end of session"
             else:
                 done = self._operations(rng, chooser, session, where)
-            rung, rung_in_memory = self.real.rung(), self.memory.rung()
-            assert rung == rung_in_memory, f"{where}: {done} rang differently"
-            self.seen["rings"] += len(rung)
+            fired, fired_in_memory = self.real.fired(), self.memory.fired()
+            assert fired == fired_in_memory, f"{where}: {done} fired differently"
+            self.seen["watches"] += len(fired)
         self._compare_births(seed)
 
     def close(self) -> None:
@@ -263,7 +264,7 @@ def worlds(chroot: str) -> Iterator[Worlds]:
     both.close()
 
 
-def test_memory_answers_and_rings_as_zookeeper_does(worlds: Worlds) -> None:
+def test_memory_answers_and_fires_as_zookeeper_does(worlds: Worlds) -> None:
     replayed = os.environ.get("FOLKMOOT_SEED")
     if replayed is not None:
         worlds.round(int(replayed), f"/round-{replayed}")
@@ -277,7 +278,7 @@ def test_memory_answers_and_rings_as_zookeeper_does(worlds: Worlds) -> None:
         rounds += 1
     print(f"{rounds} rounds: {dict(worlds.seen)}")
     # It has looked at what it is about.
-    refusals = ("NoNode", "NodeExists", "BadVersion", "NotEmpty", "StoreError")
-    expected = ["done", "rings", "ended sessions", *refusals]
+    refusals = ("NoNode", "NodeExists", "BadVersion", "NotEmpty", "ZooKeeperError")
+    expected = ["done", "watches", "ended sessions", *refusals]
     expected += [f"MultiFailed {name}" for name in refusals[:4]]
     assert [kind for kind in expected if not worlds.seen[kind]] == []

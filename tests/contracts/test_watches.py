@@ -1,9 +1,10 @@
-"""Watches: what rings, when, and how often."""
+"""Watches: what fires, when, and how often."""
 
 from collections.abc import Callable
 
 import pytest
 
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     Create,
@@ -16,160 +17,168 @@ from folkmoot.coordination.zookeeper.operations import (
     Operation,
     Set,
 )
-from folkmoot.coordination.zookeeper.session import Store, perform
+from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend, settle
 
 
 @pytest.fixture
-def other(backend: Backend) -> Store:
+def other(backend: Backend) -> Session:
     return backend.open()
 
 
-class Rings:
-    """Rings by name; those of one store have all rung once `of` returns."""
+class Watches:
+    """Watches by name; those of one session have all fired once `of` returns."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._rung: list[str] = []
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._fired: list[str] = []
 
     def __call__(self, name: str) -> Callable[[], None]:
-        return lambda: self._rung.append(name)
+        return lambda: self._fired.append(name)
 
     def so_far(self) -> list[str]:
-        """What has rung since the last call."""
-        settle(self._store)
-        rung, self._rung = self._rung, []
-        return rung
+        """What has fired since the last call."""
+        settle(self._session)
+        fired, self._fired = self._fired, []
+        return fired
 
 
 @pytest.fixture
-def rings(store: Store) -> Rings:
-    return Rings(store)
+def watches(session: Session) -> Watches:
+    return Watches(session)
 
 
-def test_a_read_node_rings_once_when_it_is_written(
-    store: Store, other: Store, rings: Rings
+def test_a_read_node_fires_once_when_it_is_written(
+    session: Session, other: Session, watches: Watches
 ) -> None:
-    perform(store, Create("/a"))
-    perform(store, Get("/a", rings("a")))
-    assert rings.so_far() == []
-    perform(other, Set("/a", b"1"))
-    assert rings.so_far() == ["a"]
-    perform(other, Set("/a", b"2"))
-    perform(other, Delete("/a"))
-    assert rings.so_far() == []
+    execute(session, Create("/a"))
+    execute(session, Get("/a", watches("a")))
+    assert watches.so_far() == []
+    execute(other, Set("/a", b"1"))
+    assert watches.so_far() == ["a"]
+    execute(other, Set("/a", b"2"))
+    execute(other, Delete("/a"))
+    assert watches.so_far() == []
 
 
 @pytest.mark.parametrize("write", [Set("/a", b"1"), Delete("/a"), Multi((Set("/a", b""),))])
-def test_a_watched_node_rings_however_it_changes(
-    store: Store, other: Store, rings: Rings, write: Operation
+def test_a_watched_node_fires_however_it_changes(
+    session: Session, other: Session, watches: Watches, write: Operation
 ) -> None:
-    perform(store, Create("/a"))
-    perform(store, Get("/a", rings("get")))
-    perform(store, Exists("/a", rings("exists")))
-    perform(other, write)
-    assert sorted(rings.so_far()) == ["exists", "get"]
+    execute(session, Create("/a"))
+    execute(session, Get("/a", watches("get")))
+    execute(session, Exists("/a", watches("exists")))
+    execute(other, write)
+    assert sorted(watches.so_far()) == ["exists", "get"]
 
 
-def test_an_absent_node_rings_when_it_appears(store: Store, other: Store, rings: Rings) -> None:
-    assert perform(store, Exists("/a", rings("a"))) is None
-    perform(other, Create("/b"))
-    assert rings.so_far() == []
-    perform(other, Create("/a"))
-    assert rings.so_far() == ["a"]
+def test_an_absent_node_fires_when_it_appears(
+    session: Session, other: Session, watches: Watches
+) -> None:
+    assert execute(session, Exists("/a", watches("a"))) is None
+    execute(other, Create("/b"))
+    assert watches.so_far() == []
+    execute(other, Create("/a"))
+    assert watches.so_far() == ["a"]
 
 
-def test_a_failed_read_watches_nothing(store: Store, other: Store, rings: Rings) -> None:
-    for operation in (Get("/a", rings("get")), Children("/a", rings("children"))):
+def test_a_failed_read_watches_nothing(session: Session, other: Session, watches: Watches) -> None:
+    for operation in (Get("/a", watches("get")), Children("/a", watches("children"))):
         with pytest.raises(NoNode):
-            perform(store, operation)
-    perform(other, Create("/a"))
-    perform(other, Create("/a/b"))
-    perform(other, Set("/a", b"1"))
-    assert rings.so_far() == []
+            execute(session, operation)
+    execute(other, Create("/a"))
+    execute(other, Create("/a/b"))
+    execute(other, Set("/a", b"1"))
+    assert watches.so_far() == []
 
 
-def test_children_ring_when_one_comes_or_goes_and_not_for_their_data(
-    store: Store, other: Store, rings: Rings
+def test_children_fire_when_one_comes_or_goes_and_not_for_their_data(
+    session: Session, other: Session, watches: Watches
 ) -> None:
-    perform(store, Create("/a"))
-    perform(store, Children("/a", rings("came")))
-    perform(other, Set("/a", b"1"))
-    assert rings.so_far() == []
-    perform(other, Create("/a/b"))
-    assert rings.so_far() == ["came"]
-    perform(store, Children("/a", rings("went")))
-    perform(other, Set("/a/b", b"1"))
-    perform(other, Create("/a/b/c"))
-    perform(other, Delete("/a/b/c"))
-    assert rings.so_far() == []
-    perform(other, Delete("/a/b"))
-    assert rings.so_far() == ["went"]
-    perform(store, Children("/a", rings("parent")))
-    perform(other, Delete("/a"))
-    assert rings.so_far() == ["parent"]
+    execute(session, Create("/a"))
+    execute(session, Children("/a", watches("came")))
+    execute(other, Set("/a", b"1"))
+    assert watches.so_far() == []
+    execute(other, Create("/a/b"))
+    assert watches.so_far() == ["came"]
+    execute(session, Children("/a", watches("went")))
+    execute(other, Set("/a/b", b"1"))
+    execute(other, Create("/a/b/c"))
+    execute(other, Delete("/a/b/c"))
+    assert watches.so_far() == []
+    execute(other, Delete("/a/b"))
+    assert watches.so_far() == ["went"]
+    execute(session, Children("/a", watches("parent")))
+    execute(other, Delete("/a"))
+    assert watches.so_far() == ["parent"]
 
 
-def test_a_node_does_not_ring_for_its_children(store: Store, other: Store, rings: Rings) -> None:
-    perform(store, Create("/a"))
-    perform(store, Get("/a", rings("a")))
-    perform(other, Create("/a/b"))
-    assert rings.so_far() == []
-
-
-def test_ones_own_writes_ring_too(store: Store, rings: Rings) -> None:
-    perform(store, Exists("/a", rings("a")))
-    perform(store, Create("/a"))
-    assert rings.so_far() == ["a"]
-
-
-def test_a_transaction_rings_for_each_of_its_writes_and_a_failed_one_for_none(
-    store: Store, other: Store, rings: Rings
+def test_a_node_does_not_fire_for_its_children(
+    session: Session, other: Session, watches: Watches
 ) -> None:
-    perform(store, Create("/a"))
-    perform(store, Get("/a", rings("a")))
-    perform(store, Exists("/b", rings("b")))
-    perform(store, Children("/", rings("children")))
+    execute(session, Create("/a"))
+    execute(session, Get("/a", watches("a")))
+    execute(other, Create("/a/b"))
+    assert watches.so_far() == []
+
+
+def test_ones_own_writes_fire_too(session: Session, watches: Watches) -> None:
+    execute(session, Exists("/a", watches("a")))
+    execute(session, Create("/a"))
+    assert watches.so_far() == ["a"]
+
+
+def test_a_transaction_fires_for_each_of_its_writes_and_a_failed_one_for_none(
+    session: Session, other: Session, watches: Watches
+) -> None:
+    execute(session, Create("/a"))
+    execute(session, Get("/a", watches("a")))
+    execute(session, Exists("/b", watches("b")))
+    execute(session, Children("/", watches("children")))
     with pytest.raises(MultiFailed):
-        perform(other, Multi((Set("/a", b"1"), Create("/b"), Delete("/no"))))
-    assert rings.so_far() == []
-    perform(other, Multi((Set("/a", b"1"), Create("/b"), Delete("/b"))))
-    assert sorted(rings.so_far()) == ["a", "b", "children"]
+        execute(other, Multi((Set("/a", b"1"), Create("/b"), Delete("/no"))))
+    assert watches.so_far() == []
+    execute(other, Multi((Set("/a", b"1"), Create("/b"), Delete("/b"))))
+    assert sorted(watches.so_far()) == ["a", "b", "children"]
 
 
-def test_the_end_of_a_session_rings_for_its_nodes(store: Store, other: Store, rings: Rings) -> None:
-    perform(other, Create("/a", ephemeral=True))
-    perform(store, Exists("/a", rings("a")))
-    perform(store, Children("/", rings("children")))
+def test_the_end_of_a_session_fires_for_its_nodes(
+    session: Session, other: Session, watches: Watches
+) -> None:
+    execute(other, Create("/a", ephemeral=True))
+    execute(session, Exists("/a", watches("a")))
+    execute(session, Children("/", watches("children")))
     other.close()
-    assert sorted(rings.so_far()) == ["a", "children"]
-    assert perform(store, Exists("/a")) is None
+    assert sorted(watches.so_far()) == ["a", "children"]
+    assert execute(session, Exists("/a")) is None
 
 
-def test_a_ring_armed_twice_rings_once(store: Store, other: Store) -> None:
-    perform(store, Create("/a"))
-    rung: list[None] = []
+def test_a_watch_armed_twice_fires_once(session: Session, other: Session) -> None:
+    execute(session, Create("/a"))
+    fired: list[None] = []
 
     def ring() -> None:
-        rung.append(None)
+        fired.append(None)
 
     for _ in range(3):
-        perform(store, Get("/a", ring))
-    perform(other, Set("/a", b"1"))
-    settle(store)
-    assert len(rung) == 1
-    perform(store, Get("/a", ring))
-    perform(other, Set("/a", b"2"))
-    settle(store)
-    assert len(rung) == 2
+        execute(session, Get("/a", ring))
+    execute(other, Set("/a", b"1"))
+    settle(session)
+    assert len(fired) == 1
+    execute(session, Get("/a", ring))
+    execute(other, Set("/a", b"2"))
+    settle(session)
+    assert len(fired) == 2
 
 
-def test_a_ring_comes_before_the_answer_that_shows_the_change(store: Store, other: Store) -> None:
-    perform(store, Create("/a", b"0"))
+def test_a_watch_comes_before_the_answer_that_shows_the_change(
+    session: Session, other: Session
+) -> None:
+    execute(session, Create("/a", b"0"))
     for number in range(1, 200):
-        rung: list[int] = []
-        perform(store, Get("/a", lambda rung=rung: rung.append(1)))  # type: ignore[misc]
+        fired: list[int] = []
+        execute(session, Get("/a", lambda fired=fired: fired.append(1)))  # type: ignore[misc]
         other.submit(Set("/a", b"%d" % number), lambda _: None)
-        while perform(store, Get("/a")).data != b"%d" % number:
+        while execute(session, Get("/a")).data != b"%d" % number:
             pass
-        assert rung
+        assert fired

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import Create, Set
 
 
@@ -29,7 +29,7 @@ class LossyZooKeeper(MemoryZooKeeper):
             request.reply()
 
 
-def every_loss(most: int) -> Iterator[tuple[LossyZooKeeper, MemoryStore]]:
+def every_loss(most: int) -> Iterator[tuple[LossyZooKeeper, MemorySession]]:
     """For each of the first requests an ensemble that loses it, in both ways, and a session."""
     for lost in range(most):
         for executed in (False, True):
@@ -37,6 +37,6 @@ def every_loss(most: int) -> Iterator[tuple[LossyZooKeeper, MemoryStore]]:
             yield ensemble, ensemble.connect()
 
 
-def write(store: MemoryStore, path: str, data: bytes) -> None:
+def write(session: MemorySession, path: str, data: bytes) -> None:
     """Put a node there by a bare operation, whatever it may mean."""
-    store.submit(Create(path, data), lambda _: store.submit(Set(path, data), lambda _: None))
+    session.submit(Create(path, data), lambda _: session.submit(Set(path, data), lambda _: None))

@@ -7,9 +7,9 @@ import pytest
 
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 
-Opener = Callable[[], Store]
+Opener = Callable[[], Session]
 
 
 @pytest.fixture(params=["memory", "zookeeper"])
@@ -22,12 +22,12 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
         else:
             address = request.getfixturevalue("chroot")
 
-            def make() -> Store:
+            def make() -> Session:
                 return connect(address, 10.0)
 
-        def opened() -> Store:
-            store = make()
-            stack.callback(store.close)
-            return store
+        def opened() -> Session:
+            session = make()
+            stack.callback(session.close)
+            return session
 
         yield opened

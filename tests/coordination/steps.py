@@ -1,90 +1,96 @@
-"""Verbs carried out step by step: with a lost reply, or until their process dies."""
+"""Recipes carried out step by step: with a lost reply, or until their process dies."""
 
 from typing import Any, TypeVar
 
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
+    Create,
     Multi,
     Operation,
-    StoreError,
-    Verb,
+    Recipe,
+    ZooKeeperError,
 )
-from folkmoot.coordination.zookeeper.session import Store, perform
+from folkmoot.coordination.zookeeper.session import Session
 
 T = TypeVar("T")
 ENOUGH = 60
-"""No verb of these tests takes so many steps."""
+"""No recipe of these tests takes so many steps."""
 
 
-def going_on(verb: Verb[T], operation: Operation) -> Verb[T]:
-    """A verb that has yielded an operation already, from there on."""
+def going_on(recipe: Recipe[T], operation: Operation) -> Recipe[T]:
+    """A recipe that has yielded an operation already, from there on."""
     try:
         while True:
             try:
                 result = yield operation
-            except StoreError as error:
-                operation = verb.throw(error)
+            except ZooKeeperError as error:
+                operation = recipe.throw(error)
             else:
-                operation = verb.send(result)
+                operation = recipe.send(result)
     except StopIteration as stop:
         returned: T = stop.value
         return returned
 
 
-def step(store: Store, verb: Verb[T], operation: Operation) -> Operation:
-    """Carry one operation of a verb out; returns the next."""
+def step(session: Session, recipe: Recipe[T], operation: Operation) -> Operation:
+    """Carry one operation of a recipe out; returns the next."""
     try:
-        result = perform(store, operation)
-    except StoreError as error:
-        return verb.throw(error)
-    return verb.send(result)
+        result = execute(session, operation)
+    except ZooKeeperError as error:
+        return recipe.throw(error)
+    return recipe.send(result)
 
 
-def up_to_its_write(store: Store, verb: Verb[Any]) -> Operation:
-    """The transaction that a verb is about to send."""
-    operation = next(verb)
-    while not isinstance(operation, Multi):
-        operation = step(store, verb, operation)
+def up_to_its_write(session: Session, recipe: Recipe[Any]) -> Operation:
+    """The transaction that a recipe is about to send, whatever it has made room with before."""
+    operation = next(recipe)
+    while not isinstance(operation, Multi) or all(
+        isinstance(write, Create) for write in operation.writes
+    ):
+        operation = step(session, recipe, operation)
     return operation
 
 
 class Steps:
-    """Runs a verb; `taken` operations were submitted by it."""
+    """Runs a recipe; `taken` operations were submitted by it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, session: Session) -> None:
         self.taken = 0
-        self._store = store
+        self._session = session
 
-    def run(self, verb: Verb[T], lost: int = -1, *, executed: bool = True) -> T:
+    def run(self, recipe: Recipe[T], lost: int = -1, *, executed: bool = True) -> T:
         """To its end; the reply to the operation number `lost` does not come."""
         try:
-            operation = next(verb)
+            operation = next(recipe)
             while self.taken < ENOUGH:
-                operation = self._step(verb, operation, self.taken == lost, executed)
-            raise AssertionError("this verb does not end")
+                operation = self._step(recipe, operation, self.taken == lost, executed)
+            raise AssertionError("this recipe does not end")
         except StopIteration as stop:
             result: T = stop.value
             return result
 
-    def run_until(self, verb: Verb[T], step: int) -> bool:
+    def run_until(self, recipe: Recipe[T], step: int) -> bool:
         """The first `step` operations, and then the process is no more. False if it ended before."""
         try:
-            operation = next(verb)
+            operation = next(recipe)
             for _ in range(step):
-                operation = self._step(verb, operation, False, True)
+                operation = self._step(recipe, operation, False, True)
         except StopIteration:
             return False
-        verb.close()
+        recipe.close()
         return True
 
-    def _step(self, verb: Verb[T], operation: Operation, lost: bool, executed: bool) -> Operation:
+    def _step(
+        self, recipe: Recipe[T], operation: Operation, lost: bool, executed: bool
+    ) -> Operation:
         self.taken += 1
         try:
             if lost and not executed:
                 raise ConnectionLost("lost on the way there")
-            result = perform(self._store, operation)
+            result = execute(self._session, operation)
             if lost:
                 raise ConnectionLost("lost on the way back")
-        except StoreError as error:
-            return verb.throw(error)
-        return verb.send(result)
+        except ZooKeeperError as error:
+            return recipe.throw(error)
+        return recipe.send(result)

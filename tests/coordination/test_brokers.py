@@ -4,8 +4,8 @@ import pytest
 
 from folkmoot.coordination import brokers, paths
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import run
 from folkmoot.protocol.errors import BrokerIdTaken
 from tests.coordination.losses import every_loss, write
 
@@ -16,67 +16,67 @@ OTHERS = Registration({"client": "10.0.0.2:9000"}, "nonce-3", "directory-2")
 
 def test_a_registration_lasts_as_long_as_its_session() -> None:
     ensemble = MemoryZooKeeper()
-    store, observer = ensemble.connect(), ensemble.connect()
-    assert run(store, brokers.register(1, MINE))
-    assert run(observer, brokers.live()) == {1: MINE}
-    assert run(observer, brokers.read(1)) == MINE
-    ensemble.expire(store)
-    assert run(observer, brokers.live()) == {}
-    assert run(observer, brokers.read(1)) is None
+    session, observer = ensemble.connect(), ensemble.connect()
+    assert execute(session, brokers.register(1, MINE))
+    assert execute(observer, brokers.live()) == {1: MINE}
+    assert execute(observer, brokers.read(1)) == MINE
+    ensemble.expire(session)
+    assert execute(observer, brokers.live()) == {}
+    assert execute(observer, brokers.read(1)) is None
 
 
 def test_registering_twice_is_registering_once() -> None:
-    store = MemoryZooKeeper().connect()
-    assert run(store, brokers.register(1, MINE))
-    assert run(store, brokers.register(1, MINE))
+    session = MemoryZooKeeper().connect()
+    assert execute(session, brokers.register(1, MINE))
+    assert execute(session, brokers.register(1, MINE))
 
 
 def test_an_id_that_another_broker_has_is_refused_by_its_address() -> None:
     ensemble = MemoryZooKeeper()
-    run(ensemble.connect(), brokers.register(1, OTHERS))
+    execute(ensemble.connect(), brokers.register(1, OTHERS))
     with pytest.raises(BrokerIdTaken, match=r"broker id 1 is taken by the broker at 10\.0\.0\.2"):
-        run(ensemble.connect(), brokers.register(1, MINE))
+        execute(ensemble.connect(), brokers.register(1, MINE))
 
 
 def test_the_same_directorys_earlier_registration_is_waited_for() -> None:
     ensemble = MemoryZooKeeper()
-    dead, store = ensemble.connect(), ensemble.connect()
+    dead, session = ensemble.connect(), ensemble.connect()
     rings: list[str] = []
-    run(dead, brokers.register(1, MINE))
-    assert not run(store, brokers.register(1, LATER, lambda: rings.append("gone")))
+    execute(dead, brokers.register(1, MINE))
+    assert not execute(session, brokers.register(1, LATER, lambda: rings.append("gone")))
     assert not rings
     ensemble.expire(dead)
     assert rings == ["gone"]
-    assert run(store, brokers.register(1, LATER))
-    assert run(store, brokers.live()) == {1: LATER}
+    assert execute(session, brokers.register(1, LATER))
+    assert execute(session, brokers.live()) == {1: LATER}
 
 
 def test_registering_ends_well_whichever_reply_is_lost() -> None:
-    for ensemble, store in every_loss(most=5):
-        assert run(store, brokers.register(1, MINE))
-        assert run(ensemble.connect(), brokers.live()) == {1: MINE}
+    for ensemble, session in every_loss(most=5):
+        assert execute(session, brokers.register(1, MINE))
+        assert execute(ensemble.connect(), brokers.live()) == {1: MINE}
 
 
-def test_a_watch_rings_when_a_broker_comes_or_goes_even_the_first() -> None:
+def test_a_watch_fires_when_a_broker_comes_or_goes_even_the_first() -> None:
     ensemble = MemoryZooKeeper()
     observer, one, two = ensemble.connect(), ensemble.connect(), ensemble.connect()
     rings: list[str] = []
     for act in (
-        lambda: run(one, brokers.register(1, MINE)),
-        lambda: run(two, brokers.register(2, OTHERS)),
+        lambda: execute(one, brokers.register(1, MINE)),
+        lambda: execute(two, brokers.register(2, OTHERS)),
         lambda: ensemble.expire(one),
     ):
         rings.clear()
-        run(observer, brokers.live(lambda: rings.append("!")))
+        execute(observer, brokers.live(lambda: rings.append("!")))
         act()
         assert rings
-    assert list(run(observer, brokers.live())) == [2]
+    assert list(execute(observer, brokers.live())) == [2]
 
 
 def test_nodes_that_no_broker_wrote_are_passed_over() -> None:
-    store = MemoryZooKeeper().connect()
-    run(store, brokers.register(10, OTHERS))
-    run(store, brokers.register(9, MINE))
+    session = MemoryZooKeeper().connect()
+    execute(session, brokers.register(10, OTHERS))
+    execute(session, brokers.register(9, MINE))
     for name in ("controller", "3", "-1", "²"):
-        write(store, f"{paths.BROKERS}/{name}", b"not a registration")
-    assert list(run(store, brokers.live()).items()) == [(9, MINE), (10, OTHERS)]
+        write(session, f"{paths.BROKERS}/{name}", b"not a registration")
+    assert list(execute(session, brokers.live()).items()) == [(9, MINE), (10, OTHERS)]

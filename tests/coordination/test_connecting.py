@@ -9,9 +9,9 @@ import pytest
 
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.coordination.zookeeper.kazoo_adapter import ZooKeeperStore, connect
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
 from folkmoot.coordination.zookeeper.operations import Children, Create, Exists, Multi
-from folkmoot.coordination.zookeeper.session import perform
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from tests.waiting import eventually
 
@@ -19,57 +19,57 @@ from tests.waiting import eventually
 def test_the_chroot_is_created_and_everything_lies_below_it(
     zookeeper: EmbeddedZooKeeper, chroot: str
 ) -> None:
-    store = connect(f"{chroot}/deep/er", 10.0)
+    session = connect(f"{chroot}/deep/er", 10.0)
     outside = connect(chroot, 10.0)
-    assert perform(store, Create("/a-", sequence=True)) == "/a-0000000000"
-    assert perform(store, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
-    assert sorted(perform(store, Children("/"))) == ["a-0000000000", "b"]
-    assert perform(outside, Exists("/deep/er/b/c")) is not None
-    rung: list[None] = []
-    perform(store, Children("/", lambda: rung.append(None)))
-    perform(outside, Create("/deep/er/d"))
-    eventually(lambda: rung)
-    store.close()
+    assert execute(session, Create("/a-", sequence=True)) == "/a-0000000000"
+    assert execute(session, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
+    assert sorted(execute(session, Children("/"))) == ["a-0000000000", "b"]
+    assert execute(outside, Exists("/deep/er/b/c")) is not None
+    fired: list[None] = []
+    execute(session, Children("/", lambda: fired.append(None)))
+    execute(outside, Create("/deep/er/d"))
+    eventually(lambda: fired)
+    session.close()
     outside.close()
 
 
 def test_many_clients_may_create_one_chroot(chroot: str) -> None:
-    stores: list[ZooKeeperStore] = []
+    sessions: list[KazooSession] = []
     threads = [
-        threading.Thread(target=lambda: stores.append(connect(f"{chroot}/x/y/z", 10.0)))
+        threading.Thread(target=lambda: sessions.append(connect(f"{chroot}/x/y/z", 10.0)))
         for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(stores) == 8
-    for store in stores:
-        store.close()
+    assert len(sessions) == 8
+    for session in sessions:
+        session.close()
 
 
 def test_the_session_timeout_is_the_one_that_the_server_grants(chroot: str) -> None:
     for asked, granted in ((0.1, 1.0), (5.0, 5.0), (1000.0, 60.0)):
-        store = connect(chroot, asked)
-        assert store.session_timeout == pytest.approx(granted)
-        store.close()
+        session = connect(chroot, asked)
+        assert session.session_timeout == pytest.approx(granted)
+        session.close()
 
 
 def test_a_session_has_an_identity(chroot: str) -> None:
-    store = connect(chroot, 10.0)
-    assert store.session_id != 0
-    assert len(store.password) == 16
-    perform(store, Create("/a", ephemeral=True))
-    assert perform(store, Exists("/a")).ephemeral_owner == store.session_id
-    store.close()
+    session = connect(chroot, 10.0)
+    assert session.session_id != 0
+    assert len(session.password) == 16
+    execute(session, Create("/a", ephemeral=True))
+    assert execute(session, Exists("/a")).ephemeral_owner == session.session_id
+    session.close()
 
 
 def test_the_password_of_a_session_is_not_logged(
     chroot: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    store = connect(chroot, 10.0)
-    store.close()
+    session = connect(chroot, 10.0)
+    session.close()
     assert "Connecting to 127.0.0.1" in caplog.text
     assert "passwd" not in caplog.text
 
@@ -113,9 +113,9 @@ def test_a_server_that_speaks_otherwise_is_unreachable() -> None:
 
 
 def test_one_living_server_of_several_is_enough(chroot: str) -> None:
-    store = connect(f"127.0.0.1:{free_port()},127.0.0.1:{free_port()},{chroot}", 10.0)
-    assert perform(store, Exists("/")) is not None
-    store.close()
+    session = connect(f"127.0.0.1:{free_port()},127.0.0.1:{free_port()},{chroot}", 10.0)
+    assert execute(session, Exists("/")) is not None
+    session.close()
 
 
 def test_a_session_timeout_must_be_positive(chroot: str) -> None:

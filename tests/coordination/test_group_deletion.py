@@ -3,29 +3,25 @@
 import pytest
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import group_deletion, ownership
-from folkmoot.coordination.groups import inspection as groups
+from folkmoot.coordination.groups import group_deletion, inspection, ownership
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import Claim, Fenced
-from folkmoot.coordination.zookeeper.operations import (
-    Create,
-    Delete,
-    MultiFailed,
-    StoreError,
-)
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Create, Delete, MultiFailed, ZooKeeperError
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
     GROUP,
-    HAND_OVER,
     P0,
     P1,
+    REVOKE_TIMEOUT,
     Someone,
     is_gone,
     left_behind,
     make_plan,
+    offsets,
     owner,
     state,
 )
@@ -36,46 +32,46 @@ from tests.coordination.steps import ENOUGH, Steps, going_on, step, up_to_its_wr
 def a(backend: Backend) -> Someone:
     """A member to whom the plan gives t-0 and t-1."""
     someone = Someone(backend.open(), "a")
-    make_plan(someone.store, someone.name, someone.name)
+    make_plan(someone.session, someone.name, someone.name)
     return someone
 
 
 @pytest.fixture
-def admin(backend: Backend) -> Store:
+def admin(backend: Backend) -> Session:
     return backend.open()
 
 
-def test_a_group_without_members_is_forgotten(a: Someone, admin: Store) -> None:
+def test_a_group_without_members_is_forgotten(a: Someone, admin: Session) -> None:
     left_behind(a)
-    run(admin, group_deletion.delete(GROUP))
+    execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
-    assert groups.describe(admin, GROUP) is None
+    assert inspection.describe(admin, GROUP) is None
     with pytest.raises(UnknownGroup, match=GROUP):
-        run(admin, group_deletion.delete(GROUP))
+        execute(admin, group_deletion.delete(GROUP))
 
 
-def test_a_group_with_a_member_stays_as_it_is(a: Someone, admin: Store) -> None:
+def test_a_group_with_a_member_stays_as_it_is(a: Someone, admin: Session) -> None:
     a.release(a.claim(), 17)
     with pytest.raises(GroupNotEmpty, match=a.name):
-        run(admin, group_deletion.delete(GROUP))
+        execute(admin, group_deletion.delete(GROUP))
     assert a.claim().state.offset == 17
 
 
 def test_a_group_that_somebody_owns_a_part_of_stays_though_its_node_was_removed(
-    a: Someone, admin: Store
+    a: Someone, admin: Session
 ) -> None:
     a.committed(a.claim(), 17)
-    perform(admin, Delete(paths.member(GROUP, a.name)))
+    execute(admin, Delete(paths.member(GROUP, a.name)))
     with pytest.raises(GroupNotEmpty, match=a.name):
-        run(admin, group_deletion.delete(GROUP))
+        execute(admin, group_deletion.delete(GROUP))
     assert state(admin).offset == 17
 
 
 def test_by_force_members_lose_what_they_have_and_nothing_is_committed_any_more(
-    a: Someone, admin: Store
+    a: Someone, admin: Session
 ) -> None:
     held = a.committed(a.claim(), 17)
-    run(admin, group_deletion.delete(GROUP, force=True))
+    execute(admin, group_deletion.delete(GROUP, force=True))
     assert is_gone(admin)
     assert a.commit(held, 18) == Fenced()
     a.release(held, 19)
@@ -83,122 +79,124 @@ def test_by_force_members_lose_what_they_have_and_nothing_is_committed_any_more(
 
 
 def test_after_a_deletion_a_zombie_commits_nothing_though_versions_meet_again(
-    backend: Backend, a: Someone, admin: Store
+    backend: Backend, a: Someone, admin: Session
 ) -> None:
     zombie = a.committed(a.claim(), 17)
-    run(admin, group_deletion.delete(GROUP, force=True))
+    execute(admin, group_deletion.delete(GROUP, force=True))
     b = Someone(backend.open(), "b")
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     held = b.claim()
     assert held.state.epoch > zombie.state.epoch
     while held.version < zombie.version:
         held = b.committed(held, 1)
     assert a.commit(zombie, 99) == Fenced()
-    assert state(b.store) == held.state
-    assert owner(b.store) is not None
+    assert state(b.session) == held.state
+    assert owner(b.session) is not None
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
 def test_a_deletion_ends_well_whichever_reply_is_lost(
-    backend: Backend, admin: Store, executed: bool
+    backend: Backend, admin: Session, executed: bool
 ) -> None:
     for lost in range(ENOUGH):
         someone = Someone(backend.open(), f"m{lost}")
-        make_plan(someone.store, someone.name, someone.name)
+        make_plan(someone.session, someone.name, someone.name)
         left_behind(someone)
         steps = Steps(admin)
         steps.run(group_deletion.delete(GROUP), lost, executed=executed)
         assert is_gone(admin)
         if steps.taken <= lost:
             return
-    pytest.fail("this verb does not end")
+    pytest.fail("this recipe does not end")
 
 
 def test_who_dies_at_any_step_of_a_deletion_leaves_what_can_be_deleted_again(
-    backend: Backend, admin: Store
+    backend: Backend, admin: Session
 ) -> None:
     for steps in range(ENOUGH):
         someone = Someone(backend.open(), f"m{steps}")
-        make_plan(someone.store, someone.name, someone.name)
+        make_plan(someone.session, someone.name, someone.name)
         left_behind(someone)
-        store = backend.open()
-        alive = Steps(store).run_until(group_deletion.delete(GROUP), steps)
-        backend.expire(store)
+        session = backend.open()
+        alive = Steps(session).run_until(group_deletion.delete(GROUP), steps)
+        backend.expire(session)
         if not is_gone(admin):
-            left = groups.offsets(admin, GROUP)
+            left = offsets(admin)
             assert all(each.offset in (17, 18) for each in left.values())
-            run(admin, group_deletion.delete(GROUP))
+            execute(admin, group_deletion.delete(GROUP))
         assert is_gone(admin)
         if not alive:
             return
-    pytest.fail("this verb does not end")
+    pytest.fail("this recipe does not end")
 
 
 def test_a_group_of_more_than_a_transaction_holds_is_deleted_in_several(
-    backend: Backend, a: Someone, admin: Store, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, a: Someone, admin: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who joins between two of them keeps what is left, and what it has claimed."""
     monkeypatch.setattr(group_deletion, "PARTITIONS_PER_TRANSACTION", 1)
     left_behind(a)
-    before = groups.offsets(admin, GROUP)
-    verb = group_deletion.delete(GROUP)
-    operation = next(verb)
-    while len(groups.offsets(admin, GROUP)) == len(before):
-        operation = step(admin, verb, operation)
+    before = offsets(admin)
+    recipe = group_deletion.delete(GROUP)
+    operation = next(recipe)
+    while len(offsets(admin)) == len(before):
+        operation = step(admin, recipe, operation)
     newcomer = Someone(backend.open(), "n")
-    make_plan(newcomer.store, newcomer.name, newcomer.name)
+    make_plan(newcomer.session, newcomer.name, newcomer.name)
     kept = newcomer.claim(P1)
     assert (newcomer.claim().state.offset, kept.state.offset) == (None, 18)
     with pytest.raises(GroupNotEmpty, match=newcomer.name):
-        run(admin, going_on(verb, operation))
+        execute(admin, going_on(recipe, operation))
     assert isinstance(newcomer.commit(kept, 19, P1), Claim)
-    run(newcomer.store, members.leave(GROUP, newcomer.name))
-    newcomer.store.close()
-    run(admin, group_deletion.delete(GROUP))
+    execute(newcomer.session, members.remove(GROUP, newcomer.name))
+    newcomer.session.close()
+    execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
 
 
 def test_what_is_no_partition_or_member_does_not_keep_a_deletion_from_its_end(
-    a: Someone, admin: Store
+    a: Someone, admin: Session
 ) -> None:
     """Put there by hand: below the offsets it stays, among the members it counts as one."""
     left_behind(a)
-    perform(admin, Create(paths.offsets(GROUP, "t") + "/007"))
-    perform(admin, Create(paths.members(GROUP) + "/note"))
+    execute(admin, Create(paths.offsets(GROUP, "t") + "/007"))
+    execute(admin, Create(paths.members(GROUP) + "/note"))
     with pytest.raises(GroupNotEmpty, match="note"):
-        run(admin, group_deletion.delete(GROUP))
+        execute(admin, group_deletion.delete(GROUP))
     assert state(admin).offset == 17
-    run(admin, group_deletion.delete(GROUP, force=True))
-    assert run(admin, ownership.committed(GROUP, P0)) is None
-    perform(admin, Delete(paths.offsets(GROUP, "t") + "/007"))
-    run(admin, group_deletion.delete(GROUP))
+    execute(admin, group_deletion.delete(GROUP, force=True))
+    assert execute(admin, ownership.committed(GROUP, P0)) is None
+    execute(admin, Delete(paths.offsets(GROUP, "t") + "/007"))
+    execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
 
 
-def test_a_refusal_that_no_member_can_have_caused_ends_a_deletion(a: Someone, admin: Store) -> None:
+def test_a_refusal_that_no_member_can_have_caused_ends_a_deletion(
+    a: Someone, admin: Session
+) -> None:
     left_behind(a)
-    verb = group_deletion.delete(GROUP)
-    up_to_its_write(admin, verb)
+    recipe = group_deletion.delete(GROUP)
+    up_to_its_write(admin, recipe)
     with pytest.raises(MultiFailed, match="not allowed"):
-        verb.throw(MultiFailed(0, StoreError("not allowed")))
+        recipe.throw(MultiFailed(0, ZooKeeperError("not allowed")))
 
 
-def test_what_others_have_put_into_a_group_stops_its_deletion(a: Someone, admin: Store) -> None:
+def test_what_others_have_put_into_a_group_stops_its_deletion(a: Someone, admin: Session) -> None:
     """By hand: below the plan, where nothing belongs."""
     left_behind(a)
-    perform(admin, Create(f"{paths.plan(GROUP)}/note"))
+    execute(admin, Create(f"{paths.plan(GROUP)}/note"))
     with pytest.raises(MultiFailed, match="children"):
-        run(admin, group_deletion.delete(GROUP))
+        execute(admin, group_deletion.delete(GROUP))
     assert state(admin).offset == 17
 
 
-def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: Store) -> None:
+def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: Session) -> None:
     someone = Someone(backend.open(), "a")
-    make_plan(someone.store, someone.name, someone.name)
+    make_plan(someone.session, someone.name, someone.name)
     left_behind(someone)
     for path in (paths.members(GROUP), paths.plan(GROUP)):
-        perform(admin, Delete(path))
-    run(admin, group_deletion.delete(GROUP))
+        execute(admin, Delete(path))
+    execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
-    assert run(admin, ownership.committed(GROUP, P0)) is None
-    assert run(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", HAND_OVER)))
+    assert execute(admin, ownership.committed(GROUP, P0)) is None
+    assert execute(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", REVOKE_TIMEOUT)))

@@ -1,4 +1,4 @@
-"""Verbs of groups with each of their replies lost, and with their process dying at each step."""
+"""Recipes of groups with each of their replies lost, and with their process dying at each step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,8 @@ from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, Owner
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request, Tree
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -19,16 +20,14 @@ from folkmoot.coordination.zookeeper.operations import (
     Get,
     Multi,
     Operation,
-    Verb,
+    Recipe,
 )
-from folkmoot.coordination.zookeeper.session import perform, run
-from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
     GROUP,
-    HAND_OVER,
     P0,
+    REVOKE_TIMEOUT,
     Someone,
     make_plan,
     owner,
@@ -45,7 +44,7 @@ LOSSES = pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unan
 def a(backend: Backend) -> Someone:
     """A member; its plan is whatever a test needs, since claims look at the version only."""
     someone = Someone(backend.open(), "a")
-    make_plan(someone.store, someone.name)
+    make_plan(someone.session, someone.name)
     return someone
 
 
@@ -55,29 +54,27 @@ def partition(number: int) -> TopicPartition:
 
 
 def each_lost(
-    someone: Someone, prepare: Callable[[TopicPartition], Callable[[], Verb[Any]]], executed: bool
+    someone: Someone, prepare: Callable[[TopicPartition], Callable[[], Recipe[Any]]], executed: bool
 ) -> list[tuple[TopicPartition, Any]]:
-    """What the verb of each partition answers, the reply number n lost for the n-th partition."""
+    """What the recipe of each partition answers, the reply number n lost for the n-th partition."""
     answers = []
     for lost in range(ENOUGH):
-        verb = prepare(partition(lost))
-        steps = Steps(someone.store)
-        answers.append((partition(lost), steps.run(verb(), lost, executed=executed)))
+        recipe = prepare(partition(lost))
+        steps = Steps(someone.session)
+        answers.append((partition(lost), steps.run(recipe(), lost, executed=executed)))
         if steps.taken <= lost:
             return answers
-    raise AssertionError("this verb does not end")
+    raise AssertionError("this recipe does not end")
 
 
-def check_held(
-    someone: Someone, each: TopicPartition, held: Claim, count: int, robbed: str = ""
-) -> None:
+def check_held(someone: Someone, each: TopicPartition, held: Claim, count: int) -> None:
     """So many epochs were used, and the last is ours, and what it stands on is the fence."""
     epoch = held.state.epoch
-    assert (turn(someone.store, each), held.state.member) == (count, someone.name)
-    assert state(someone.store, each) == held.state
-    owns = Owner(someone.name, someone.nonce, epoch, HAND_OVER, robbed)
-    assert owner(someone.store, each) == owns
-    assert held.version == version_of(someone.store, paths.offset(GROUP, *each))
+    assert (turn(someone.session, each), held.state.member) == (count, someone.name)
+    assert state(someone.session, each) == held.state
+    owns = Owner(someone.name, someone.nonce, epoch, REVOKE_TIMEOUT)
+    assert owner(someone.session, each) == owns
+    assert held.version == version_of(someone.session, paths.offset(GROUP, *each))
 
 
 # -- lost replies -------------------------------------------------------------------------------------
@@ -97,12 +94,12 @@ def test_a_steal_ends_well_whichever_reply_is_lost(
 ) -> None:
     b = Someone(backend.open(), "b")
 
-    def stealing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+    def stealing(each: TopicPartition) -> Callable[[], Recipe[Any]]:
         a.committed(a.claim(each), 17, each)
-        return lambda: b.claiming(each, steal_from=owner(b.store, each))
+        return lambda: b.claiming(each, steal_from=owner(b.session, each))
 
     for each, held in each_lost(b, stealing, executed):
-        check_held(b, each, held, 2, robbed=a.name)
+        check_held(b, each, held, 2)
         assert held.state.offset == 17
 
 
@@ -111,13 +108,13 @@ def test_a_steal_ends_well_whichever_reply_is_lost(
 def test_a_release_ends_well_whichever_reply_is_lost(
     a: Someone, executed: bool, offset: int | None
 ) -> None:
-    def releasing(each: TopicPartition) -> Callable[[], Verb[None]]:
+    def releasing(each: TopicPartition) -> Callable[[], Recipe[None]]:
         held = a.committed(a.claim(each), 17, each)
-        return lambda: ownership.release(a.me, each, held, offset)
+        return lambda: ownership.release(a.me, {each: (held, offset)})
 
     for each, _ in each_lost(a, releasing, executed):
-        assert owner(a.store, each) is None
-        assert (state(a.store, each).offset, turn(a.store, each)) == (offset or 17, 1)
+        assert owner(a.session, each) is None
+        assert (state(a.session, each).offset, turn(a.session, each)) == (offset or 17, 1)
 
 
 @LOSSES
@@ -125,7 +122,7 @@ def test_a_commit_ends_well_whichever_reply_is_lost(a: Someone, executed: bool) 
     other = TopicPartition("other", 0)
     current = {other: a.claim(other)}
 
-    def committing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+    def committing(each: TopicPartition) -> Callable[[], Recipe[Any]]:
         offsets = {each: (a.claim(each), 17), other: (current[other], int(each.topic[1:]))}
         return lambda: ownership.commit(a.me, offsets)
 
@@ -137,7 +134,7 @@ def test_a_commit_ends_well_whichever_reply_is_lost(a: Someone, executed: bool) 
 
 def _commits(
     a: Someone,
-    committing: Callable[[TopicPartition], Callable[[], Verb[Any]]],
+    committing: Callable[[TopicPartition], Callable[[], Recipe[Any]]],
     executed: bool,
     current: dict[TopicPartition, Claim],
     other: TopicPartition,
@@ -145,9 +142,9 @@ def _commits(
     """One after the other, each standing on the fence that the last has moved."""
     answers = []
     for lost in range(ENOUGH):
-        verb = committing(partition(lost))
-        steps = Steps(a.store)
-        answer = steps.run(verb(), lost, executed=executed)
+        recipe = committing(partition(lost))
+        steps = Steps(a.session)
+        answer = steps.run(recipe(), lost, executed=executed)
         current[other] = answer[other]
         answers.append((partition(lost), answer))
         if steps.taken <= lost:
@@ -161,28 +158,30 @@ def test_a_fenced_commit_is_told_as_such_whichever_reply_is_lost(
 ) -> None:
     b = Someone(backend.open(), "b")
 
-    def committing(each: TopicPartition) -> Callable[[], Verb[Any]]:
+    def committing(each: TopicPartition) -> Callable[[], Recipe[Any]]:
         held = a.claim(each)
-        run(b.store, b.claiming(each, steal_from=owner(b.store, each)))
+        execute(b.session, b.claiming(each, steal_from=owner(b.session, each)))
         return lambda: ownership.commit(a.me, {each: (held, 17)})
 
     for each, answer in each_lost(a, committing, executed):
         assert answer == {each: Fenced()}
-        assert state(b.store, each).offset is None
+        assert state(b.session, each).offset is None
 
 
 @LOSSES
 def test_joining_leaves_one_node_whichever_reply_is_lost(backend: Backend, executed: bool) -> None:
-    store = backend.open()
-    info = MemberInfo(("t",), "host", HAND_OVER)
+    session = backend.open()
+    info = MemberInfo(("t",), "host", REVOKE_TIMEOUT)
     for lost in range(ENOUGH):
-        steps, group = Steps(store), f"group-{lost}"
+        steps, group = Steps(session), f"group-{lost}"
         name = steps.run(members.join(group, "m-x", info), lost, executed=executed)
-        assert run(store, members.names(group)) == (name,)
-        assert run(store, members.info(group, name)) == info
-        left = Steps(store)
-        left.run(members.leave(group, name), 0, executed=executed)
-        assert run(store, members.names(group)) == ()
+        assert execute(session, members.names(group)) == (name,)
+        member = execute(session, members.read(group, name))
+        assert member is not None
+        assert (member.name, member.info) == (name, info)
+        left = Steps(session)
+        left.run(members.remove(group, name), 0, executed=executed)
+        assert execute(session, members.names(group)) == ()
         if steps.taken <= lost:
             return
     pytest.fail("join does not end")
@@ -192,26 +191,26 @@ def test_joining_leaves_one_node_whichever_reply_is_lost(backend: Backend, execu
 
 
 def each_death(
-    backend: Backend, act: Callable[[Someone, TopicPartition], Verb[Any]]
+    backend: Backend, act: Callable[[Someone, TopicPartition], Recipe[Any]]
 ) -> list[TopicPartition]:
-    """A member for each step of the verb, which dies before it; the one that ends dies then."""
+    """A member for each step of the recipe, which dies before it; the one that ends dies then."""
     dead = []
     for step in range(ENOUGH):
         someone = Someone(backend.open(), f"d{step}")
         each = partition(step)
-        alive = Steps(someone.store).run_until(act(someone, each), step)
-        backend.expire(someone.store)
+        alive = Steps(someone.session).run_until(act(someone, each), step)
+        backend.expire(someone.session)
         dead.append(each)
         if not alive:
             return dead
-    raise AssertionError("this verb does not end")
+    raise AssertionError("this recipe does not end")
 
 
 @pytest.mark.parametrize("what", ["claim", "commit", "release"])
 def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
     backend: Backend, a: Someone, what: str
 ) -> None:
-    def act(someone: Someone, each: TopicPartition) -> Verb[Any]:
+    def act(someone: Someone, each: TopicPartition) -> Recipe[Any]:
         held = a.committed(a.claim(each), 17, each)
         a.release(held, None, each)
         if what == "claim":
@@ -219,10 +218,10 @@ def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
         held = someone.claim(each)
         if what == "commit":
             return ownership.commit(someone.me, {each: (held, 20)})
-        return ownership.release(someone.me, each, held, 20)
+        return ownership.release(someone.me, {each: (held, 20)})
 
     for each in each_death(backend, act):
-        before, count = state(a.store, each), turn(a.store, each)
+        before, count = state(a.session, each), turn(a.session, each)
         held = a.claim(each)
         assert held.state.offset == before.offset
         assert before.offset in ((17,) if what == "claim" else (17, 20))
@@ -232,21 +231,21 @@ def test_whoever_dies_at_any_step_is_succeeded_from_the_committed_offset(
 def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Someone) -> None:
     held: dict[TopicPartition, Claim] = {}
 
-    def act(someone: Someone, each: TopicPartition) -> Verb[Any]:
+    def act(someone: Someone, each: TopicPartition) -> Recipe[Any]:
         held[each] = a.committed(a.claim(each), 17, each)
-        return someone.claiming(each, steal_from=owner(someone.store, each))
+        return someone.claiming(each, steal_from=owner(someone.session, each))
 
     outcomes = set()
     for each in each_death(backend, act):
-        stolen = turn(a.store, each) == 2
+        stolen = turn(a.session, each) == 2
         outcomes.add(stolen)
-        answer = run(a.store, a.claiming(each))
+        answer = execute(a.session, a.claiming(each))
         if stolen:
             assert a.commit(held[each], 18, each) == Fenced()
             assert isinstance(answer, Claim)
             check_held(a, each, answer, 3)
         else:
-            assert answer == Blocked(Owner(a.name, "a", held[each].state.epoch, HAND_OVER))
+            assert answer == Blocked(Owner(a.name, "a", held[each].state.epoch, REVOKE_TIMEOUT))
             check_held(a, each, a.committed(held[each], 18, each), 1)
     assert outcomes == {False, True}
 
@@ -291,7 +290,7 @@ def lagging() -> LaggingZooKeeper:
 @pytest.fixture
 def c(lagging: LaggingZooKeeper) -> Someone:
     someone = Someone(lagging.connect(), "c")
-    make_plan(someone.store, someone.name)
+    make_plan(someone.session, someone.name)
     return someone
 
 
@@ -299,9 +298,9 @@ def test_a_claim_that_was_won_is_known_as_won_though_a_server_lags(
     lagging: LaggingZooKeeper, c: Someone
 ) -> None:
     c.release(c.claim(), 17)
-    verb = c.claiming()
+    recipe = c.claiming()
     lagging.armed = True
-    held = run(c.store, verb)
+    held = execute(c.session, recipe)
     assert isinstance(held, Claim)
     check_held(c, P0, held, 2)
 
@@ -312,17 +311,17 @@ def test_a_claim_that_was_won_is_known_as_won_though_the_plan_has_changed_since(
     """Else the partition would have an owner that does not know of it."""
     other = Someone(lagging.connect(), "other")
     c.release(c.claim(), 17)
-    verb = c.claiming()
-    operation = next(verb)
+    recipe = c.claiming()
+    operation = next(recipe)
     while not isinstance(operation, Multi):
-        operation = verb.send(perform(c.store, operation))
+        operation = recipe.send(execute(c.session, operation))
     lagging.armed = True
     with pytest.raises(ConnectionLost) as lost:
-        perform(c.store, operation)
-    question = verb.throw(lost.value)
-    old = perform(c.store, question)
-    make_plan(other.store, other.name)
-    held = run(c.store, going_on(verb, verb.send(old)))
+        execute(c.session, operation)
+    question = recipe.throw(lost.value)
+    old = execute(c.session, question)
+    make_plan(other.session, other.name)
+    held = execute(c.session, going_on(recipe, recipe.send(old)))
     assert isinstance(held, Claim)
     check_held(c, P0, held, 2)
 
@@ -339,13 +338,13 @@ def test_a_release_ends_well_though_a_server_lags(lagging: LaggingZooKeeper, c: 
     held = c.claim()
     lagging.armed = True
     c.release(held, 17)
-    assert owner(c.store) is None
-    assert state(c.store).offset == 17
+    assert owner(c.session) is None
+    assert state(c.session).offset == 17
 
 
 def test_joining_leaves_one_node_though_a_server_lags(lagging: LaggingZooKeeper) -> None:
     """The second would be given partitions, and nobody would claim them."""
-    store = lagging.connect()
+    session = lagging.connect()
     lagging.armed = True
-    name = run(store, members.join(GROUP, "m-x", MemberInfo(("t",), "host", HAND_OVER)))
-    assert run(store, members.names(GROUP)) == (name,)
+    name = execute(session, members.join(GROUP, "m-x", MemberInfo(("t",), "host", REVOKE_TIMEOUT)))
+    assert execute(session, members.names(GROUP)) == (name,)

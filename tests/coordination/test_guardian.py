@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,15 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from folkmoot.coordination.guardian import Guardian
+from folkmoot.coordination import guardian as guardian_module
+from folkmoot.coordination.guardian import Guardian, limitation, obstacle
 from folkmoot.coordination.zookeeper.connect_string import addresses
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Exists, Get
-from folkmoot.coordination.zookeeper.session import SessionState, perform
+from folkmoot.coordination.zookeeper.session import SessionState
 from tests.processes import state, told
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -28,16 +32,16 @@ AT_ONCE = SESSION / 2
 # A process that holds an ephemeral node, and says who guards it.
 HOLDER = f"""
 import os, sys, time
-from folkmoot.coordination.zookeeper.connector import connector
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.operations import Create
-from folkmoot.coordination.zookeeper.session import perform
-store = connector(sys.argv[1], guarded=True)({SESSION})
-perform(store, Create("/here", ephemeral=True))
+from folkmoot.coordination.zookeeper.execute import execute
+session = connector(sys.argv[1], guarded=True)({SESSION})
+execute(session, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)
-store.note_death("/left", "/left/me")
+session.note_death("/left", "/left/me")
 if sys.stdin.readline() == "close\\n":
-    store.close()
+    session.close()
     print("closed", flush=True)
     sys.stdin.readline()
 else:
@@ -60,47 +64,47 @@ def holder(chroot: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
 
 
 def test_a_killed_process_loses_its_ephemeral_nodes_at_once(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
-        assert perform(store, Exists("/here")) is not None
+        assert execute(session, Exists("/here")) is not None
         process.kill()
-        eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
+        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
-    store.close()
+    session.close()
 
 
 def test_a_guardian_says_that_the_process_died_before_it_closes_the_session(chroot: str) -> None:
     """Whoever sees the ephemeral node go finds it said."""
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, _):
         assert process.stdin is not None
         process.stdin.write("die\n")
         process.stdin.flush()
         process.wait(AT_ONCE)
-        eventually(lambda: perform(store, Exists("/here")) is None, timeout=AT_ONCE)
-        assert perform(store, Get("/left/me")).data == b"its process died"
-    store.close()
+        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
+        assert execute(session, Get("/left/me")).data == b"its process died"
+    session.close()
 
 
 def test_a_stopped_process_keeps_its_session(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (process, guardian):
         process.send_signal(signal.SIGSTOP)
         assert state(guardian) != "X"
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
-            assert perform(store, Exists("/here")) is not None
+            assert execute(session, Exists("/here")) is not None
         process.send_signal(signal.SIGCONT)
-    store.close()
+    session.close()
 
 
 def test_a_guardian_killed_alone_leaves_the_session_to_its_timeout(chroot: str) -> None:
-    store = connect(chroot, SESSION)
+    session = connect(chroot, SESSION)
     with holder(chroot) as (_, guardian):
         os.kill(guardian, signal.SIGKILL)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
-        assert perform(store, Exists("/here")) is not None
-    store.close()
+        assert execute(session, Exists("/here")) is not None
+    session.close()
 
 
 def test_a_closed_session_is_no_longer_guarded_and_the_guardian_ends_with_its_process(
@@ -117,8 +121,13 @@ def test_a_closed_session_is_no_longer_guarded_and_the_guardian_ends_with_its_pr
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
 
 
-def test_the_guardian_s_secrets_are_not_in_its_arguments(chroot: str) -> None:
+def test_a_guardian_is_in_a_session_of_its_own_and_its_secrets_are_not_in_its_arguments(
+    chroot: str,
+) -> None:
     with holder(chroot) as (_, guardian):
+        assert (
+            os.getsid(guardian) == guardian
+        )  # what a terminal sends is meant for its process alone
         # There are none while the program is being loaded.
         said = eventually(lambda: told(guardian, "cmdline"))
         assert "guardian_process.py" in said
@@ -138,9 +147,6 @@ class FakeSession:
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         self.listeners.append(listener)
-
-    def guarded_by(self, note: Callable[..., None]) -> None:
-        self.note_death = note
 
 
 def guard(guardian: Guardian, *session_ids: int) -> None:
@@ -221,6 +227,110 @@ def test_a_guardian_that_outlives_its_process_is_not_warned_of() -> None:
     os.kill(int(ended.stdout), signal.SIGKILL)  # it would look for the servers of session 2
     assert ended.stderr == ""
     assert ended.returncode == 0
+
+
+def no_guardian(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Guards two sessions where there can be no guardian → the log lines."""
+    guardian = Guardian()
+    guard(guardian, 1, 2)
+    assert guardian.pid is None
+    assert guardian._process is None
+    assert guardian.guarded == ()
+    return [record.message for record in caplog.records]
+
+
+@pytest.mark.parametrize("executable", ["/usr/bin/uwsgi", "/opt/app/flights", "", None])
+def test_an_application_that_embeds_python_is_not_started_once_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    (line,) = no_guardian(caplog)
+    assert f"{executable or 'nothing'} is not a Python interpreter" in line
+    assert "session timeout" in line
+
+
+def test_a_frozen_application_is_not_started_once_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    (line,) = no_guardian(caplog)
+    assert "is not a Python interpreter" in line
+
+
+def test_a_program_inside_of_an_archive_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(guardian_module, "_PROGRAM", ROOT / "app.pyz" / "guardian_process.py")
+    (line,) = no_guardian(caplog)
+    assert "app.pyz" in line
+
+
+def test_pid_1_of_a_container_has_no_guardian_since_it_would_end_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    (line,) = no_guardian(caplog)
+    assert "PID 1" in line
+
+
+@pytest.mark.parametrize(
+    "name", ["python", "python3", "python3.13", "python3.13t", "python3.12d", "pypy3", "pypy3.11"]
+)
+def test_every_interpreter_can_run_a_guardian(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "executable", f"/venv/bin/{name}")
+    assert obstacle() is None
+
+
+@pytest.mark.parametrize(
+    ("parent", "namespace", "group", "said"),
+    [
+        (1, "pid:[4026532201]", "0::/", "PID 1 of a container"),
+        (1, "pid:[4026531836]", "0::/user.slice/session-1.scope", None),
+        (7, "pid:[4026532201]", "0::/", None),
+        (7, "pid:[4026531836]", "0::/system.slice/broker.service", "systemd may end the guardian"),
+        (7, "pid:[4026531836]", "0::/user.slice/user@1000.service/app.slice/a.scope", None),
+    ],
+)
+def test_what_may_end_a_guardian_with_its_process_is_said(
+    monkeypatch: pytest.MonkeyPatch, parent: int, namespace: str, group: str, said: str | None
+) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: parent)
+    monkeypatch.setattr(os, "readlink", lambda _: namespace)
+    monkeypatch.setattr(Path, "read_text", lambda _: f"{group}\n")
+    found = limitation()
+    assert found is None if said is None else found is not None and said in found
+
+
+def test_a_limitation_is_logged_once_and_the_session_guarded_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(guardian_module, "limitation", lambda: "it may be ended")
+    guardian = Guardian()
+    guard(guardian, 1, 2)
+    assert guardian.guarded == (1, 2)
+    lines = [record.message for record in caplog.records]
+    assert lines == ["the session timeout may decide when this process dies: it may be ended"]
+    end(guardian)
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)", told(pid, "status"), re.MULTILINE)
+    return bool(int(mask, 16) >> number - 1 & 1)
+
+
+def test_a_sigterm_to_all_that_is_left_of_a_service_does_not_keep_it_from_its_work(
+    chroot: str,
+) -> None:
+    """systemd sends one to the whole control group when the main process has died."""
+    session = connect(chroot, SESSION)
+    with holder(chroot) as (process, guardian):
+        eventually(lambda: ignores(guardian, signal.SIGTERM))  # none while it is being loaded
+        os.kill(guardian, signal.SIGTERM)
+        process.kill()
+        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
+        eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
+    session.close()
 
 
 def test_addresses_of_a_connect_string() -> None:

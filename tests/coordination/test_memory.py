@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -13,11 +14,11 @@ from folkmoot.coordination.zookeeper.operations import (
     Exists,
     Get,
     Operation,
-    Ring,
     SessionLost,
     Set,
+    WatchCallback,
 )
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState, perform
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 
 Answers = list[object]
 
@@ -29,8 +30,8 @@ def into(answers: Answers) -> Callable[[Outcome], None]:
     )
 
 
-def appender(rung: list[str], name: str) -> Ring:
-    return lambda: rung.append(name)
+def appender(fired: list[str], name: str) -> WatchCallback:
+    return lambda: fired.append(name)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def ensemble() -> MemoryZooKeeper:
 
 
 @pytest.fixture
-def store(ensemble: MemoryZooKeeper) -> MemoryStore:
+def session(ensemble: MemoryZooKeeper) -> MemorySession:
     return ensemble.connect()
 
 
@@ -51,58 +52,58 @@ def exists(ensemble: MemoryZooKeeper, path: str) -> bool:
 
 
 def test_a_suspended_session_waits_and_keeps_what_it_has(
-    ensemble: MemoryZooKeeper, store: MemoryStore
+    ensemble: MemoryZooKeeper, session: MemorySession
 ) -> None:
     states: list[SessionState] = []
-    store.listen(states.append)
-    perform(store, Create("/mine", ephemeral=True))
-    ensemble.suspend(store)
+    session.listen(states.append)
+    execute(session, Create("/mine", ephemeral=True))
+    ensemble.suspend(session)
     answers: Answers = []
-    store.submit(Create("/late"), into(answers))
+    session.submit(Create("/late"), into(answers))
     assert answers == []
     assert not exists(ensemble, "/late")
-    ensemble.resume(store)
+    ensemble.resume(session)
     assert answers == ["/late"]
     assert exists(ensemble, "/mine")
     assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
 
 
-def test_watches_ring_when_the_connection_breaks(
-    ensemble: MemoryZooKeeper, store: MemoryStore
+def test_watches_fire_when_the_connection_breaks(
+    ensemble: MemoryZooKeeper, session: MemorySession
 ) -> None:
-    rung: list[str] = []
-    perform(store, Exists("/a", appender(rung, "a")))
-    ensemble.suspend(store)
-    assert rung == ["a"]
-    perform(ensemble.connect(), Create("/a"))
-    ensemble.resume(store)
-    assert rung == ["a"]
+    fired: list[str] = []
+    execute(session, Exists("/a", appender(fired, "a")))
+    ensemble.suspend(session)
+    assert fired == ["a"]
+    execute(ensemble.connect(), Create("/a"))
+    ensemble.resume(session)
+    assert fired == ["a"]
 
 
 def test_a_session_that_expires_while_suspended_is_a_zombie_until_it_resumes(
-    ensemble: MemoryZooKeeper, store: MemoryStore
+    ensemble: MemoryZooKeeper, session: MemorySession
 ) -> None:
-    perform(store, Create("/mine", ephemeral=True))
-    ensemble.suspend(store)
+    execute(session, Create("/mine", ephemeral=True))
+    ensemble.suspend(session)
     answers: Answers = []
-    store.submit(Create("/zombie"), into(answers))
-    ensemble.expire(store)
+    session.submit(Create("/zombie"), into(answers))
+    ensemble.expire(session)
     assert not exists(ensemble, "/mine")
-    assert (store.state, answers) == (SessionState.SUSPENDED, [])
-    ensemble.resume(store)
-    assert (store.state, answers) == (SessionState.LOST, [SessionLost])
+    assert (session.state, answers) == (SessionState.SUSPENDED, [])
+    ensemble.resume(session)
+    assert (session.state, answers) == (SessionState.LOST, [SessionLost])
     assert not exists(ensemble, "/zombie")
 
 
 def test_closed_while_suspended_it_leaves_its_nodes_to_the_expiry(
-    ensemble: MemoryZooKeeper, store: MemoryStore
+    ensemble: MemoryZooKeeper, session: MemorySession
 ) -> None:
-    perform(store, Create("/mine", ephemeral=True))
-    ensemble.suspend(store)
-    store.close()
-    assert store.state is SessionState.LOST
+    execute(session, Create("/mine", ephemeral=True))
+    ensemble.suspend(session)
+    session.close()
+    assert session.state is SessionState.LOST
     assert exists(ensemble, "/mine")
-    ensemble.expire(store)
+    ensemble.expire(session)
     assert not exists(ensemble, "/mine")
 
 
@@ -114,18 +115,18 @@ class Held:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.rings: list[Ring] = []
+        self.watches: list[WatchCallback] = []
         self.now = 0.0
         self.ensemble = MemoryZooKeeper(
             clock=lambda: self.now,
             deliver=self.requests.append,
-            notify=lambda _, ring: self.rings.append(ring),
+            notify=lambda _, watch: self.watches.append(watch),
         )
-        self.store = self.ensemble.connect()
+        self.session = self.ensemble.connect()
         self.answers: Answers = []
 
     def submit(self, operation: Operation) -> Request:
-        self.store.submit(operation, into(self.answers))
+        self.session.submit(operation, into(self.answers))
         return self.requests.pop()
 
     def carry_out(self, operation: Operation) -> None:
@@ -160,7 +161,7 @@ def test_a_reply_may_be_lost_after_the_write_or_the_request_before_it() -> None:
 def test_what_is_under_way_is_lost_with_the_connection_and_may_still_arrive() -> None:
     held = Held()
     request = held.submit(Create("/a"))
-    held.ensemble.suspend(held.store)
+    held.ensemble.suspend(held.session)
     assert held.answers == [ConnectionLost]
     request.execute()
     request.reply()
@@ -171,7 +172,7 @@ def test_what_is_under_way_is_lost_with_the_connection_and_may_still_arrive() ->
 def test_a_request_of_an_expired_session_does_nothing() -> None:
     held = Held()
     request = held.submit(Create("/zombie"))
-    held.ensemble.expire(held.store)
+    held.ensemble.expire(held.session)
     request.execute()
     assert held.answers == [SessionLost]
     assert not exists(held.ensemble, "/zombie")
@@ -182,22 +183,22 @@ def test_a_read_may_be_answered_from_the_past_and_its_watch_is_due_then() -> Non
     held.carry_out(Create("/a", b"old"))
     past = held.ensemble.snapshot()
     held.carry_out(Set("/a", b"new"))
-    rung: list[str] = []
+    fired: list[str] = []
     held.answers.clear()
-    read = held.submit(Get("/a", appender(rung, "a")))
+    read = held.submit(Get("/a", appender(fired, "a")))
     read.execute(past)
     read.reply()
     assert [node.data for node in held.answers] == [b"old"]  # type: ignore[attr-defined]
-    assert len(held.rings) == 1
+    assert len(held.watches) == 1
     # What has not changed since is watched as ever.
-    children = held.submit(Children("/a", appender(rung, "children")))
+    children = held.submit(Children("/a", appender(fired, "children")))
     children.execute(past)
     children.reply()
-    assert len(held.rings) == 1
+    assert len(held.watches) == 1
     held.carry_out(Create("/a/b"))
-    for ring in held.rings:
-        ring()
-    assert rung == ["a", "children"]
+    for watch in held.watches:
+        watch()
+    assert fired == ["a", "children"]
 
 
 def test_time_is_the_clock_that_was_given() -> None:
@@ -208,10 +209,10 @@ def test_time_is_the_clock_that_was_given() -> None:
     request.execute()
     held.now = 14.0
     request.reply()
-    assert held.store.last_acknowledged() == 12.5
+    assert held.session.last_acknowledged() == 12.5
     assert held.ensemble.snapshot()["/a"].ctime == 13_000
     held.submit(Exists("/a")).lose()
-    assert held.store.last_acknowledged() == 12.5
+    assert held.session.last_acknowledged() == 12.5
 
 
 # -- threads ----------------------------------------------------------------------------------------
@@ -219,14 +220,14 @@ def test_time_is_the_clock_that_was_given() -> None:
 
 def test_threads_may_share_a_session_and_an_ensemble(ensemble: MemoryZooKeeper) -> None:
     shared = ensemble.connect()
-    perform(shared, Create("/a"))
+    execute(shared, Create("/a"))
     versions: list[int] = []
 
-    def write(store: MemoryStore) -> None:
-        versions.extend(perform(store, Set("/a", b"")) for _ in range(500))
+    def write(session: MemorySession) -> None:
+        versions.extend(execute(session, Set("/a", b"")) for _ in range(500))
 
-    stores = [shared, shared, ensemble.connect(), ensemble.connect()]
-    threads = [threading.Thread(target=write, args=(store,)) for store in stores]
+    sessions = [shared, shared, ensemble.connect(), ensemble.connect()]
+    threads = [threading.Thread(target=write, args=(session,)) for session in sessions]
     for thread in threads:
         thread.start()
     for thread in threads:

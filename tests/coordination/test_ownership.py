@@ -4,7 +4,16 @@ import pytest
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, OffsetState, Owner, Stale
+from folkmoot.coordination.groups.ownership import (
+    Blocked,
+    Claim,
+    Fenced,
+    MalformedOffset,
+    OffsetState,
+    Owner,
+    Stale,
+)
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     Delete,
@@ -14,15 +23,15 @@ from folkmoot.coordination.zookeeper.operations import (
     NoNode,
     Set,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, settle, wait_for_rings
 from tests.coordination.groups import (
     GROUP,
-    HAND_OVER,
     P0,
     P1,
+    REVOKE_TIMEOUT,
     TOPIC_ID,
     Someone,
     born,
@@ -43,7 +52,7 @@ OFFSET = paths.offset(GROUP, *P0)
 def a(backend: Backend) -> Someone:
     """A member to whom the plan gives t-0 and t-1."""
     someone = Someone(backend.open(), "a")
-    make_plan(someone.store, someone.name, someone.name)
+    make_plan(someone.session, someone.name, someone.name)
     return someone
 
 
@@ -58,19 +67,19 @@ def b(backend: Backend, a: Someone) -> Someone:
 
 def test_the_first_claim_ever_has_no_offset_and_the_first_epoch(a: Someone) -> None:
     held = a.claim()
-    first = born(a.store) + 1
+    first = born(a.session) + 1
     assert held.state == OffsetState(None, first, a.name, "a", TOPIC_ID)
-    assert owner(a.store) == Owner(a.name, "a", first, HAND_OVER)
-    assert state(a.store) == held.state
+    assert owner(a.session) == Owner(a.name, "a", first, REVOKE_TIMEOUT)
+    assert state(a.session) == held.state
 
 
 def test_a_claim_starts_exactly_at_the_committed_offset_with_the_next_epoch(
     a: Someone, b: Someone
 ) -> None:
     a.release(a.committed(a.claim(), 17), None)
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     held = b.claim()
-    assert (held.state.offset, turn(a.store)) == (17, 2)
+    assert (held.state.offset, turn(a.session)) == (17, 2)
 
 
 def test_an_offset_committed_while_a_claim_is_under_way_is_where_it_starts(
@@ -78,39 +87,39 @@ def test_an_offset_committed_while_a_claim_is_under_way_is_where_it_starts(
 ) -> None:
     """Kafka 0.8 read the offset before it owned the partition."""
     held = a.claim()
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     claiming = b.claiming()
-    read = perform(b.store, next(claiming))
+    read = execute(b.session, next(claiming))
     a.release(held, 17)
     operation = claiming.send(read)
-    answer = run(b.store, going_on(claiming, operation))
+    answer = execute(b.session, going_on(claiming, operation))
     assert isinstance(answer, Claim)
     assert answer.state.offset == 17
 
 
 def test_a_claim_under_an_older_plan_is_refused_and_changes_nothing(a: Someone) -> None:
-    old = make_plan(a.store, a.name)
-    make_plan(a.store, "somebody-0000000009")
-    assert run(a.store, a.claiming(version=old)) == Stale()
-    assert owner(a.store) is None
-    assert state(a.store).epoch == 0
+    old = make_plan(a.session, a.name)
+    make_plan(a.session, "somebody-0000000009")
+    assert execute(a.session, a.claiming(version=old)) == Stale()
+    assert owner(a.session) is None
+    assert state(a.session).epoch == 0
 
 
 def test_a_claim_by_somebody_who_is_no_member_is_refused(a: Someone) -> None:
-    perform(a.store, Delete(paths.member(GROUP, a.name)))
-    assert run(a.store, a.claiming()) == Stale()
-    assert owner(a.store) is None
+    execute(a.session, Delete(paths.member(GROUP, a.name)))
+    assert execute(a.session, a.claiming()) == Stale()
+    assert owner(a.session) is None
 
 
 def test_a_partition_with_an_owner_is_blocked_and_rings_when_it_is_free(
     a: Someone, b: Someone
 ) -> None:
     held = a.claim()
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     rings: list[str] = []
-    answer = run(b.store, b.claiming(ring=lambda: rings.append("free")))
-    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, HAND_OVER))
-    settle(b.store)
+    answer = execute(b.session, b.claiming(ring=lambda: rings.append("free")))
+    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, REVOKE_TIMEOUT))
+    settle(b.session)
     assert not rings
     a.release(held, 5)
     wait_for_rings(rings, "free")
@@ -119,19 +128,19 @@ def test_a_partition_with_an_owner_is_blocked_and_rings_when_it_is_free(
 
 def test_a_partition_whose_owner_died_is_free(backend: Backend, a: Someone, b: Someone) -> None:
     a.committed(a.claim(), 5)
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     rings: list[str] = []
-    assert isinstance(run(b.store, b.claiming(ring=lambda: rings.append("free"))), Blocked)
-    backend.expire(a.store)
+    assert isinstance(execute(b.session, b.claiming(ring=lambda: rings.append("free"))), Blocked)
+    backend.expire(a.session)
     wait_for_rings(rings, "free")
     assert b.claim().state.offset == 5
 
 
 def test_a_new_topic_of_the_same_name_has_no_offsets_and_a_higher_epoch(a: Someone) -> None:
     a.release(a.claim(), 17)
-    answer = run(a.store, a.claiming(topic_id="id-2"))
+    answer = execute(a.session, a.claiming(topic_id="id-2"))
     assert isinstance(answer, Claim)
-    assert answer.state == OffsetState(None, born(a.store) + 2, a.name, "a", "id-2")
+    assert answer.state == OffsetState(None, born(a.session) + 2, a.name, "a", "id-2")
 
 
 # -- stealing -----------------------------------------------------------------------------------------
@@ -141,46 +150,46 @@ def test_a_steal_takes_the_partition_in_one_step_and_fences_its_holder(
     a: Someone, b: Someone
 ) -> None:
     held = a.committed(a.claim(), 17)
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     rings: list[str] = []
-    assert run(a.store, ownership.verify(a.me, P0, held, lambda: rings.append("stolen")))
-    stolen = run(b.store, b.claiming(steal_from=owner(b.store)))
+    assert execute(a.session, ownership.verify(a.me, P0, held, lambda: rings.append("stolen")))
+    stolen = execute(b.session, b.claiming(steal_from=owner(b.session)))
     assert isinstance(stolen, Claim)
     assert (stolen.state.offset, stolen.state.epoch) == (17, held.state.epoch + 1)
-    assert owner(a.store) == Owner(b.name, "b", stolen.state.epoch, HAND_OVER, a.name)
+    assert owner(a.session) == Owner(b.name, "b", stolen.state.epoch, REVOKE_TIMEOUT)
     wait_for_rings(rings, "stolen")
-    assert not run(a.store, ownership.verify(a.me, P0, held, nothing))
+    assert not execute(a.session, ownership.verify(a.me, P0, held, nothing))
     assert a.commit(held, 18) == Fenced()
-    assert state(a.store).offset == 17
+    assert state(a.session).offset == 17
 
 
 def test_a_steal_from_somebody_who_is_not_the_owner_any_more_waits_for_who_is(
     a: Someone, b: Someone
 ) -> None:
-    before = owner(a.store)
+    before = owner(a.session)
     assert before is None
     held = a.claim()
-    make_plan(b.store, b.name)
-    another = Owner("c-0000000009", "c", 1, HAND_OVER)
-    answer = run(b.store, b.claiming(steal_from=another))
-    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, HAND_OVER))
+    make_plan(b.session, b.name)
+    another = Owner("c-0000000009", "c", 1, REVOKE_TIMEOUT)
+    answer = execute(b.session, b.claiming(steal_from=another))
+    assert answer == Blocked(Owner(a.name, "a", held.state.epoch, REVOKE_TIMEOUT))
 
 
 def test_a_steal_from_an_owner_that_has_gone_is_a_claim(a: Someone, b: Someone) -> None:
     held = a.claim()
-    there = owner(b.store)
+    there = owner(b.session)
     a.release(held, 3)
-    make_plan(b.store, b.name)
-    answer = run(b.store, b.claiming(steal_from=there))
+    make_plan(b.session, b.name)
+    answer = execute(b.session, b.claiming(steal_from=there))
     assert isinstance(answer, Claim)
     assert answer.state.offset == 3
 
 
 def test_a_steal_under_an_older_plan_is_refused(a: Someone, b: Someone) -> None:
     held = a.claim()
-    old = make_plan(b.store, b.name)
-    make_plan(a.store, a.name)
-    assert run(b.store, b.claiming(steal_from=owner(b.store), version=old)) == Stale()
+    old = make_plan(b.session, b.name)
+    make_plan(a.session, a.name)
+    assert execute(b.session, b.claiming(steal_from=owner(b.session), version=old)) == Stale()
     assert isinstance(a.commit(held, 1), Claim)
 
 
@@ -192,34 +201,34 @@ def test_a_zombies_commit_is_refused_though_the_owners_node_has_version_0_again(
 ) -> None:
     """The obvious fence, a check of the owner's node, would let it pass."""
     held = a.committed(a.claim(), 10)
-    perform(a.store, Delete(OWNER))  # as if its session had ended: the zombie does not know
-    make_plan(b.store, b.name)
+    execute(a.session, Delete(OWNER))  # as if its session had ended: the zombie does not know
+    make_plan(b.session, b.name)
     new = b.committed(b.claim(), 12)
-    assert version_of(b.store, OWNER) == 0
+    assert version_of(b.session, OWNER) == 0
     assert a.commit(held, 11) == Fenced()
     a.release(held, 11)
-    assert state(b.store) == new.state
-    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER)
+    assert state(b.session) == new.state
+    assert owner(b.session) == Owner(b.name, "b", held.state.epoch + 1, REVOKE_TIMEOUT)
 
 
 def test_commits_follow_each_other_under_the_fence_that_each_one_moves(a: Someone) -> None:
     held = a.claim()
     for offset in (5, 5, 9):
         held = a.committed(held, offset)
-        assert held.version == version_of(a.store, OFFSET)
-    assert state(a.store).offset == 9
+        assert held.version == version_of(a.session, OFFSET)
+    assert state(a.session).offset == 9
 
 
 def test_one_fenced_partition_does_not_keep_the_others_from_being_committed(
     a: Someone, b: Someone
 ) -> None:
     first, second = a.claim(P0), a.claim(P1)
-    make_plan(b.store, b.name, a.name)
-    run(b.store, b.claiming(steal_from=owner(b.store)))
-    answers = run(a.store, ownership.commit(a.me, {P0: (first, 4), P1: (second, 6)}))
+    make_plan(b.session, b.name, a.name)
+    execute(b.session, b.claiming(steal_from=owner(b.session)))
+    answers = execute(a.session, ownership.commit(a.me, {P0: (first, 4), P1: (second, 6)}))
     assert answers[P0] == Fenced()
     assert isinstance(answers[P1], Claim)
-    assert state(a.store, P1).offset == 6
+    assert state(a.session, P1).offset == 6
 
 
 def test_a_thousand_offsets_take_two_transactions_and_smaller_ones_once_one_has_failed(
@@ -246,9 +255,9 @@ def test_an_owner_whose_node_was_removed_by_hand_may_commit_until_somebody_claim
     a: Someone, b: Someone
 ) -> None:
     held = a.claim()
-    perform(a.store, Delete(OWNER))
+    execute(a.session, Delete(OWNER))
     held = a.committed(held, 4)
-    make_plan(b.store, b.name)
+    make_plan(b.session, b.name)
     assert b.claim().state.offset == 4
     assert a.commit(held, 5) == Fenced()
 
@@ -258,25 +267,25 @@ def test_an_owner_whose_node_was_removed_by_hand_may_commit_until_somebody_claim
 
 def test_a_release_commits_and_lets_go_in_one_step(a: Someone) -> None:
     a.release(a.claim(), 8)
-    assert owner(a.store) is None
-    assert state(a.store).offset == 8
+    assert owner(a.session) is None
+    assert state(a.session).offset == 8
 
 
 def test_a_release_by_somebody_fenced_leaves_the_new_owner_alone(a: Someone, b: Someone) -> None:
     """Kafka 0.8 deleted whoever's node it was."""
     held = a.claim()
-    make_plan(b.store, b.name)
-    run(b.store, b.claiming(steal_from=owner(b.store)))
+    make_plan(b.session, b.name)
+    execute(b.session, b.claiming(steal_from=owner(b.session)))
     a.release(held, 8)
-    assert owner(b.store) == Owner(b.name, "b", held.state.epoch + 1, HAND_OVER, a.name)
-    assert state(b.store).offset is None
+    assert owner(b.session) == Owner(b.name, "b", held.state.epoch + 1, REVOKE_TIMEOUT)
+    assert state(b.session).offset is None
 
 
 def test_a_release_whose_owners_node_was_removed_by_hand_commits_all_the_same(a: Someone) -> None:
     held = a.claim()
-    perform(a.store, Delete(OWNER))
+    execute(a.session, Delete(OWNER))
     a.release(held, 8)
-    assert state(a.store).offset == 8
+    assert state(a.session).offset == 8
 
 
 # -- what somebody else wrote -------------------------------------------------------------------------
@@ -284,29 +293,30 @@ def test_a_release_whose_owners_node_was_removed_by_hand_commits_all_the_same(a:
 
 def test_an_owner_that_is_illegible_can_be_stolen_from(a: Someone, b: Someone) -> None:
     a.claim()
-    perform(a.store, Set(OWNER, b"\xff{"))
-    make_plan(b.store, b.name)
-    answer = run(b.store, b.claiming())
+    execute(a.session, Set(OWNER, b"\xff{"))
+    make_plan(b.session, b.name)
+    answer = execute(b.session, b.claiming())
     assert isinstance(answer, Blocked)
-    assert isinstance(run(b.store, b.claiming(steal_from=answer.owner)), Claim)
+    assert isinstance(execute(b.session, b.claiming(steal_from=answer.owner)), Claim)
 
 
 def test_an_offset_that_is_illegible_is_said_to_be_so_and_not_guessed(a: Someone) -> None:
     a.release(a.claim(), 8)
-    perform(a.store, Set(OFFSET, b"8"))
-    with pytest.raises(Malformed, match="/groups/g/offsets/t/0"):
-        run(a.store, a.claiming())
+    execute(a.session, Set(OFFSET, b"8"))
+    answer = execute(a.session, a.claiming())
+    assert isinstance(answer, MalformedOffset)
+    assert "/groups/g/offsets/t/0" in answer.reason
     with pytest.raises(Malformed):
-        state(a.store)
+        state(a.session)
 
 
 # -- nodes that were deleted --------------------------------------------------------------------------
 
 
-def forget(store: Store) -> None:
+def forget(session: Session) -> None:
     """The offset and the owner's node are deleted by hand."""
     for path in (OWNER, OFFSET):
-        perform(store, Delete(path))
+        execute(session, Delete(path))
 
 
 def test_an_offset_that_was_deleted_begins_above_all_epochs_that_it_had(
@@ -317,8 +327,8 @@ def test_an_offset_that_was_deleted_begins_above_all_epochs_that_it_had(
     for _ in range(3):
         a.release(held, None)
         held = a.claim()
-    forget(a.store)
-    make_plan(b.store, b.name)
+    forget(a.session)
+    make_plan(b.session, b.name)
     new = b.claim()
     assert new.state.offset is None
     assert new.state.epoch > held.state.epoch
@@ -329,14 +339,14 @@ def test_a_zombie_of_a_group_that_was_deleted_commits_nothing_though_versions_me
 ) -> None:
     """A check of the offset's version alone would let it pass."""
     held = a.committed(a.claim(), 5)
-    perform(a.store, Delete(paths.member(GROUP, a.name)))
-    forget(a.store)
-    make_plan(b.store, b.name)
+    execute(a.session, Delete(paths.member(GROUP, a.name)))
+    forget(a.session)
+    make_plan(b.session, b.name)
     new = b.claim()
     while new.version < held.version:
         new = b.committed(new, 1)
-    assert version_of(b.store, OFFSET) == held.version
+    assert version_of(b.session, OFFSET) == held.version
     assert a.commit(held, 9) == Fenced()
     a.release(held, 9)
-    assert state(b.store) == new.state
-    assert owner(b.store) == Owner(b.name, "b", new.state.epoch, HAND_OVER)
+    assert state(b.session) == new.state
+    assert owner(b.session) == Owner(b.name, "b", new.state.epoch, REVOKE_TIMEOUT)

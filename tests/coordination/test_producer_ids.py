@@ -7,13 +7,13 @@ from itertools import chain
 import pytest
 
 from folkmoot.coordination import paths, producer_ids
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Operation, SessionLost, Set
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import ensure, perform, run
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
-from tests.schemas.stores import CountingStore, Loss
+from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 
 MOST_STEPS = 12
@@ -25,10 +25,10 @@ def disjoint(blocks: list[range]) -> bool:
 
 
 def test_blocks_follow_each_other(open_session: Opener) -> None:
-    store, other = open_session(), open_session()
-    assert run(store, producer_ids.take(10)) == range(10)
-    assert run(other, producer_ids.take(1)) == range(10, 11)
-    assert run(store, producer_ids.take(5)) == range(11, 16)
+    session, other = open_session(), open_session()
+    assert execute(session, producer_ids.take(10)) == range(10)
+    assert execute(other, producer_ids.take(1)) == range(10, 11)
+    assert execute(session, producer_ids.take(5)) == range(11, 16)
 
 
 @pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
@@ -44,17 +44,17 @@ def test_a_lost_reply_at_any_step_wastes_ids_at_most(open_session: Opener, execu
 def test_a_taker_that_dies_at_any_step_wastes_ids_at_most(laid_out: bool) -> None:
     for step in range(MOST_STEPS):
         ensemble = MemoryZooKeeper()
-        given = [run(ensemble.connect(), producer_ids.take(3))] if laid_out else []
+        given = [execute(ensemble.connect(), producer_ids.take(3))] if laid_out else []
         dying = ensemble.connect()
         ended = not Steps(dying).run_until(producer_ids.take(3), step)
         ensemble.expire(dying)
-        given += [run(ensemble.connect(), producer_ids.take(3)) for _ in range(2)]
+        given += [execute(ensemble.connect(), producer_ids.take(3)) for _ in range(2)]
         assert disjoint(given)
         assert given[-1].stop <= 3 * (len(given) + 1)
         if ended:
             break
     else:
-        pytest.fail("the verb takes more steps than this test looks at")
+        pytest.fail("the recipe takes more steps than this test looks at")
 
 
 def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None:
@@ -66,8 +66,8 @@ def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None
         def lose(operation: Operation) -> Loss:
             return chance.choice(("request", "reply")) if chance.random() < 0.05 else None
 
-        store = CountingStore(open_session(), lose)
-        return [run(store, producer_ids.take(chance.randrange(1, 5))) for _ in range(5)]
+        session = CountingSession(open_session(), lose)
+        return [execute(session, producer_ids.take(chance.randrange(1, 5))) for _ in range(5)]
 
     with ThreadPoolExecutor(20) as pool:
         given = list(chain.from_iterable(pool.map(take, range(20))))
@@ -77,23 +77,23 @@ def test_twenty_takers_at_a_time_get_twenty_blocks(open_session: Opener) -> None
 
 def test_a_session_that_ends_midway_is_said() -> None:
     ensemble = MemoryZooKeeper()
-    run(ensemble.connect(), producer_ids.take(1))
-    store = ensemble.connect()
+    execute(ensemble.connect(), producer_ids.take(1))
+    session = ensemble.connect()
 
     def expire(operation: Operation) -> Loss:
         if isinstance(operation, Set):
-            ensemble.expire(store)
+            ensemble.expire(session)
         return None
 
     with pytest.raises(SessionLost):
-        run(CountingStore(store, expire), producer_ids.take(1))
-    assert run(ensemble.connect(), producer_ids.take(1)).start in (1, 2)
+        execute(CountingSession(session, expire), producer_ids.take(1))
+    assert execute(ensemble.connect(), producer_ids.take(1)).start in (1, 2)
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"{}", b'{"next":-1}', b'{"next":9223372036854775807}'])
 def test_a_counter_that_others_have_scribbled_on_is_an_error(data: bytes) -> None:
-    store = MemoryZooKeeper().connect()
-    run(store, ensure(paths.PRODUCERS))
-    perform(store, Create(paths.PRODUCER_IDS, data))
+    session = MemoryZooKeeper().connect()
+    execute(session, ensure(paths.PRODUCERS))
+    execute(session, Create(paths.PRODUCER_IDS, data))
     with pytest.raises(Malformed, match=paths.PRODUCER_IDS):
-        run(store, producer_ids.take(1))
+        execute(session, producer_ids.take(1))

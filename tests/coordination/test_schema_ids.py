@@ -10,6 +10,7 @@ from itertools import chain, repeat
 import pytest
 
 from folkmoot.coordination import paths, schema_ids
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import (
     Create,
@@ -17,72 +18,74 @@ from folkmoot.coordination.zookeeper.operations import (
     Get,
     Multi,
     Operation,
+    Recipe,
     SessionLost,
     Set,
-    Verb,
 )
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import Store, perform, run
+from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 from tests.coordination.sessions import Opener
-from tests.schemas.stores import CountingStore, Loss
+from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 
 
 @pytest.fixture
-def store(open_session: Opener) -> Store:
+def session(open_session: Opener) -> Session:
     return open_session()
 
 
-def test_the_first_schema_gets_id_1_and_is_found_by_everything_that_names_it(store: Store) -> None:
-    assert run(store, schema_ids.register("flights-value", "text")) == 1
-    assert run(store, schema_ids.text_of(1)) == "text"
-    assert run(store, schema_ids.id_of("text")) == 1
-    assert run(store, schema_ids.latest("flights-value")) == (1, "text")
-    assert run(store, schema_ids.versions_of("flights-value")) == [1]
-    assert run(store, schema_ids.subjects()) == ["flights-value"]
+def test_the_first_schema_gets_id_1_and_is_found_by_everything_that_names_it(
+    session: Session,
+) -> None:
+    assert execute(session, schema_ids.register("flights-value", "text")) == 1
+    assert execute(session, schema_ids.text_of(1)) == "text"
+    assert execute(session, schema_ids.id_of("text")) == 1
+    assert execute(session, schema_ids.latest("flights-value")) == (1, "text")
+    assert execute(session, schema_ids.versions_of("flights-value")) == [1]
+    assert execute(session, schema_ids.subjects()) == ["flights-value"]
 
 
-def test_what_was_never_registered_is_not_there(store: Store) -> None:
-    assert run(store, schema_ids.text_of(1)) is None
-    assert run(store, schema_ids.text_of(0)) is None
-    assert run(store, schema_ids.text_of(-1)) is None
-    assert run(store, schema_ids.id_of("text")) is None
-    assert run(store, schema_ids.latest("s")) is None
-    assert run(store, schema_ids.versions_of("s")) == []
-    assert run(store, schema_ids.subjects()) == []
+def test_what_was_never_registered_is_not_there(session: Session) -> None:
+    assert execute(session, schema_ids.text_of(1)) is None
+    assert execute(session, schema_ids.text_of(0)) is None
+    assert execute(session, schema_ids.text_of(-1)) is None
+    assert execute(session, schema_ids.id_of("text")) is None
+    assert execute(session, schema_ids.latest("s")) is None
+    assert execute(session, schema_ids.versions_of("s")) == []
+    assert execute(session, schema_ids.subjects()) == []
 
 
-def test_the_same_text_keeps_its_id_under_every_subject(store: Store) -> None:
-    assert run(store, schema_ids.register("a", "text")) == 1
-    assert run(store, schema_ids.register("b", "other")) == 2
-    assert run(store, schema_ids.register("b", "text")) == 1
-    assert run(store, schema_ids.register("b", "text")) == 1
-    assert run(store, schema_ids.versions_of("b")) == [2, 1]
-    assert run(store, schema_ids.latest("b")) == (1, "text")
-    assert run(store, schema_ids.subjects()) == ["a", "b"]
+def test_the_same_text_keeps_its_id_under_every_subject(session: Session) -> None:
+    assert execute(session, schema_ids.register("a", "text")) == 1
+    assert execute(session, schema_ids.register("b", "other")) == 2
+    assert execute(session, schema_ids.register("b", "text")) == 1
+    assert execute(session, schema_ids.register("b", "text")) == 1
+    assert execute(session, schema_ids.versions_of("b")) == [2, 1]
+    assert execute(session, schema_ids.latest("b")) == (1, "text")
+    assert execute(session, schema_ids.subjects()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("subject", [".", "..", "a/b", "a b", "ü%2F", "zookeeper", "x" * 512])
-def test_a_subject_may_have_any_printable_name(store: Store, subject: str) -> None:
-    assert run(store, schema_ids.register(subject, "text")) == 1
-    assert run(store, schema_ids.subjects()) == [subject]
-    assert run(store, schema_ids.latest(subject)) == (1, "text")
+def test_a_subject_may_have_any_printable_name(session: Session, subject: str) -> None:
+    assert execute(session, schema_ids.register(subject, "text")) == 1
+    assert execute(session, schema_ids.subjects()) == [subject]
+    assert execute(session, schema_ids.latest(subject)) == (1, "text")
 
 
 @pytest.mark.parametrize("subject", ["", "x" * 513, "a\nb", "a\0b", "\ud800"])
-def test_other_subjects_are_refused(store: Store, subject: str) -> None:
+def test_other_subjects_are_refused(session: Session, subject: str) -> None:
     with pytest.raises(InvalidName, match="subject"):
-        run(store, schema_ids.register(subject, "text"))
-    assert run(store, schema_ids.subjects()) == []
+        execute(session, schema_ids.register(subject, "text"))
+    assert execute(session, schema_ids.subjects()) == []
 
 
-def test_a_text_too_long_for_zookeeper_is_refused_and_nothing_is_done(store: Store) -> None:
+def test_a_text_too_long_for_zookeeper_is_refused_and_nothing_is_done(session: Session) -> None:
     # A quotation mark takes two bytes in JSON.
     with pytest.raises(InvalidSchema, match="bytes to store"):
-        run(store, schema_ids.register("s", '"' * (schema_ids.MAX_TEXT_BYTES // 2)))
-    assert run(store, schema_ids.text_of(1)) is None
-    assert run(store, schema_ids.register("s", "x" * (schema_ids.MAX_TEXT_BYTES - 100))) == 1
+        execute(session, schema_ids.register("s", '"' * (schema_ids.MAX_TEXT_BYTES // 2)))
+    assert execute(session, schema_ids.text_of(1)) is None
+    assert execute(session, schema_ids.register("s", "x" * (schema_ids.MAX_TEXT_BYTES - 100))) == 1
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
@@ -93,12 +96,12 @@ def test_every_operation_may_lose_its_reply_and_the_id_is_still_the_one(
     lost = 0
     for nth in range(100):
         losses: Iterator[Loss] = chain(repeat(None, nth), [loss], repeat(None))
-        store = CountingStore(open_session(), partial(lambda each, _: next(each), losses))
+        session = CountingSession(open_session(), partial(lambda each, _: next(each), losses))
         text = f"text {nth}"
-        number = run(store, schema_ids.register("s", text))
+        number = execute(session, schema_ids.register("s", text))
         assert number == nth + 1
-        assert run(store, schema_ids.text_of(number)) == text
-        if store.asked <= nth:
+        assert execute(session, schema_ids.text_of(number)) == text
+        if session.asked <= nth:
             break
         lost += 1
     assert lost >= 4
@@ -116,11 +119,11 @@ def test_twenty_concurrent_registrars_give_no_id_twice_and_no_text_two_ids(
         def lose(operation: Operation) -> Loss:
             return chance.choice(("request", "reply")) if chance.random() < 0.05 else None
 
-        store = CountingStore(open_session(), lose)
+        session = CountingSession(open_session(), lose)
         mine = chance.sample(texts, len(texts))
         subjects = [f"subject {chance.randrange(3)}" for _ in mine]
         return [
-            (text, run(store, schema_ids.register(subject, text)))
+            (text, execute(session, schema_ids.register(subject, text)))
             for subject, text in zip(subjects, mine, strict=True)
         ]
 
@@ -128,17 +131,17 @@ def test_twenty_concurrent_registrars_give_no_id_twice_and_no_text_two_ids(
         given = {pair for pairs in pool.map(register, range(20)) for pair in pairs}
     assert sorted(number for _, number in given) == list(range(1, len(texts) + 1))
     assert Counter(text for text, _ in given) == Counter(texts)
-    store = open_session()
+    session = open_session()
     for text, number in given:
-        assert run(store, schema_ids.text_of(number)) == text
-        assert run(store, schema_ids.id_of(text)) == number
-    for subject in run(store, schema_ids.subjects()):
-        versions = run(store, schema_ids.versions_of(subject))
+        assert execute(session, schema_ids.text_of(number)) == text
+        assert execute(session, schema_ids.id_of(text)) == number
+    for subject in execute(session, schema_ids.subjects()):
+        versions = execute(session, schema_ids.versions_of(subject))
         assert len(versions) == len(set(versions))
 
 
-def test_a_registration_is_one_transaction(store: Store) -> None:
-    run(store, schema_ids.register("s", "first"))
+def test_a_registration_is_one_transaction(session: Session) -> None:
+    execute(session, schema_ids.register("s", "first"))
     written: list[Operation] = []
 
     def watch(operation: Operation) -> Loss:
@@ -146,7 +149,7 @@ def test_a_registration_is_one_transaction(store: Store) -> None:
             written.append(operation)
         return None
 
-    run(CountingStore(store, watch), schema_ids.register("s", "second"))
+    execute(CountingSession(session, watch), schema_ids.register("s", "second"))
     (transaction,) = written
     assert isinstance(transaction, Multi)
     assert len(transaction.writes) == 4
@@ -154,51 +157,55 @@ def test_a_registration_is_one_transaction(store: Store) -> None:
 
 def test_a_registrar_whose_session_ends_midway_leaves_all_or_nothing() -> None:
     ensemble = MemoryZooKeeper()
-    run(ensemble.connect(), schema_ids.register("s", "first"))
-    store = ensemble.connect()
+    execute(ensemble.connect(), schema_ids.register("s", "first"))
+    session = ensemble.connect()
 
     def expire(operation: Operation) -> Loss:
         if isinstance(operation, Multi):
-            ensemble.expire(store)
+            ensemble.expire(session)
         return None
 
     with pytest.raises(SessionLost):
-        run(CountingStore(store, expire), schema_ids.register("s", "second"))
+        execute(CountingSession(session, expire), schema_ids.register("s", "second"))
     fresh = ensemble.connect()
-    assert run(fresh, schema_ids.id_of("second")) is None
-    assert run(fresh, schema_ids.register("s", "second")) == 2
+    assert execute(fresh, schema_ids.id_of("second")) is None
+    assert execute(fresh, schema_ids.register("s", "second")) == 2
 
 
-def test_a_counter_that_lags_behind_the_ids_is_an_error_and_no_endless_loop(store: Store) -> None:
-    run(store, schema_ids.register("s", "first"))
-    perform(store, Set(paths.SCHEMA_COUNTER, b'{"last":0}'))
+def test_a_counter_that_lags_behind_the_ids_is_an_error_and_no_endless_loop(
+    session: Session,
+) -> None:
+    execute(session, schema_ids.register("s", "first"))
+    execute(session, Set(paths.SCHEMA_COUNTER, b'{"last":0}'))
     with pytest.raises(Malformed, match="id 1 exists"):
-        run(store, schema_ids.register("s", "second"))
-    assert run(store, schema_ids.register("s", "first")) == 1
+        execute(session, schema_ids.register("s", "second"))
+    assert execute(session, schema_ids.register("s", "first")) == 1
 
 
 @pytest.mark.parametrize("path", [paths.SCHEMA_COUNTER, paths.subject("s"), paths.schema_id(1)])
-def test_a_node_that_others_have_scribbled_on_is_an_error(store: Store, path: str) -> None:
-    run(store, schema_ids.register("s", "first"))
-    perform(store, Set(path, b"\xff{"))
-    verb: Verb[object]
-    verb = schema_ids.text_of(1) if path == paths.schema_id(1) else schema_ids.register("s", "new")
+def test_a_node_that_others_have_scribbled_on_is_an_error(session: Session, path: str) -> None:
+    execute(session, schema_ids.register("s", "first"))
+    execute(session, Set(path, b"\xff{"))
+    recipe: Recipe[object]
+    recipe = (
+        schema_ids.text_of(1) if path == paths.schema_id(1) else schema_ids.register("s", "new")
+    )
     with pytest.raises(Malformed, match=path):
-        run(store, verb)
+        execute(session, recipe)
 
 
-def test_a_name_that_no_subject_has_is_not_listed(store: Store) -> None:
-    run(store, schema_ids.register("s", "first"))
-    perform(store, Create(f"{paths.SUBJECTS}/%zz"))
-    perform(store, Create(f"{paths.SUBJECTS}/%73"))
-    assert run(store, schema_ids.subjects()) == ["s"]
+def test_a_name_that_no_subject_has_is_not_listed(session: Session) -> None:
+    execute(session, schema_ids.register("s", "first"))
+    execute(session, Create(f"{paths.SUBJECTS}/%zz"))
+    execute(session, Create(f"{paths.SUBJECTS}/%73"))
+    assert execute(session, schema_ids.subjects()) == ["s"]
 
 
 def test_what_a_lagging_server_does_not_know_yet_is_found_by_asking_the_leader() -> None:
     ensemble = MemoryZooKeeper()
     reader, writer = ensemble.connect(), ensemble.connect()
     before = ensemble.snapshot()
-    run(writer, schema_ids.register("s", "text"))
+    execute(writer, schema_ids.register("s", "text"))
     lagging = True
 
     def deliver(request: Request) -> None:
@@ -211,4 +218,4 @@ def test_what_a_lagging_server_does_not_know_yet_is_found_by_asking_the_leader()
         request.reply()
 
     ensemble.deliver = deliver
-    assert run(reader, schema_ids.text_of(1)) == "text"
+    assert execute(reader, schema_ids.text_of(1)) == "text"

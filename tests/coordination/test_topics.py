@@ -1,4 +1,4 @@
-"""Topics: where their partitions go, and verbs that end well whatever replies are lost."""
+"""Topics: where their partitions go, and recipes that end well whatever replies are lost."""
 
 import random
 from collections import Counter
@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from folkmoot.coordination import paths, topics
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import ConnectionLost
-from folkmoot.coordination.zookeeper.retry import Malformed
-from folkmoot.coordination.zookeeper.session import perform, run
+from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -22,10 +22,10 @@ from tests.seeds import new_seed
 
 
 def test_a_topic_is_read_as_it_was_created() -> None:
-    store = MemoryZooKeeper().connect()
-    created = run(store, topics.create("flights", 3, [1, 2, 3], {"retention": "7"}))
-    assert run(store, topics.read("flights")) == created
-    assert run(store, topics.names()) == ["flights"]
+    session = MemoryZooKeeper().connect()
+    created = execute(session, topics.create("flights", 3, [1, 2, 3], {"retention": "7"}))
+    assert execute(session, topics.read("flights")) == created
+    assert execute(session, topics.names()) == ["flights"]
     assert created.config == {"retention": "7"}
 
 
@@ -45,10 +45,10 @@ def test_topics_of_one_partition_are_not_all_on_one_broker() -> None:
 
 
 def test_a_name_can_be_taken_once() -> None:
-    store = MemoryZooKeeper().connect()
-    run(store, topics.create("t", 1, [1]))
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1]))
     with pytest.raises(TopicExists, match="topic t exists"):
-        run(store, topics.create("t", 1, [1]))
+        execute(session, topics.create("t", 1, [1]))
 
 
 @pytest.mark.parametrize(
@@ -63,99 +63,101 @@ def test_a_name_can_be_taken_once() -> None:
 def test_what_cannot_be_a_topic_is_refused_and_nothing_is_written(
     name: str, partitions: int, brokers: list[int], error: type[Exception]
 ) -> None:
-    store = MemoryZooKeeper().connect()
+    session = MemoryZooKeeper().connect()
     with pytest.raises(error):
-        run(store, topics.create(name, partitions, brokers))
-    assert run(store, topics.names()) == []
+        execute(session, topics.create(name, partitions, brokers))
+    assert execute(session, topics.names()) == []
 
 
 def test_deleting_removes_the_topic_and_a_second_time_there_is_none() -> None:
-    store = MemoryZooKeeper().connect()
-    run(store, topics.create("t", 1, [1]))
-    run(store, topics.delete("t"))
-    assert run(store, topics.read("t")) is None
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1]))
+    execute(session, topics.delete("t"))
+    assert execute(session, topics.read("t")) is None
     with pytest.raises(UnknownTopicOrPartition):
-        run(store, topics.delete("t"))
+        execute(session, topics.delete("t"))
 
 
 def test_options_are_set_and_taken_back_whichever_reply_is_lost() -> None:
-    for _, store in every_loss(most=12):
-        created = run(store, topics.create("t", 2, [1, 2], {"a": "1", "b": "2"}))
-        changed = run(store, topics.configure("t", {"b": "3", "c": "4", "a": None, "x": None}))
-        assert changed == run(store, topics.read("t"))
+    for _, session in every_loss(most=12):
+        created = execute(session, topics.create("t", 2, [1, 2], {"a": "1", "b": "2"}))
+        changed = execute(
+            session, topics.configure("t", {"b": "3", "c": "4", "a": None, "x": None})
+        )
+        assert changed == execute(session, topics.read("t"))
         assert changed.config == {"b": "3", "c": "4"}
         assert (changed.topic_id, changed.partitions) == (created.topic_id, created.partitions)
     with pytest.raises(UnknownTopicOrPartition):
-        run(store, topics.configure("no", {}))
+        execute(session, topics.configure("no", {}))
 
 
 def test_partitions_are_added_once_whichever_reply_is_lost() -> None:
-    for _, store in every_loss(most=12):
-        created = run(store, topics.create("t", 2, [1, 2]))
-        grown = run(store, topics.add_partitions("t", 4, [1, 2]))
-        assert grown == run(store, topics.read("t"))
+    for _, session in every_loss(most=12):
+        created = execute(session, topics.create("t", 2, [1, 2]))
+        grown = execute(session, topics.add_partitions("t", 4, [1, 2]))
+        assert grown == execute(session, topics.read("t"))
         assert (len(grown.partitions), grown.partitions[:2]) == (4, created.partitions)
 
 
 def test_creating_and_deleting_end_well_whichever_reply_is_lost() -> None:
     lost = 0
-    for ensemble, store in every_loss(most=8):
-        created = run(store, topics.create("t", 2, [1, 2]))
-        assert run(store, topics.read("t")) == created
-        run(store, topics.delete("t"))
-        assert run(store, topics.names()) == []
+    for ensemble, session in every_loss(most=8):
+        created = execute(session, topics.create("t", 2, [1, 2]))
+        assert execute(session, topics.read("t")) == created
+        execute(session, topics.delete("t"))
+        assert execute(session, topics.names()) == []
         lost = max(lost, ensemble.requests)
     assert lost > 5
 
 
 def test_a_topic_of_the_same_name_is_not_mistaken_for_the_deleted_one() -> None:
-    store = MemoryZooKeeper().connect()
-    run(store, topics.create("t", 1, [1]))
-    verb = topics.delete("t")
-    verb.send(perform(store, next(verb)))
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1]))
+    recipe = topics.delete("t")
+    recipe.send(execute(session, next(recipe)))
     # Its delete took effect, the reply is lost, and somebody is quick to create the topic anew.
-    run(store, topics.delete("t"))
-    second = run(store, topics.create("t", 1, [1]))
-    question = verb.throw(ConnectionLost("lost"))
+    execute(session, topics.delete("t"))
+    second = execute(session, topics.create("t", 1, [1]))
+    question = recipe.throw(ConnectionLost("lost"))
     with pytest.raises(StopIteration):
-        verb.send(perform(store, question))
-    assert run(store, topics.read("t")) == second
+        recipe.send(execute(session, question))
+    assert execute(session, topics.read("t")) == second
 
 
-def test_watches_ring_for_new_topics_changed_ones_and_those_that_go() -> None:
-    store = MemoryZooKeeper().connect()
+def test_watches_fire_for_new_topics_changed_ones_and_those_that_go() -> None:
+    session = MemoryZooKeeper().connect()
     rings: list[str] = []
-    run(store, topics.names(lambda: rings.append("names")))
-    run(store, topics.create("t", 1, [1]))
+    execute(session, topics.names(lambda: rings.append("names")))
+    execute(session, topics.create("t", 1, [1]))
     assert rings == ["names"]
-    run(store, topics.names(lambda: rings.append("names again")))
-    run(store, topics.read("t", lambda: rings.append("t")))
-    run(store, topics.delete("t"))
+    execute(session, topics.names(lambda: rings.append("names again")))
+    execute(session, topics.read("t", lambda: rings.append("t")))
+    execute(session, topics.delete("t"))
     assert sorted(rings) == ["names", "names again", "t"]
 
 
 def test_what_somebody_else_wrote_is_malformed_and_not_a_topic() -> None:
     seed = new_seed()
-    store = MemoryZooKeeper().connect()
-    run(store, topics.create("t", 1, [1]))
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1]))
     for data in (b"", b"{}", b'{"id": 7}', b"\xff\xfe", random.Random(seed).randbytes(40)):
-        write(store, paths.topic("bad"), data)
+        write(session, paths.topic("bad"), data)
         with pytest.raises(Malformed, match="/topics/bad"):
-            run(store, topics.read("bad"))
+            execute(session, topics.read("bad"))
 
 
 def test_partitions_are_added_behind_those_that_are_there() -> None:
-    store = MemoryZooKeeper().connect()
-    before = run(store, topics.create("t", 2, [1, 2]))
-    after = run(store, topics.add_partitions("t", 5, [1, 2, 3]))
+    session = MemoryZooKeeper().connect()
+    before = execute(session, topics.create("t", 2, [1, 2]))
+    after = execute(session, topics.add_partitions("t", 5, [1, 2, 3]))
     assert after.topic_id == before.topic_id
     assert after.partitions[:2] == before.partitions
     assert len(after.partitions) == 5
-    assert run(store, topics.read("t")) == after
+    assert execute(session, topics.read("t")) == after
     for wrong in (5, 4, 0, topics.MAX_PARTITIONS + 1):
         with pytest.raises(ConfigError, match="5 partitions"):
-            run(store, topics.add_partitions("t", wrong, [1]))
+            execute(session, topics.add_partitions("t", wrong, [1]))
     with pytest.raises(BrokerUnreachable):
-        run(store, topics.add_partitions("t", 6, []))
+        execute(session, topics.add_partitions("t", 6, []))
     with pytest.raises(UnknownTopicOrPartition):
-        run(store, topics.add_partitions("u", 6, [1]))
+        execute(session, topics.add_partitions("u", 6, [1]))

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.coordination import brokers
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
-from folkmoot.coordination.zookeeper.session import Store, run
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
@@ -46,10 +47,10 @@ class FakeCluster:
         self.producers: dict[TopicPartition, Producers] = {}
         self.brokers: dict[int, StubBroker] = {}
         self._count = count
-        self._store = self.zookeeper.connect()
+        self._session = self.zookeeper.connect()
         self._stack = ExitStack()
 
-    def connect(self, session_timeout: float) -> Store:
+    def connect(self, session_timeout: float) -> Session:
         return self.zookeeper.connect(session_timeout)
 
     def __enter__(self) -> Self:
@@ -66,7 +67,7 @@ class FakeCluster:
         self._stack.close()
         for broker in self.brokers.values():
             broker.stop()
-        self._store.close()
+        self._session.close()
 
     def start(self, number: int, port: int = 0) -> StubBroker:
         def handle(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
@@ -74,7 +75,7 @@ class FakeCluster:
 
         broker = self.brokers[number] = StubBroker(handle, port=port).__enter__()
         mine = brokers.Registration({"client": broker.address}, f"nonce {number}")
-        run(self._store, brokers.register(number, mine))
+        execute(self._session, brokers.register(number, mine))
         return broker
 
     def values(self, topic: str = "t") -> list[bytes | None]:

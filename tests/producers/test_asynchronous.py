@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.asynchronous import SENDS_IN_A_ROW, AsyncProducer, _Core
 from folkmoot.producers.awaiting import Waiting
 from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch
@@ -287,13 +287,13 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(cluster: FakeCluster) -> 
 
 
 def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> None:
-    opened: list[Store] = []
+    opened: list[Session] = []
 
-    def connect(session_timeout: float) -> Store:
+    def connect(session_timeout: float) -> Session:
         time.sleep(0.1)  # as long as a ZooKeeper far away takes
-        store = cluster.connect(session_timeout)
-        opened.append(store)
-        return store
+        session = cluster.connect(session_timeout)
+        opened.append(session)
+        return session
 
     async def scenario() -> None:
         producer = AsyncProducer(zookeeper=connect)
@@ -313,7 +313,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> 
 
 
 def test_connecting_does_not_block_the_loop(cluster: FakeCluster) -> None:
-    def connect(session_timeout: float) -> Store:
+    def connect(session_timeout: float) -> Session:
         time.sleep(0.3)
         return cluster.connect(session_timeout)
 

@@ -10,8 +10,8 @@ import pytest
 
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.zookeeper.connector import connector
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.deliveries import Delivery
@@ -29,11 +29,11 @@ PARTITIONS = 6
 
 
 def create_topic(zookeeper: str, name: str, partitions: int = PARTITIONS) -> None:
-    store = connector(zookeeper)(6.0)
+    session = connector(zookeeper)(6.0)
     try:
-        run(store, topics.create(name, partitions, list(run(store, brokers.live()))))
+        execute(session, topics.create(name, partitions, list(execute(session, brokers.live()))))
     finally:
-        store.close()
+        session.close()
 
 
 def addresses(cluster: EmbeddedCluster) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination import producer_ids
-from folkmoot.coordination.wakeup import Bell
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers import loop
 from folkmoot.producers.discovery import IDS_AT_ONCE
 from folkmoot.producers.loop import Loop
@@ -62,7 +62,7 @@ def test_every_producer_has_an_id_of_its_own(cluster: FakeCluster) -> None:
             one.send("t", b"x")
             other.send("t", b"x")
     assert len(ids_used(cluster)) == 4
-    taken = run(cluster._store, producer_ids.take(1))
+    taken = execute(cluster._session, producer_ids.take(1))
     assert taken.start == 4 * IDS_AT_ONCE
 
 
@@ -95,8 +95,8 @@ def test_ids_that_do_not_come_are_asked_for_again_and_told_as_the_reason(
     discovery = Nowhere(ZooKeeperUnreachable("nobody answers at nowhere:1"))
     cluster: Any = Quiet()
     delivery = bench.stage(b"one")
-    with Bell() as bell:
-        looped = Loop(bench.config, bench.accumulator, bell, discovery)
+    with Wakeup() as wakeup:
+        looped = Loop(bench.config, bench.accumulator, wakeup, discovery)
         looped._round(cluster, bench.sender)
         looped._round(cluster, bench.sender)
         assert discovery.asked == 1

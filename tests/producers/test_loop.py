@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.deliveries import Delivery
@@ -62,9 +62,9 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
     accumulator: Accumulator = bench.accumulator
     ticks = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: bench.now + 0.006 * next(ticks))
-    with Bell() as bell:
+    with Wakeup() as wakeup:
         cluster: Any = Quiet()
-        Loop(config, accumulator, bell, Nowhere())._round(cluster, machine)
+        Loop(config, accumulator, wakeup, Nowhere())._round(cluster, machine)
     assert cluster.waits == [0.0]
 
 
@@ -77,9 +77,9 @@ def test_what_is_due_within_a_tick_does_not_wait_for_the_next_one(
     bench.stage(b"value")
     bench.now += age
     monkeypatch.setattr("time.monotonic", lambda: bench.now)
-    with Bell() as bell:
+    with Wakeup() as wakeup:
         cluster: Any = Quiet()
-        Loop(bench.config, bench.accumulator, bell, Nowhere())._round(cluster, bench.sender)
+        Loop(bench.config, bench.accumulator, wakeup, Nowhere())._round(cluster, bench.sender)
     assert bench.sender.counters.batches_sent == taken
     if not taken:
         assert cluster.waits == [pytest.approx(0.005 - TICK - age)]
@@ -87,8 +87,8 @@ def test_what_is_due_within_a_tick_does_not_wait_for_the_next_one(
 
 def test_a_short_linger_is_not_none() -> None:
     bench = Bench(linger=TICK)
-    with Bell() as bell:
-        assert Loop(bench.config, bench.accumulator, bell, Nowhere())._early == TICK / 2
+    with Wakeup() as wakeup:
+        assert Loop(bench.config, bench.accumulator, wakeup, Nowhere())._early == TICK / 2
 
 
 def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
@@ -100,8 +100,8 @@ def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
     heard = bench.stage(b"heard", topic="a")
     heard._chunk.callbacks[0] = lambda: told.append(heard)
     unheard = bench.stage(b"unheard", topic="b")
-    with Bell() as bell:
-        loop = Loop(bench.config, accumulator, bell, Nowhere())
+    with Wakeup() as wakeup:
+        loop = Loop(bench.config, accumulator, wakeup, Nowhere())
 
         def broken(*_: Any) -> None:
             raise KeyError("broken")

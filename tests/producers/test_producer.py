@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers import loop, producer
 from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer
@@ -194,7 +194,7 @@ def test_without_brokers_the_first_send_says_so(cluster: FakeCluster) -> None:
 
 
 def test_an_unreachable_zookeeper_is_an_error_of_start() -> None:
-    def connect(session_timeout: float) -> Store:
+    def connect(session_timeout: float) -> Session:
         raise ZooKeeperUnreachable("nobody answers at nowhere:1")
 
     with pytest.raises(ZooKeeperUnreachable), Producer(zookeeper=connect):
@@ -290,8 +290,8 @@ def test_a_broker_that_comes_back_elsewhere_is_found(cluster: FakeCluster) -> No
         cluster.brokers[1].stop()
         delivery = producer.send("t", b"two", partition=0)
         producer.send("t", b"three", partition=0)
-        cluster._store.close()
-        cluster._store = cluster.zookeeper.connect()
+        cluster._session.close()
+        cluster._session = cluster.zookeeper.connect()
         cluster.start(1)
         assert delivery.result(20).offset == 1
     assert cluster.values() == [b"one", b"two", b"three"]
@@ -324,9 +324,9 @@ def test_close_ends_within_its_timeout_whatever_is_dead(
     else:
         cluster.brokers[1].stop()
     if dead == "no zookeeper":
-        store = producer._discovery._store
-        assert store is not None
-        cluster.zookeeper.suspend(store)  # type: ignore[arg-type]
+        session = producer._discovery._session
+        assert session is not None
+        cluster.zookeeper.suspend(session)  # type: ignore[arg-type]
     delivery = producer.send("t", b"lost")
     begun = time.monotonic()
     with pytest.raises(FlushTimeout, match="1 record"):

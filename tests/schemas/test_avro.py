@@ -6,11 +6,11 @@ import fastavro
 import pytest
 
 from folkmoot.coordination import schema_ids
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.avro import AvroDeserializer, AvroSerializer, schema_id
 from folkmoot.schemas.registry import SchemaRegistry
-from tests.schemas.stores import CountingStore, memory_store
+from tests.schemas.sessions import CountingSession, memory_session
 
 PERSON = {
     "type": "record",
@@ -24,13 +24,13 @@ ADA = {"name": "Ada", "age": 36}
 
 
 @pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(memory_store())
+def session() -> CountingSession:
+    return CountingSession(memory_session())
 
 
 @pytest.fixture
-def registry(store: CountingStore) -> SchemaRegistry:
-    return SchemaRegistry(store)
+def registry(session: CountingSession) -> SchemaRegistry:
+    return SchemaRegistry(session)
 
 
 def test_a_value_is_byte_0_then_the_id_then_the_avro_body(registry: SchemaRegistry) -> None:
@@ -109,15 +109,15 @@ def test_no_damage_to_a_value_raises_anything_else(registry: SchemaRegistry) -> 
 
 
 def test_a_column_of_one_schema_costs_one_look_up(
-    registry: SchemaRegistry, store: CountingStore
+    registry: SchemaRegistry, session: CountingSession
 ) -> None:
     value = AvroSerializer(registry, "people", PERSON)(ADA)
-    store.asked = 0
-    fresh = AvroDeserializer(SchemaRegistry(store))
+    session.asked = 0
+    fresh = AvroDeserializer(SchemaRegistry(session))
     assert fresh.decode_values([value] * 500) == [ADA] * 500
-    assert store.asked == 1
+    assert session.asked == 1
     assert fresh.decode_values([value] * 500) == [ADA] * 500
-    assert store.asked == 1
+    assert session.asked == 1
 
 
 def test_a_column_may_change_its_schema_and_change_back(registry: SchemaRegistry) -> None:
@@ -133,11 +133,11 @@ def test_one_bad_value_in_a_column_is_an_error(registry: SchemaRegistry) -> None
 
 
 def test_a_stored_text_that_fastavro_refuses_is_a_serialization_error(
-    store: CountingStore,
+    session: CountingSession,
 ) -> None:
-    number = run(store, schema_ids.register("s", '{"type":"array"}'))
+    number = execute(session, schema_ids.register("s", '{"type":"array"}'))
     with pytest.raises(SerializationError, match=f"schema {number} cannot be used"):
-        AvroDeserializer(SchemaRegistry(store))(b"\0" + number.to_bytes(4, "big") + b"\2")
+        AvroDeserializer(SchemaRegistry(session))(b"\0" + number.to_bytes(4, "big") + b"\2")
 
 
 def test_the_id_of_a_value_is_told_without_reading_it() -> None:

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import SessionLost
 from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound
 from folkmoot.schemas.identity import canonical
 from folkmoot.schemas.registry import SchemaRegistry
-from tests.schemas.stores import CountingStore, memory_store
+from tests.schemas.sessions import CountingSession, memory_session
 
 LONG = {"type": "long"}
 
@@ -20,15 +20,15 @@ class Opener:
 
     def __init__(self) -> None:
         self.ensemble = MemoryZooKeeper()
-        self.opened: list[MemoryStore] = []
+        self.opened: list[MemorySession] = []
 
-    def __call__(self, session_timeout: float) -> MemoryStore:
+    def __call__(self, session_timeout: float) -> MemorySession:
         self.opened.append(self.ensemble.connect(session_timeout))
         return self.opened[-1]
 
 
 def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
-    registry = SchemaRegistry(memory_store())
+    registry = SchemaRegistry(memory_session())
     number = registry.register("s", LONG)
     assert registry.register("s", '{"type" : "long"}') == number
     assert registry.register("t", '"long"') == number
@@ -39,18 +39,18 @@ def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
 
 
 def test_what_was_registered_or_found_is_not_asked_for_again() -> None:
-    store = CountingStore(memory_store())
-    registry = SchemaRegistry(store)
+    session = CountingSession(memory_session())
+    registry = SchemaRegistry(session)
     number = registry.register("s", LONG)
-    asked = store.asked
+    asked = session.asked
     assert registry.register("s", LONG) == number
     assert registry.get(number) == '"long"'
-    assert store.asked == asked
-    other = SchemaRegistry(store)
+    assert session.asked == asked
+    other = SchemaRegistry(session)
     other.get(number)
-    asked = store.asked
+    asked = session.asked
     other.get(number)
-    assert store.asked == asked
+    assert session.asked == asked
 
 
 def test_what_is_not_there_yet_is_asked_for_again() -> None:
@@ -68,10 +68,10 @@ def test_what_is_not_there_yet_is_asked_for_again() -> None:
 
 
 def test_what_is_no_schema_gets_no_id() -> None:
-    store = CountingStore(memory_store())
+    session = CountingSession(memory_session())
     with pytest.raises(InvalidSchema):
-        SchemaRegistry(store).register("s", "{}")
-    assert store.asked == 0
+        SchemaRegistry(session).register("s", "{}")
+    assert session.asked == 0
 
 
 def test_no_session_is_opened_before_it_is_needed_and_the_own_one_is_closed() -> None:
@@ -99,13 +99,13 @@ def test_a_lost_session_is_replaced() -> None:
 
 def test_a_session_that_was_given_is_neither_closed_nor_replaced() -> None:
     ensemble = MemoryZooKeeper()
-    store = ensemble.connect()
-    with SchemaRegistry(store) as registry:
+    session = ensemble.connect()
+    with SchemaRegistry(session) as registry:
         registry.register("s", LONG)
-    assert SchemaRegistry(store).subjects() == ["s"]
-    ensemble.expire(store)
+    assert SchemaRegistry(session).subjects() == ["s"]
+    ensemble.expire(session)
     with pytest.raises(SessionLost):
-        SchemaRegistry(store).subjects()
+        SchemaRegistry(session).subjects()
 
 
 def test_a_registry_takes_a_connect_string(chroot: str) -> None:

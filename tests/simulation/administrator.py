@@ -4,7 +4,7 @@ from typing import Any
 
 from folkmoot.coordination.groups import group_deletion
 from folkmoot.coordination.groups import offset_admin as resets
-from folkmoot.coordination.zookeeper.operations import Operation, SessionLost, Verb
+from folkmoot.coordination.zookeeper.operations import Operation, Recipe, SessionLost
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
@@ -16,7 +16,7 @@ NAME = "admin"
 
 
 class Administrator:
-    """One command: a session, a verb, and perhaps a lost reply or a death in the middle."""
+    """One command: a session, a recipe, and perhaps a lost reply or a death in the middle."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -39,7 +39,7 @@ class Administrator:
         """Have the group forget all, members or not."""
         self._begin("deletion", group_deletion.delete(group, force))
 
-    def _begin(self, what: str, verb: Verb[Any]) -> None:
+    def _begin(self, what: str, recipe: Recipe[Any]) -> None:
         self._world.note(f"{NAME} begins a {what}")
         trouble = self._world.random.choice(("", "", "break", "break", "death"))
         pause = self._world.random.uniform(0.0, 0.3)
@@ -47,19 +47,19 @@ class Administrator:
             self._line.ambush = lambda: self._line.break_off(pause)
         elif trouble == "death":
             self._line.ambush = self._line.vanish
-        self._go_on(what.split()[0], verb, None)
+        self._go_on(what.split()[0], recipe, None)
 
-    def _go_on(self, what: str, verb: Verb[Any], outcome: Outcome | None) -> None:
+    def _go_on(self, what: str, recipe: Recipe[Any], outcome: Outcome | None) -> None:
         try:
             operation: Operation
             if outcome is None:
-                operation = next(verb)
+                operation = next(recipe)
             elif outcome.error is not None:
-                operation = verb.throw(outcome.error)
+                operation = recipe.throw(outcome.error)
             else:
-                operation = verb.send(outcome.result)
+                operation = recipe.send(outcome.result)
         except (StopIteration, SessionLost, UnknownGroup, GroupNotEmpty) as end:
             self._world.seen[f"{type(end).__name__} of a {what}"] += 1
             self._line.close()
         else:
-            self._line.submit(operation, lambda answer: self._go_on(what, verb, answer))
+            self._line.submit(operation, lambda answer: self._go_on(what, recipe, answer))

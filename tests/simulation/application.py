@@ -1,4 +1,4 @@
-"""A simulated process: the real `Member` with its real verbs, and an application that uses it."""
+"""A simulated process: the real `Member` with its real recipes, and an application that uses it."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
-from folkmoot.consumers.group.liveness import Presence
-from folkmoot.consumers.group.phase import Phase
-from folkmoot.coordination.zookeeper.session import Store
+from folkmoot.consumers.group.liveness import PollState
+from folkmoot.consumers.group.member_state import Phase
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
 from tests.simulation.line import Line
@@ -69,14 +69,14 @@ class Application:
         self._frozen = False
         self._gone = False
         self._busy_until = 0.0
-        self._stage = (Phase.JOINING, Presence.THERE, False)
+        self._stage = (Phase.JOINING, PollState.ACTIVE, False)
         self._token = 0
         self._turn_due = self._alarm = 0.0
         self._notices: deque[Notice] = deque()
         random = Random(world.random.getrandbits(64))
         self.member = Member(settings, self._connect, self._woken, world.clock, random)
         checks.seats.members[name] = self.member
-        self.member._bell.close()  # nobody waits on it, and a closed one costs no system calls
+        self.member._wakeup.close()  # nobody waits on it, and a closed one costs no system calls
 
     def start(self) -> None:
         self.world.note(f"{self.name} starts, {_wanting(self.settings)}")
@@ -90,7 +90,7 @@ class Application:
 
     # -- the group thread -------------------------------------------------------------------------
 
-    def _connect(self, session_timeout: float) -> Store:
+    def _connect(self, session_timeout: float) -> Session:
         self.line = Line(self.world, self.name, session_timeout)
         self.line.holder_hears = self._hear
         return self.line
@@ -120,7 +120,7 @@ class Application:
     def _note_stage(self) -> None:
         """So that a run can tell which changes of a member's life never occurred in it."""
         member = self.member
-        stage = (member.phase, member.presence, member.is_fenced)
+        stage = (member.phase, member.poll_state, member.is_fenced)
         if stage != self._stage:
             change = f"stage {_called(*self._stage)} to {_called(*stage)}"
             self.world.seen[change] += 1
@@ -136,7 +136,7 @@ class Application:
             return
         if not self._frozen and self.world.now >= self._busy_until:
             self.member.polled(self.world.now)
-            if self.member.presence is not Presence.THERE:
+            if self.member.poll_state is not PollState.ACTIVE:
                 self._hear()
             steps = [self._serve, self._process, self._commit]
             self.world.random.shuffle(steps)
@@ -269,7 +269,7 @@ class Application:
         if (self.member.polled_at or 0.0) > since:
             return  # it was back, and is away again
         if self.running and not self.leaving and hears and self.world.now < self._busy_until:
-            held = list(self.member._group.holdings)
+            held = list(self.member._group.owned)
             self._checks.absent(self.name, held)
 
     def _thaw(self) -> None:
@@ -285,6 +285,10 @@ def _wanting(settings: MemberSettings) -> str:
     return str(msgspec.structs.replace(settings, assignors=assignors))
 
 
-def _called(phase: Phase, presence: Presence, fenced: bool) -> str:
-    words = (phase.value, "" if presence is Presence.THERE else presence.value, "fenced" * fenced)
+def _called(phase: Phase, poll_state: PollState, fenced: bool) -> str:
+    words = (
+        phase.value,
+        "" if poll_state is PollState.ACTIVE else poll_state.value,
+        "fenced" * fenced,
+    )
     return " ".join(filter(None, words))

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups.membership import seat
+from folkmoot.coordination.groups.membership import assignee as seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
-from folkmoot.coordination.groups.plan import Plan
-from folkmoot.coordination.groups.plan import Standing as Place
+from folkmoot.coordination.groups.plan import Plan, StaticMember
+from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.coordination.zookeeper.operations import Children, Delete, Get, Multi, Operation
 from folkmoot.coordination.zookeeper.session import Outcome
-from folkmoot.coordination.zookeeper.tree import Tree
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import NAME
 from tests.simulation.standing import (
@@ -310,20 +309,20 @@ class Seats:
             if owner is not None and (heir is None or heir[0] != owner[0]):
                 self._taken_away[partition] = (owner[0], now)
 
-    def _dropped(self, writer: str, each: str, standing: Place, new: Plan) -> None:
+    def _dropped(self, writer: str, each: str, standing: StaticMember, new: Plan) -> None:
         """Who plans counts from when it finds a seat empty; a plan for who sits there begins anew."""
         since = max(self._informed[writer], self._knew[writer].get(each, 0.0))
         if not standing.absent:
             since = max(since, self._planned_at)
-        over = self._world.now >= since + standing.grace
+        over = self._world.now >= since + standing.rejoin_timeout
         _check(over, f"S: {writer} did not wait for {each}: {new}")
         if each not in self._sitting and not self._world.lost_rings:
-            over = self._world.now >= self._left[each] + standing.grace
+            over = self._world.now >= self._left[each] + standing.rejoin_timeout
             _check(over, f"S: {each} was not waited for: {new}")
 
     def stolen(self, partition: TopicPartition, owner: Owner) -> None:
         whose, since = self._taken_away.get(partition, ("", 0.0))
-        early = whose == owner.member and self._world.now < since + owner.hand_over
+        early = whose == owner.member and self._world.now < since + owner.revoke_timeout
         _check(not early, f"H: {partition} was stolen from {owner} before its time")
 
 

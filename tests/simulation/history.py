@@ -5,14 +5,14 @@ from functools import partial
 
 import msgspec
 
-from folkmoot.consumers.assignors.agreement import assignors_of
+from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.group.events import Committed, Rebalanced
 from folkmoot.consumers.group.group_thread import MemberSettings
-from folkmoot.consumers.group.timing import Timing
+from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups.membership import seat
+from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.memory import MemoryStore
+from folkmoot.coordination.zookeeper.memory import MemorySession
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Operation, Set
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.administrator import Administrator
@@ -29,6 +29,8 @@ CALM = 0.5
 LOOK = 0.05
 GRACE = 2.0
 ADMINISTRATION_BOUND = 30.0
+LOST_RING_BOUND = (4 + Timing().verifications) * SESSION_TIMEOUT / Timing().heartbeats
+"""Signs of life that look after everything once."""
 CALM_BOUND = 9.0 + GRACE
 """Session timeout, grace, debounce and ranks, the slowest drain or hand-over with its margin, the longest
 that an application does not look, a few slow round trips."""
@@ -43,7 +45,7 @@ class History:
         self.applications: list[Application] = []
         self.administrators: list[Administrator] = []
         self.settled_after = 0.0
-        self._admin: MemoryStore = self.world.zookeeper.connect()
+        self._admin: MemorySession = self.world.zookeeper.connect()
         self._topic_ids = 0
         self._over_at = 0.0
         """When the last fault has passed."""
@@ -93,7 +95,7 @@ class History:
         began = world.now
         bound = CALM_BOUND
         if world.lost_rings:
-            bound += Timing().sweep * 1.3
+            bound += LOST_RING_BOUND
         settled = False
         while not settled:
             while self._trouble():
@@ -122,7 +124,7 @@ class History:
         unheard = [notice for each in running for notice in each.member.notices]
         if any(not isinstance(notice, Committed | Rebalanced) for notice in unheard):
             return "somebody has not heard of all"
-        if any(each.member._group.holdings.is_letting_go for each in running):
+        if any(each.member._group.owned.is_letting_go for each in running):
             return "somebody is about to let go of something"
         standing = self.checks.standing()
         names = {each.member.name for each in running}
@@ -135,7 +137,7 @@ class History:
                 partition: (reading.epoch, reading.topic_id)
                 for partition, reading in each.readings.items()
             }
-            owned = standing.shares.get(seat(each.member.name or ""), {})
+            owned = standing.shares.get(assignee(each.member.name or ""), {})
             if read != owned:
                 return f"{each.name} reads {read} and owns {owned}"
         return ""
@@ -212,12 +214,12 @@ class History:
             pattern=pattern,
             client_id=name,
             instance_id=instance_id,
-            grace=GRACE,
-            hand_over=HAND_OVER,
+            rejoin_timeout=GRACE,
+            revoke_timeout=HAND_OVER,
             session_timeout=SESSION_TIMEOUT,
             max_processing_time=random.choice((None, 1.5)),
             assignors=random.choice(_ASSIGNORS),
-            weight=random.choice((1, 1, 2)),
+            rack=random.choice(("", "r1")),
             protocol=random.choice((1, 2)),
         )
 
@@ -360,7 +362,5 @@ _WISHES: list[tuple[tuple[str, ...], str]] = [
     ((), "a+"),
     (("b",), "a+"),
 ]
-_ASSIGNORS = [
-    assignors_of(names) for names in ((), (), ("range",), ("range", "round-robin"), ("rack",))
-]
+_ASSIGNORS = [assignors_of(names) for names in ((), (), ("range",), ("range", "round-robin"))]
 FAULT_NAMES = frozenset(name for name, _ in _FAULTS) | {"lost ring"}

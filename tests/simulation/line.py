@@ -1,9 +1,10 @@
-"""One ZooKeeper session of a simulated process: a `store.Store` whose every message takes time."""
+"""One ZooKeeper session of a simulated process: a `Session` whose every message takes time."""
 
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -11,12 +12,11 @@ from folkmoot.coordination.zookeeper.operations import (
     Get,
     Multi,
     Operation,
-    Ring,
     SessionLost,
+    WatchCallback,
     Write,
 )
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
-from folkmoot.coordination.zookeeper.tree import Tree
 from tests.simulation.world import World
 
 _OVER = Outcome(None, SessionLost("the session is over"))
@@ -46,6 +46,7 @@ class Line:
         self.world = world
         self.owner = owner
         self.session_timeout = session_timeout
+        self.chroot = ""
         self.state = SessionState.CONNECTED
         self.holder_hears: Callable[[], None] = _nobody
         """Called when the holder has something to do."""
@@ -59,7 +60,7 @@ class Line:
         self._seen = 0
         self._waiting: deque[_Call] = deque()
         self._up: deque[_Call] = deque()
-        self._down: deque[_Call | Ring] = deque()
+        self._down: deque[_Call | WatchCallback] = deque()
         self._connection = 0
         self._up_clear = self._down_clear = 0.0
         self._last_acknowledged = world.now
@@ -67,7 +68,7 @@ class Line:
         for store in (self._session, self._ghost):
             world.ringers[store.session_id] = self._ring
 
-    # -- for the member: store.Store --------------------------------------------------------------
+    # -- for the member: `Session` --------------------------------------------------------------
 
     def last_acknowledged(self) -> float:
         return self._last_acknowledged
@@ -136,7 +137,7 @@ class Line:
         if late is not None:
             self._deliver(late)
 
-    def _execute(self, call: _Call) -> Ring | None:
+    def _execute(self, call: _Call) -> WatchCallback | None:
         world, operation = self.world, call.operation
         view: Tree | None = None
         if isinstance(operation, Get | Exists | Children):
@@ -156,7 +157,7 @@ class Line:
         world.note(partial(_told, self.owner, operation, answer))
         return late
 
-    def _deliver(self, item: _Call | Ring) -> None:
+    def _deliver(self, item: _Call | WatchCallback) -> None:
         self._down.append(item)
         self._down_clear = max(self._down_clear, self.world.now + self.world.delay())
         self._at(self._down_clear, self._receive)
@@ -172,7 +173,7 @@ class Line:
             item()
         self.holder_hears()
 
-    def _ring(self, ring: Ring) -> None:
+    def _ring(self, ring: WatchCallback) -> None:
         if self.state is not SessionState.CONNECTED:
             return
         if self.world.faults and self.world.random.random() < self.world.lost_rings:
@@ -273,7 +274,7 @@ class Line:
         self._down.clear()
         self._up_clear = self._down_clear = self.world.now
 
-    def _drop_watches(self) -> list[Ring]:
+    def _drop_watches(self) -> list[WatchCallback]:
         zookeeper = self.world.zookeeper
         return zookeeper.drop_watches(self._session) + zookeeper.drop_watches(self._ghost)
 

@@ -8,17 +8,15 @@ import msgspec
 import pytest
 
 from folkmoot.consumers.assignors import next_plan as assignment
-from folkmoot.consumers.group.claims import Claims
+from folkmoot.consumers.group import group_thread
 from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import GroupMember
-from folkmoot.consumers.group.owned_partitions import Holdings
-from folkmoot.consumers.group.plan_schedule import Planning
+from folkmoot.consumers.group.owned_partitions import OwnedPartitions
+from folkmoot.consumers.group.plan_schedule import PlanSchedule
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import group_deletion, ownership
-from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups import group_deletion, membership, ownership, planning
 from folkmoot.coordination.groups import offset_admin as resets
-from folkmoot.coordination.groups import plan as plans
-from folkmoot.coordination.groups.ownership import OffsetState, Owner
+from folkmoot.coordination.groups.ownership import Claim, OffsetState
 from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
     Check,
@@ -27,20 +25,20 @@ from folkmoot.coordination.zookeeper.operations import (
     MultiFailed,
     Node,
     Operation,
+    Recipe,
     Set,
-    StoreError,
-    Verb,
     Write,
+    ZooKeeperError,
 )
 from folkmoot.protocol.records import TopicPartition
 
 Change = Callable[[Multi], tuple[Write, ...]]
 
 
-def _rewritten(verb: Verb[Any], change: Change) -> Verb[Any]:
-    """The verb with other transactions. Writes that are added at the end are hidden from it."""
+def _rewritten(recipe: Recipe[Any], change: Change) -> Recipe[Any]:
+    """The recipe with other transactions. Writes that are added at the end are hidden from it."""
     try:
-        operation = next(verb)
+        operation = next(recipe)
         while True:
             sent: Operation = operation
             if isinstance(operation, Multi):
@@ -50,12 +48,12 @@ def _rewritten(verb: Verb[Any], change: Change) -> Verb[Any]:
             except MultiFailed as refusal:
                 assert isinstance(operation, Multi)
                 failed = min(refusal.failed, len(operation.writes) - 1)
-                operation = verb.throw(MultiFailed(failed, refusal.cause))
-            except StoreError as error:
-                operation = verb.throw(error)
+                operation = recipe.throw(MultiFailed(failed, refusal.cause))
+            except ZooKeeperError as error:
+                operation = recipe.throw(error)
             else:
                 shown = result[: len(operation.writes)] if isinstance(operation, Multi) else result
-                operation = verb.send(shown)
+                operation = recipe.send(shown)
     except StopIteration as stop:
         return stop.value
 
@@ -115,8 +113,8 @@ def _commit_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
 
 def _plan_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
     """So do the versions of its plan."""
-    replace = plans.replace
-    patch.setattr(plans, "replace", lambda *given: _rewritten(replace(*given), _each(_no_member)))
+    write = planning.write
+    patch.setattr(planning, "write", lambda *given: _rewritten(write(*given), _each(_no_member)))
 
 
 def _commit_by_a_check_of_the_owner(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +142,7 @@ def _reset_without_an_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
-    def nobody(*_: object) -> Verb[None]:
+    def nobody(*_: object) -> Recipe[None]:
         yield from ()
 
     patch.setattr(resets, "owner_of", nobody)
@@ -152,11 +150,21 @@ def _do_not_tell_the_owner_of_a_reset(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_offsets_under_members_feet(patch: pytest.MonkeyPatch) -> None:
     """A claim that has read an offset would meet the next one in its place, at the same version."""
-    patch.setattr(group_deletion, "_emptying", lambda *_: [])
+    delete = group_deletion.delete
+
+    def change(multi: Multi) -> tuple[Write, ...]:
+        return tuple(
+            write
+            if isinstance(write, Set) or "/offsets/" in write.path or "/owners/" in write.path
+            else Check(paths.GROUPS, ANY_VERSION)
+            for write in multi.writes
+        )
+
+    patch.setattr(group_deletion, "delete", lambda *given: _rewritten(delete(*given), change))
 
 
 def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
-    def always(*_: object) -> Verb[bool]:
+    def always(*_: object) -> Recipe[bool]:
         yield from ()
         return True
 
@@ -166,31 +174,32 @@ def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
 def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
     def all_done(
         _: object, some: list[TopicPartition], todo: dict[Any, Any], done: dict[Any, Any]
-    ) -> Verb[None]:
+    ) -> Recipe[None]:
         yield from ()
         for each in some:
-            done[each] = todo.pop(each)
+            sent = todo.pop(each)
+            done[each] = Claim(sent.state, sent.version)
 
     patch.setattr(ownership, "_sort_out", all_done)
 
 
 def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:
-    def may_commit(self: Holdings, partition: TopicPartition, _: int) -> bool:
-        held = self._held.get(partition)
-        return held is not None and not held.releasing
+    def may_commit(self: OwnedPartitions, partition: TopicPartition, _: int) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and not owned.releasing
 
-    patch.setattr(Holdings, "_may_commit", may_commit)
+    patch.setattr(OwnedPartitions, "_may_commit", may_commit)
 
 
 def _release_while_a_commit_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    original = Holdings.release_drained
+    original = OwnedPartitions.release_drained
 
-    def release(self: Holdings) -> None:
+    def release(self: OwnedPartitions) -> None:
         committing, self._committing = self._committing, None
         original(self)
         self._committing = committing
 
-    patch.setattr(Holdings, "release_drained", release)
+    patch.setattr(OwnedPartitions, "release_drained", release)
 
 
 def _claim_without_the_own_node(patch: pytest.MonkeyPatch) -> None:
@@ -213,48 +222,39 @@ def _take_an_old_topics_offset_for_the_new_ones(patch: pytest.MonkeyPatch) -> No
 
 
 def _steal_without_waiting(patch: pytest.MonkeyPatch) -> None:
-    original = Claims.blocked
-
-    def blocked(
-        self: Claims, partition: TopicPartition, owner: Owner, ours: bool, now: float
-    ) -> None:
-        original(self, partition, owner, True, now)
-
-    patch.setattr(Claims, "blocked", blocked)
+    patch.setattr(GroupMember, "_is_ours", lambda self, owner: True)
 
 
 def _do_not_wait_for_static_members(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Planning, "_expired", lambda self, now: set(self._empty))
+    patch.setattr(PlanSchedule, "_expired", lambda self, now: set(self._away))
 
 
 def _give_away_what_is_kept(patch: pytest.MonkeyPatch) -> None:
-    original = assignment._question
+    original = assignment._input
 
-    def question(facts: Any, topics: Any, previous: Any, kept: Any) -> Any:
-        return original(facts, topics, previous, {})
+    def given(snapshot: Any, topics: Any, previous: Any, kept: Any) -> Any:
+        return original(snapshot, topics, previous, {})
 
-    patch.setattr(assignment, "_question", question)
+    patch.setattr(assignment, "_input", given)
 
 
 def _come_back_when_replaced(patch: pytest.MonkeyPatch) -> None:
     """Two processes with one id drive each other out for ever."""
-    take_seat = members.take_seat
+    join = membership.join_as_static
     patch.setattr(
-        members,
-        "take_seat",
-        lambda group, seat, nonce, info, last: take_seat(group, seat, nonce, info, None),
+        membership,
+        "join_as_static",
+        lambda group, instance_id, nonce, info, last: join(group, instance_id, nonce, info, None),
     )
     patch.setattr(GroupMember, "_replaced", lambda self: self._removed("replaced"))
 
 
 def _plan_in_the_newest_kind_one_knows(patch: pytest.MonkeyPatch) -> None:
-    original = assignment.next_plan
-
-    def next_plan(current: Any, facts: Any, mine: Any, understands: int) -> Any:
-        plan = original(current, facts, mine, understands)
+    def next_plan(snapshot: Any, mine: Any, understands: int) -> Any:
+        plan = assignment.next_plan(snapshot, mine, understands)
         return None if plan is None else msgspec.structs.replace(plan, protocol=understands)
 
-    patch.setattr(assignment, "next_plan", next_plan)
+    patch.setattr(group_thread, "next_plan", next_plan)
 
 
 def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:

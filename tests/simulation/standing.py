@@ -5,12 +5,12 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups import plan_format
-from folkmoot.coordination.groups.membership import MemberInfo, seat
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.membership import MemberInfo, assignee
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.tree import Tree
+from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.protocol.records import TopicPartition
 
 GROUP = "g"
@@ -18,15 +18,20 @@ NEWEST = 99
 """Here every kind of plan that members make is understood."""
 _IDS = paths.members(GROUP)
 
-state_of = msgspec.json.Decoder(OffsetState).decode
+_state_of = msgspec.json.Decoder(OffsetState).decode
 owner_of = msgspec.json.Decoder(Owner).decode
 _topic_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(TopicInfo).decode)
 info_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(MemberInfo).decode)
 
 
+def state_of(data: bytes) -> OffsetState:
+    """An empty node was made for a first claim."""
+    return _state_of(data) if data else OffsetState()
+
+
 @lru_cache(maxsize=1000)
 def _plan_of(data: bytes) -> Plan:
-    return plan_format.decode(data, NEWEST)
+    return plans.decode(data, NEWEST)
 
 
 def plan_in(tree: Tree) -> Plan:
@@ -102,12 +107,13 @@ class Standing:
     @cached_property
     def trouble(self) -> str:
         """What is not as it should be when all is calm; nothing if all is well."""
-        seats = {seat(name) for name in self.members}
+        seats = {assignee(name) for name in self.members}
         if set(self.plan.members) != seats:
             return f"planned for {self.plan.members}, registered {seats}"
         for name, info in self.members.items():
-            place = self.plan.static.get(seat(name))
-            if place is not None and (place.absent or place.wish != info.wish()):
+            place = self.plan.static.get(assignee(name))
+            planned = self.plan.subscriptions.get(assignee(name))
+            if place is not None and (place.absent or planned != info.subscription()):
                 return f"{name} was not there when it was planned for its seat: {place}"
         if self.planned.keys() != self.wanted:
             return f"planned {sorted(self.planned)}, wanted {sorted(self.wanted)}"

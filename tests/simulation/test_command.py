@@ -51,9 +51,9 @@ def test_the_fingerprint_is_of_what_a_history_loads_and_of_nothing_else() -> Non
     )
     needed = {Path(line) for line in loaded.stdout.decode().splitlines()}
     files = fingerprint.files()
-    assert fingerprint.ROOT / "consumers" / "group.py" in needed
+    assert fingerprint.ROOT / "consumers" / "group" / "member_state.py" in needed
     assert needed <= files
-    others = {"fetcher.py", "mutations.py", "__main__.py", "zookeeper.py"}
+    others = {"fetcher.py", "mutations.py", "__main__.py", "kazoo_adapter.py"}
     assert not others & {path.name for path in files}
 
 

@@ -8,10 +8,15 @@ from math import log
 from random import Random
 from typing import Protocol
 
-from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
-from folkmoot.coordination.zookeeper.operations import Children, Exists, Get, Operation, Ring
+from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Tree
+from folkmoot.coordination.zookeeper.operations import (
+    Children,
+    Exists,
+    Get,
+    Operation,
+    WatchCallback,
+)
 from folkmoot.coordination.zookeeper.session import Outcome
-from folkmoot.coordination.zookeeper.tree import Tree
 
 START = 1_000.0
 LAST_LINES = 400
@@ -52,7 +57,7 @@ class World:
         self.watchers: list[Watcher] = []
         self.versions: list[Tree] = [self.zookeeper.snapshot()]
         self.first_version = 0
-        self.ringers: dict[int, Callable[[Ring], None]] = {}
+        self.ringers: dict[int, Callable[[WatchCallback], None]] = {}
         self._due: list[tuple[float, float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -98,20 +103,20 @@ class World:
     # -- the ensemble -----------------------------------------------------------------------------
 
     def execute(
-        self, writer: str, store: MemoryStore, operation: Operation, view: Tree | None
-    ) -> tuple[Outcome, Ring | None]:
+        self, writer: str, session: MemorySession, operation: Operation, view: Tree | None
+    ) -> tuple[Outcome, WatchCallback | None]:
         """Let an operation take effect now."""
         if isinstance(operation, Get | Exists | Children):
-            return self.zookeeper.execute(store, operation, view)
+            return self.zookeeper.execute(session, operation, view)
         before = self.versions[-1]
-        outcome, late = self.zookeeper.execute(store, operation, None)
+        outcome, late = self.zookeeper.execute(session, operation, None)
         if outcome.error is None:
             self._written(writer, operation, before)
         return outcome, late
 
-    def end_session(self, writer: str, store: MemoryStore) -> None:
+    def end_session(self, writer: str, session: MemorySession) -> None:
         before = self.versions[-1]
-        self.zookeeper.end_session(store)
+        self.zookeeper.end_session(session)
         self._written(writer, None, before)
 
     def _written(self, writer: str, operation: Operation | None, before: Tree) -> None:
@@ -138,5 +143,5 @@ class World:
     def tree(self, number: int) -> Tree:
         return self.versions[number - self.first_version]
 
-    def _notify(self, store: MemoryStore, ring: Ring) -> None:
-        self.ringers[store.session_id](ring)
+    def _notify(self, session: MemorySession, ring: WatchCallback) -> None:
+        self.ringers[session.session_id](ring)

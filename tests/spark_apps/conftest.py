@@ -15,4 +15,4 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(share, "SETTLE_WAIT", 0.3)
     made = Scene()
     yield made
-    made.bell.close()
+    made.wakeup.close()

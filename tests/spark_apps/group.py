@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
-from folkmoot.coordination.wakeup import Bell
+from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
@@ -23,7 +23,7 @@ def flights(number: int) -> TopicPartition:
 class FakeMember:
     """The group thread: what it is asked is written down, commits are answered at once."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, wakeup: Wakeup) -> None:
         self.notices: deque[Notice] = deque()
         self.error: BaseException | None = None
         self.name: str | None = "spark-0"
@@ -34,7 +34,7 @@ class FakeMember:
         self.epochs: dict[TopicPartition, int] = {}
         self.not_ours: set[TopicPartition] = set()
         self.silent = False
-        self._bell = bell
+        self._wakeup = wakeup
 
     def planned(self) -> frozenset[TopicPartition] | None:
         return None if self.plan is None else frozenset(self.plan)
@@ -57,7 +57,7 @@ class FakeMember:
 
     def tell(self, notice: Notice) -> None:
         self.notices.append(notice)
-        self._bell.ring()
+        self._wakeup.wake()
 
     def start(self) -> None:
         self.calls.append(("start",))
@@ -139,12 +139,12 @@ class Scene:
     """A share between an engine and a group, both played by the test."""
 
     def __init__(self, **options: Any) -> None:
-        self.bell = Bell()
-        self.member = FakeMember(self.bell)
+        self.wakeup = Wakeup()
+        self.member = FakeMember(self.wakeup)
         self.offsets = FakeOffsets()
         settings = {"zookeeper": "z", "group": "g", "topics": ("flights",)} | options
         config = SourceConfig(**settings)
-        self.share = Share(config, self.member, self.offsets, self.member.planned, self.bell)
+        self.share = Share(config, self.member, self.offsets, self.member.planned, self.wakeup)
         self.share.start()
         self.member.take_calls()
 

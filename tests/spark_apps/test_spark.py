@@ -17,9 +17,9 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
 from folkmoot.coordination.brokers import live
+from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.session import run
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import local_session, stop_gracefully
@@ -75,9 +75,9 @@ class Scene:
         self.checkpoint = str(directory / "checkpoint")
         self.seen = Seen()
         self.sent = 0
-        self.store = connect(self.zookeeper, 10.0)
-        brokers = run(self.store, live())
-        run(self.store, topics.create(TOPIC, PARTITIONS, sorted(brokers)))
+        self.session = connect(self.zookeeper, 10.0)
+        brokers = execute(self.session, live())
+        execute(self.session, topics.create(TOPIC, PARTITIONS, sorted(brokers)))
 
     def send(self, count: int) -> None:
         with Producer(zookeeper=self.zookeeper) as producer:
@@ -96,14 +96,14 @@ class Scene:
 
     def committed(self) -> dict[int, int | None]:
         states = {
-            number: run(self.store, ownership.committed(GROUP, TopicPartition(TOPIC, number)))
+            number: execute(self.session, ownership.committed(GROUP, TopicPartition(TOPIC, number)))
             for number in range(PARTITIONS)
         }
         return {number: None if state is None else state.offset for number, state in states.items()}
 
     def owners(self) -> dict[int, str]:
         owners = {
-            number: run(self.store, ownership.owner_of(GROUP, TopicPartition(TOPIC, number)))
+            number: execute(self.session, ownership.owner_of(GROUP, TopicPartition(TOPIC, number)))
             for number in range(PARTITIONS)
         }
         return {number: owner.member for number, owner in owners.items() if owner is not None}
@@ -127,7 +127,7 @@ class Scene:
 def scene(start_cluster: StartCluster, spark: SparkSession, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(start_cluster(brokers=2), spark, tmp_path)
     yield made
-    made.store.close()
+    made.session.close()
 
 
 class PlainMember:

@@ -2,10 +2,15 @@
 
 from folkmoot.console.demo.watch import Watch, client
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
-from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.membership import Member, MemberInfo
+from folkmoot.coordination.groups.plan import Plan
 from folkmoot.protocol.records import TopicPartition
 
 INFO = MemberInfo(("flights",), "host", 2.0)
+
+
+def member(client_id: str) -> Member:
+    return Member(name(client_id), INFO, 0)
 
 
 def name(client_id: str) -> str:
@@ -23,7 +28,8 @@ def look(generation: int, members: str, planned: str, owned: str) -> GroupState:
         )
         for number, (plan, owner) in enumerate(zip(planned, owned, strict=True))
     ]
-    return GroupState("delays", generation, {name(each): INFO for each in members}, partitions)
+    there = {name(each): member(each) for each in members}
+    return GroupState("delays", Plan(generation), there, partitions)
 
 
 def test_a_member_is_shown_by_its_client_id() -> None:

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 import zstandard
 
-from folkmoot.coordination.groups import plan_format
-from folkmoot.coordination.groups.plan_format import Plan, Standing, TopicBasis, decode, encode
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan import Plan, StaticMember, TopicBasis, decode, encode
 from folkmoot.coordination.zookeeper.operations import MAX_REQUEST_BYTES
 from folkmoot.protocol.records import TopicPartition
 
@@ -23,8 +24,9 @@ def plan(members: int, topics: int, partitions: int) -> Plan:
         members=names,
         topics={f"t{n}": TopicBasis(uuid4().hex, partitions) for n in range(topics)},
         assignment={f"t{n}": owners for n in range(topics)},
-        static={names[0]: Standing(30.0, 4711, absent=True)},
+        static={names[0]: StaticMember(30.0, absent=True)},
         assignor="range",
+        subscriptions=dict.fromkeys(names[1:], MemberInfo(("t0",), "", 0.0)),
     )
 
 
@@ -61,12 +63,18 @@ def test_the_share_of_a_seat_names_the_topics_ids() -> None:
 
 def test_a_plan_that_claims_to_be_huge_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(plan(100, 2, 500))
-    monkeypatch.setattr(plan_format, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(plans, "_MOST_BYTES", 1000)
     assert decode(data) == Plan()
+
+
+def test_a_plan_is_read_once_in_a_process() -> None:
+    data = encode(plan(100, 2, 500))
+    assert decode(data) is decode(bytes(data))
+    assert decode(data).share("anybody") == {}
 
 
 def test_owners_that_are_no_members_make_it_no_plan() -> None:
     fine = msgspec.json.decode(encode(plan(2, 1, 4)))
-    for place in (2, -2, 10**6):
-        fine["topics"]["t0"][1][3] = place
+    for owner in ("somebody", ""):
+        fine["assignment"]["t0"][3] = owner
         assert decode(msgspec.json.encode(fine)) == Plan()

@@ -1,0 +1,178 @@
+"""The plan's node: read, made anew from a snapshot of the group, replaced by compare-and-set.
+
+A plan names its basis, the assignees and topics that it was made for; it is due for replacement when
+these are no longer the live ones. Members never obey a plan blindly: owning takes a claim
+(ownership.py), which checks the plan's version in the same transaction.
+
+`read_snapshot`, then an assignment in as much time as it takes, then `write`. The plan is read *before*
+its basis: whatever changes after that read makes either the basis newer or the write fail.
+
+| if the planner dies right before the write | right after it |
+|---|---|
+| nothing has changed but for empty nodes that claims need; the next in age plans | the plan stands |
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from folkmoot.coordination import brokers, paths, topics
+from folkmoot.coordination.groups import history, membership
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import check_foreseen
+from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
+
+
+class VersionedPlan(msgspec.Struct, frozen=True):
+    """The plan and its node's version, which every claim made under it checks.
+
+    `made` is the transaction (czxid) that made the node: a group that was deleted and made anew comes to
+    the same versions again, so that only both together say which plan it is.
+    """
+
+    plan: Plan
+    version: int
+    made: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """No other plan, of this group or of one before, has the same."""
+        return self.made, self.version
+
+
+class GroupSnapshot(msgspec.Struct, frozen=True):
+    """What a plan is made for: live members by assignee, oldest first, and the topics that they want.
+
+    `expired` are assignees that were absent for longer than their rejoin timeout; others that the
+    current plan keeps something for are kept. `racks` has the rack of each live broker that names one.
+    `names` are those of the members' nodes.
+    """
+
+    current: VersionedPlan
+    members: Mapping[str, MemberInfo]
+    topics: Mapping[str, TopicInfo]
+    expired: frozenset[str] = frozenset()
+    racks: Mapping[int, str] = {}
+    names: frozenset[str] = frozenset()
+
+    @property
+    def subscriptions(self) -> dict[str, MemberInfo]:
+        """As the plan that is made for it is to have them."""
+        return {assignee: info.subscription() for assignee, info in self.members.items()}
+
+
+def get(
+    group: str, watch: WatchCallback | None = None, understands: int = plans.PROTOCOL
+) -> Recipe[VersionedPlan]:
+    """The current plan: an empty one if none was made yet, with version -1 if there is no group.
+
+    A plan that is none counts as empty, so that the next one heals the group.
+    """
+    try:
+        node: zk.Node = yield from retry_on_connection_loss(zk.Get(paths.plan(group), watch))
+    except zk.NoNode:
+        return VersionedPlan(Plan(), zk.ANY_VERSION)
+    plan = plans.decode(node.data, understands)
+    return VersionedPlan(plan, node.stat.version, node.stat.czxid)
+
+
+def read_snapshot(
+    group: str,
+    known: dict[str, MemberInfo],
+    expired: Iterable[str] = (),
+    seen: tuple[int, int] | None = None,
+    understands: int = plans.PROTOCOL,
+) -> Recipe[GroupSnapshot | None]:
+    """The group as it is now; None if somebody deletes it: look again.
+
+    `known` is the caller's memory of what members published, which never changes: it is brought up to
+    date, so that only members are read that neither it nor the plan knows. `expired` counts under the
+    plan of the identity `seen` only.
+    """
+    current = yield from get(group, None, understands)
+    if current.version == zk.ANY_VERSION:
+        yield from ensure(paths.plan(group))
+        return None
+    infos: dict[str, MemberInfo] = {}
+    for assignee, name in membership.assignees((yield from membership.names(group))).items():
+        # Who is dynamic is the member that the plan knows; behind an instance id may be another one.
+        info = known.get(name) or (
+            current.plan.subscriptions.get(name) if name == assignee else None
+        )
+        if info is None and (member := (yield from membership.read(group, name))) is not None:
+            info = member.info
+        if info is not None:
+            infos[name] = info
+    known.clear()
+    known.update(infos)
+    return GroupSnapshot(
+        current,
+        {membership.assignee(name): info for name, info in infos.items()},
+        (yield from _wanted(infos.values())),
+        frozenset(expired if current.identity == seen else ()),
+        (yield from _racks(infos.values())),
+        frozenset(infos),
+    )
+
+
+def write(
+    group: str, planner: str, snapshot: GroupSnapshot, plan: Plan
+) -> Recipe[bool | zk.TooLarge]:
+    """Replace the plan that the snapshot was made under; True if it was written, TooLarge if it cannot be.
+
+    The transaction checks that `planner` is still a member: the versions of a group that was deleted
+    and made anew meet again, and whoever was in the old one must not plan for the new one. It also
+    notes what has changed (history.py), which keeps no plan from being written.
+    """
+    # A thousand first claims would otherwise each find that these are missing.
+    for topic in sorted(plan.topics.keys() - snapshot.current.plan.topics.keys()):
+        yield from ensure(paths.offsets(group, topic))
+        yield from ensure(paths.owners(group, topic))
+    is_member = zk.Check(paths.member(group, planner))
+    replaced = zk.Set(paths.plan(group), plans.encode(plan), snapshot.current.version)
+    noted = yield from history.notes(
+        group, planner, snapshot.current.plan, plan, snapshot.members, snapshot.names
+    )
+    for also in (noted, []):
+        try:
+            yield zk.Multi((is_member, replaced, *also))
+            return True
+        except zk.TooLarge as refusal:
+            if not also:
+                return refusal
+        except (zk.MultiFailed, zk.ConnectionLost) as refusal:
+            if isinstance(refusal, zk.MultiFailed) and refusal.failed > 1:
+                continue
+            check_foreseen(refusal)
+            return False  # another plan won, or nobody knows: everyone reads what is there now
+    return False
+
+
+def _wanted(infos: Iterable[MemberInfo]) -> Recipe[dict[str, TopicInfo]]:
+    """The topics that exist and that some member wants."""
+    distinct = {info.subscription() for info in infos}
+    wanted = {topic for each in distinct for topic in each.topics}
+    if any(each.pattern for each in distinct):
+        existing = yield from topics.names()
+        wanted |= {name for name in existing if any(each.wants(name) for each in distinct)}
+    found: dict[str, TopicInfo] = {}
+    for name in sorted(wanted):
+        with suppress(Malformed):
+            topic = yield from topics.read(name)
+            if topic is not None:
+                found[name] = topic
+    return found
+
+
+def _racks(infos: Iterable[MemberInfo]) -> Recipe[dict[int, str]]:
+    """Where brokers stand, if any member says where it stands itself."""
+    if not any(each.rack for each in infos):
+        return {}
+    live = yield from brokers.live()
+    return {number: broker.rack for number, broker in live.items() if broker.rack}

@@ -1,0 +1,109 @@
+"""Carries out operations and recipes on a session, and waits for them."""
+
+import time
+from collections.abc import Generator, Iterable
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar, overload
+
+from folkmoot.coordination.zookeeper.operations import Operation, Recipe, SessionLost
+from folkmoot.coordination.zookeeper.session import Outcome, Session
+from folkmoot.protocol.errors import ZooKeeperUnreachable
+
+_T = TypeVar("_T")
+
+AT_ONCE: Final = 200
+"""So many recipes of `execute_all` are under way at a time: more than a session sends at once."""
+
+
+@overload
+def execute(session: Session, what: Operation, timeout: float | None = None) -> Any: ...
+
+
+@overload
+def execute(session: Session, what: Recipe[_T], timeout: float | None = None) -> _T: ...
+
+
+def execute(session: Session, what: Operation | Recipe[Any], timeout: float | None = None) -> Any:
+    """Carry out an operation, or a recipe step by step, and return its result. Raises its errors.
+
+    Without a `timeout` (seconds) it waits until ZooKeeper has answered, or the session is over.
+    With one, raises ZooKeeperUnreachable when that is not finished in time, or when the session is
+    over: for recipes that only read, or that do no harm when they are left in the middle.
+    """
+    recipe = what if isinstance(what, Generator) else _step(what)
+    (result,) = execute_all(session, (recipe,), timeout=timeout)
+    return result
+
+
+def execute_all(
+    session: Session,
+    recipes: Iterable[Recipe[_T]],
+    at_once: int = AT_ONCE,
+    *,
+    timeout: float | None = None,
+) -> list[_T]:
+    """Carry out recipes that have nothing to do with each other, side by side → their results in order.
+
+    A thousand of them take about as long as ZooKeeper works, not a thousand round trips. Raises what
+    the first one raises that fails; what others have asked for by then is done or not. `timeout` is
+    that of `execute`, for all of them together.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    waiting = enumerate(recipes)
+    answers: SimpleQueue[tuple[int, Recipe[_T], Outcome]] = SimpleQueue()
+    results: dict[int, _T] = {}
+    under_way = 0
+
+    def begin() -> None:
+        nonlocal under_way
+        while under_way < at_once and (following := next(waiting, None)) is not None:
+            under_way += 1
+            proceed(*following, None)
+
+    def proceed(number: int, recipe: Recipe[_T], outcome: Outcome | None) -> None:
+        nonlocal under_way
+        try:
+            operation = advance(recipe, outcome)
+        except StopIteration as stop:
+            results[number] = stop.value
+            under_way -= 1
+        else:
+            session.submit(operation, lambda answer: answers.put((number, recipe, answer)))
+
+    begin()
+    while under_way:
+        try:
+            number, recipe, outcome = answers.get(timeout=_left(deadline))
+        except Empty:
+            raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {timeout:g} s") from None
+        if timeout is not None and isinstance(outcome.error, SessionLost):
+            raise ZooKeeperUnreachable("the ZooKeeper session was lost")
+        proceed(number, recipe, outcome)
+        begin()
+    return [results[number] for number in range(len(results))]
+
+
+def advance(recipe: Recipe[Any], outcome: Outcome | None) -> Operation:
+    """Give a recipe the answer to its last operation, None before the first → what it asks next.
+
+    Raises StopIteration with the recipe's result, and the recipe's own errors.
+    """
+    if outcome is None:
+        return next(recipe)
+    if outcome.error is not None:
+        return recipe.throw(outcome.error)
+    return recipe.send(outcome.result)
+
+
+def _step(operation: Operation) -> Recipe[Any]:
+    return (yield operation)
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until the deadline. Raises Empty after it, whatever is there: answers may go in circles."""
+    if deadline is None:
+        return None
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise Empty
+    return left

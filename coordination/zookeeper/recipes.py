@@ -1,0 +1,109 @@
+"""Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from folkmoot.coordination.zookeeper.operations import (
+    BadVersion,
+    Children,
+    ConnectionLost,
+    Create,
+    Exists,
+    Get,
+    Node,
+    NodeExists,
+    NoNode,
+    Operation,
+    Recipe,
+    Set,
+    Stat,
+    WatchCallback,
+    ZooKeeperError,
+)
+
+_T = TypeVar("_T")
+
+
+class Malformed(ZooKeeperError):
+    """A node does not hold what its path promises: something else has written it."""
+
+
+def retry_on_connection_loss(operation: Operation) -> Recipe[Any]:
+    """The answer to an operation that may be done again, however often replies are lost."""
+    while True:
+        try:
+            return (yield operation)
+        except ConnectionLost:
+            continue
+
+
+def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
+    """The names below `path`, in no order; none if it does not exist, which is watched as well."""
+    while True:
+        try:
+            found: list[str] = yield from retry_on_connection_loss(Children(path, watch))
+            return found
+        except NoNode:
+            # An absent node is watched by asking whether it exists; it may have come by then.
+            if (yield from retry_on_connection_loss(Exists(path, watch))) is None:
+                return []
+
+
+def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:
+    """What a node holds. Raises Malformed."""
+    try:
+        return decoder.decode(node.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"{path} holds something else than it should: {error}") from None
+
+
+def read(
+    decoder: msgspec.json.Decoder[_T], path: str, watch: WatchCallback | None = None
+) -> Recipe[tuple[_T | None, Stat | None]]:
+    """What a node holds, and its Stat; (None, None) if it does not exist. Raises Malformed.
+
+    `watch` is called when an existing one is written or goes; an absent one is not watched.
+    """
+    try:
+        node: Node = yield from retry_on_connection_loss(Get(path, watch))
+    except NoNode:
+        return None, None
+    return decode(decoder, path, node), node.stat
+
+
+def update(decoder: msgspec.json.Decoder[_T], path: str, change: Callable[[_T], _T]) -> Recipe[_T]:
+    """Replace what a node holds by `change` of it, by compare-and-set → what it holds now.
+
+    `change` is asked again when somebody else was faster, and when the reply was lost: then its change
+    may have been made already. What it leaves as it was is not written. Raises NoNode, Malformed, and
+    what `change` raises.
+    """
+    while True:
+        node: Node = yield from retry_on_connection_loss(Get(path))
+        before = decode(decoder, path, node)
+        after = change(before)
+        if after == before:
+            return after
+        try:
+            yield Set(path, msgspec.json.encode(after), node.stat.version)
+        except (BadVersion, ConnectionLost):
+            continue
+        return after
+
+
+def ensure(path: str, data: bytes = b"") -> Recipe[None]:
+    """Create a persistent node with `data`, and its parents, where missing."""
+    missing = [path]
+    while missing:
+        try:
+            yield Create(missing[-1], data if len(missing) == 1 else b"")
+        except NodeExists:
+            pass
+        except NoNode:
+            missing.append(missing[-1].rsplit("/", 1)[0])
+            continue
+        except ConnectionLost:
+            continue
+        missing.pop()

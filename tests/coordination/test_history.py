@@ -1,0 +1,158 @@
+"""What a group notes of its rebalances: bounded, never in the way, with what is known of the reasons."""
+
+import random
+
+import pytest
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.groups import history, planning
+from folkmoot.coordination.groups import membership as members
+from folkmoot.coordination.groups.history import ENTRIES, MOST_NAMED, Entry, Move
+from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.plan import Plan, StaticMember, TopicBasis
+from folkmoot.coordination.groups.planning import GroupSnapshot, VersionedPlan
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Create, Set
+from folkmoot.coordination.zookeeper.recipes import children
+from tests.contracts.backends import Backend
+from tests.coordination.groups import GROUP, P0, REVOKE_TIMEOUT, Someone, make_plan
+from tests.coordination.steps import ENOUGH, Steps
+
+INFO = MemberInfo(("t",), "host", REVOKE_TIMEOUT)
+
+
+def plan(generation: int, *owners: str, static: dict[str, StaticMember] | None = None) -> Plan:
+    """Gives t-0, t-1… to these seats."""
+    seats = tuple(dict.fromkeys([*owners, *(static or {})]))
+    basis = {"t": TopicBasis("id", len(owners))}
+    return Plan(generation, seats, basis, {"t": list(owners)}, static or {})
+
+
+@pytest.fixture
+def a(backend: Backend) -> Someone:
+    someone = Someone(backend.open(), "a")
+    make_plan(someone.session, someone.name)
+    return someone
+
+
+def note(
+    someone: Someone, before: Plan, after: Plan, *names: str, **infos: MemberInfo
+) -> list[Entry]:
+    """Have someone write a plan, for the assignees that are there; `names` are those of their nodes."""
+    now = execute(someone.session, planning.get(GROUP))
+    there = [
+        each for each in after.members if not (each in after.static and after.static[each].absent)
+    ]
+    infos = {each: infos.get(each, INFO) for each in there}
+    snapshot = GroupSnapshot(
+        VersionedPlan(before, now.version), infos, {}, names=frozenset(names or infos)
+    )
+    assert execute(someone.session, planning.write(GROUP, someone.name, snapshot, after)) is True
+    return execute(someone.session, history.entries(GROUP))
+
+
+def test_who_came_and_went_and_what_moved(a: Someone) -> None:
+    back = MemberInfo(("t",), "host", REVOKE_TIMEOUT, previous="was x: killed")
+    (entry,) = note(a, plan(1, "x", "x", "y"), plan(2, "z", "x", "x"), z=back)
+    assert (entry.joined, entry.left) == ({"z": "was x: killed"}, {"y": "its session ended"})
+    assert entry.moves == [Move("t", 0, "x", "z"), Move("t", 2, "y", "x")]
+    assert (entry.generation, entry.by, entry.moved) == (2, a.name, 2)
+    assert entry.at_ms > 0
+
+
+def test_who_left_in_order_has_said_so_and_its_note_is_taken_away(
+    backend: Backend, a: Someone
+) -> None:
+    b = Someone(backend.open(), "b")
+    execute(b.session, members.leave(GROUP, b.name))
+    assert execute(a.session, members.names(GROUP)) == (a.name,)
+    (entry,) = note(a, plan(1, a.name, b.name), plan(2, a.name, a.name))
+    assert entry.left == {b.name: "left"}
+    *_, entry = note(a, plan(2, a.name, b.name), plan(3, a.name, a.name))
+    assert entry.left == {b.name: "its session ended"}
+
+
+def test_what_is_said_of_a_member_is_kept_for_the_plan_without_it(
+    backend: Backend, a: Someone
+) -> None:
+    """It went while a plan was made that still counts on it; a reset in between is no plan."""
+    b = Someone(backend.open(), "b")
+    note(a, Plan(), plan(1, a.name, b.name))
+    execute(b.session, members.leave(GROUP, b.name))
+    *_, entry = note(a, plan(1, a.name, b.name), plan(2, b.name, a.name))
+    assert entry.left == {}
+    execute(a.session, history.record_reset(GROUP, "somebody", {P0: 3}))
+    assert execute(a.session, history.entries(GROUP))[-1].reset == {"t-0": 3}
+    *_, entry = note(a, plan(2, a.name, b.name), plan(3, a.name, a.name))
+    assert entry.left == {b.name: "left"}
+
+
+def test_why_somebody_went_is_told_as_it_was_said_and_never_at_length(a: Someone) -> None:
+    names = [f"{each}-0000000009" for each in "xyz"]
+    note(a, Plan(), plan(1, a.name, *names))
+    for name, said in ((names[0], b"its process died"), (names[1], b"\xff" * 5_000)):
+        execute(a.session, Create(paths.departure(GROUP, name), said))
+    *_, entry = note(a, plan(1, a.name, *names), plan(2, a.name))
+    assert entry.left[names[0]] == "its process died"
+    assert entry.left[names[2]] == "its session ended"
+    assert len(entry.left[names[1]]) <= 200
+    found = execute(a.session, children(paths.events(GROUP)))
+    assert not [name for name in found if name.startswith("gone-")]
+
+
+def test_what_is_said_of_an_earlier_process_is_no_reason_of_the_one_that_is_there_now(
+    a: Someone,
+) -> None:
+    """It died and was back within its time, which makes no plan."""
+    there = {"w=": StaticMember(30.0)}
+    away = {"w=": StaticMember(30.0, absent=True)}
+    note(a, Plan(), plan(1, "w=", static=there), "w=1-0000000007")
+    execute(a.session, Create(paths.departure(GROUP, "w=1-0000000007"), b"its process died"))
+    note(a, plan(1, "w=", static=there), plan(2, "w=", static=there), "w=2-0000000009")
+    *_, entry = note(a, plan(2, "w=", static=there), plan(3, "w=", static=away))
+    assert entry.left == {"w=": "its session ended, is waited for, 30 s"}
+
+
+def test_a_static_member_is_waited_for_comes_back_or_does_not(a: Someone) -> None:
+    there = {"w=": StaticMember(30.0)}
+    away = {"w=": StaticMember(30.0, absent=True)}
+    (entry,) = note(a, plan(1, "w=", static=there), plan(2, "w=", static=away))
+    assert entry.left == {"w=": "its session ended, is waited for, 30 s"}
+    *_, entry = note(a, plan(2, "w=", static=away), plan(3, "w=", static=there))
+    assert (list(entry.joined), entry.left) == (["w="], {})
+    *_, entry = note(a, plan(2, "w=", static=away), plan(3, "x"))
+    assert entry.left == {"w=": "did not come back in time"}
+
+
+def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
+    chance = random.Random(3)
+    many = [f"member-{chance.getrandbits(64):016x}" for _ in range(400)]
+    before, found = Plan(), list[Entry]()
+    for generation in range(1, ENTRIES + 20):
+        after = plan(generation, *chance.sample(many, 300))
+        found = note(a, before, after)
+        assert len(found[-1].moves) == min(found[-1].moved, MOST_NAMED)
+        before = after
+    assert len(found) == len(execute(a.session, children(paths.events(GROUP)))) == ENTRIES
+    assert found[-1].generation == ENTRIES + 19
+
+
+def test_nonsense_among_what_was_noted_is_left_out(a: Someone) -> None:
+    note(a, Plan(), plan(1, "x"))
+    (name,) = execute(a.session, children(paths.events(GROUP)))
+    for nonsense in (b"\xff", b"[]", b"\x28\xb5\x2f\xfd123"):
+        execute(a.session, Set(f"{paths.events(GROUP)}/{name}", nonsense))
+        assert execute(a.session, history.entries(GROUP)) == []
+    execute(a.session, Create(f"{paths.events(GROUP)}/something"))
+    assert len(note(a, Plan(), plan(2, "x"))) == 1
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+def test_a_reset_is_noted_or_not_whichever_reply_is_lost(a: Someone, executed: bool) -> None:
+    for lost in range(ENOUGH):
+        steps = Steps(a.session)
+        steps.run(history.record_reset(f"group-{lost}", "me", {P0: 3}), lost, executed=executed)
+        assert len(execute(a.session, history.entries(f"group-{lost}"))) <= 1
+        if steps.taken <= lost:
+            return
+    pytest.fail("this recipe does not end")

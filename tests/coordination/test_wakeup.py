@@ -1,0 +1,54 @@
+"""The wakeup that wakes a loop."""
+
+import os
+import threading
+from collections import deque
+
+from folkmoot.coordination.wakeup import Wakeup
+
+
+def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
+    with Wakeup() as wakeup:
+        for _ in range(3):
+            wakeup.wake()
+            wakeup.wake()
+            assert wakeup.wait(0)
+            assert not wakeup.wait(0)
+
+
+def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
+    """A ring that is saved because it is awake already must not be one that nobody hears."""
+    told: deque[int] = deque()
+    with Wakeup() as wakeup:
+
+        def tell() -> None:
+            for number in range(5_000):
+                told.append(number)
+                wakeup.wake()
+
+        threads = [threading.Thread(target=tell) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        heard = 0
+        while heard < 15_000:
+            assert wakeup.wait(10.0), "it was deaf"
+            while told:
+                told.popleft()
+                heard += 1
+        for thread in threads:
+            thread.join()
+
+
+def test_a_closed_wakeup_wakes_nobody() -> None:
+    wakeup = Wakeup()
+    wakeup.wake()
+    wakeup.close()
+    wakeup.wake()
+    wakeup.close()
+
+
+def test_many_wakes_cost_one_write() -> None:
+    with Wakeup() as wakeup:
+        for _ in range(100):
+            wakeup.wake()
+        assert os.read(wakeup.fileno(), 4096) == b"!"
