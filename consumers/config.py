@@ -37,7 +37,7 @@ class ConsumerConfig:
     """Ways of dividing that this member can carry out, preferred first: "sticky", "range",
     "round-robin", or an object. What the eldest member of the group prefers counts."""
     rack: str = ""
-    """Where this member stands: of what it may be given as well as others it is given what is near."""
+    """Where this member stands: it is given partitions whose leader stands there first."""
     client_id: str = "consumer"
     """Begins the member's name, and is what brokers see."""
     listener: str = "client"

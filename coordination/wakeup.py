@@ -48,8 +48,7 @@ class Wakeup:
         with self._lock:
             try:
                 with suppress(BlockingIOError):
-                    while len(os.read(self._reader, 4096)) == 4096:
-                        continue
+                    os.read(self._reader, 4096)
             finally:  # whatever interrupts: one byte too many wakes once, one too few never
                 self._awake = False
 

@@ -419,9 +419,12 @@ class Member:
         self._post(_Answer(session, task, recipe, outcome.result, outcome.error))
 
     def _answered(self, session: int, task: events.Task, recipe: Recipe[Any], found: Any) -> None:
-        failed = isinstance(found, Exception)
-        answer = (None, found) if failed else (found, None)
-        self._post(_Answer(session, task, recipe, *answer))
+        outcome = (None, found) if isinstance(found, Exception) else (found, None)
+        answer = _Answer(session, task, recipe, *outcome)
+        if self._thread.ident is None:
+            self._advance(answer)
+        else:
+            self._post(answer)
 
     def _begin(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Do something that takes long; `done` is given the result, or the exception, on any thread."""

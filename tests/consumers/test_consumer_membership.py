@@ -41,8 +41,6 @@ def test_a_pattern_reads_the_topics_that_match(bench: Bench) -> None:
         ({"instance_id": "a b"}, "instance id"),
         ({"assignors": "range"}, "must be a list"),
         ({"assignors": ["best"]}, "use one of"),
-        ({"weight": 0}, "weight"),
-        ({"weight": 1.5}, "weight"),
         ({"grace": -1.0}, "grace"),
         ({"max_processing_time": 1.0}, "max_processing_time"),
         ({"group": None, "topics": [], "pattern": "a.*"}, "group"),

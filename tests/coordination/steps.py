@@ -1,5 +1,6 @@
 """Recipes carried out step by step: with a lost reply, or until their process dies."""
 
+from collections import Counter
 from typing import Any, TypeVar
 
 from folkmoot.coordination.zookeeper.execute import execute
@@ -50,6 +51,18 @@ def up_to_its_write(session: Session, recipe: Recipe[Any]) -> Operation:
     ):
         operation = step(session, recipe, operation)
     return operation
+
+
+def counted(session: Session, recipe: Recipe[T]) -> tuple[T, Counter[str]]:
+    """What a recipe returns, and how many operations of each kind it took."""
+    kinds: Counter[str] = Counter()
+    try:
+        operation = next(recipe)
+        while True:
+            kinds[type(operation).__name__] += 1
+            operation = step(session, recipe, operation)
+    except StopIteration as stop:
+        return stop.value, kinds
 
 
 class Steps:

@@ -1,8 +1,5 @@
 """Many partitions claimed and released together: few transactions, and a refusal concerns one alone."""
 
-from collections import Counter
-from typing import Any
-
 import pytest
 
 from folkmoot.coordination import paths
@@ -18,8 +15,13 @@ from folkmoot.coordination.groups.ownership import (
     Stale,
 )
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import ANY_VERSION, Delete, Get, Recipe, Set
-from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.coordination.zookeeper.operations import (
+    ANY_VERSION,
+    Delete,
+    Get,
+    Recipe,
+    Set,
+)
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.groups import (
@@ -34,7 +36,7 @@ from tests.coordination.groups import (
     turn,
     version_of,
 )
-from tests.coordination.steps import ENOUGH, Steps, going_on, step
+from tests.coordination.steps import ENOUGH, Steps, counted, going_on
 
 MANY = [TopicPartition("t", number) for number in range(250)]
 
@@ -61,31 +63,20 @@ def claimed(someone: Someone, some: list[TopicPartition]) -> dict[TopicPartition
     return held
 
 
-def counted(session: Session, recipe: Recipe[Any]) -> tuple[Any, Counter[str]]:
-    """What a recipe returns, and how many operations of each kind it took."""
-    kinds: Counter[str] = Counter()
-    try:
-        operation = next(recipe)
-        while True:
-            kinds[type(operation).__name__] += 1
-            operation = step(session, recipe, operation)
-    except StopIteration as stop:
-        return stop.value, kinds
-
-
 def test_first_claims_are_two_transactions_for_each_hundred(a: Someone) -> None:
     """One that makes the offsets' nodes and one that claims; 250 claims were 500 of them."""
     a.claim(TopicPartition("t", 999))  # so that the parents are there
     answers, kinds = counted(a.session, claiming(a, MANY))
-    assert all(isinstance(each, Claim) for each in answers.values())
+    held = {each: answer for each, answer in answers.items() if isinstance(answer, Claim)}
+    assert list(held) == MANY
     assert kinds["Multi"] == 2 * -(-len(MANY) // CLAIMS_PER_TRANSACTION)
     assert kinds.keys() == {"Multi", "Get"}
     for each in (MANY[0], MANY[99], MANY[-1]):
-        assert (state(a.session, each), turn(a.session, each)) == (answers[each].state, 1)
+        assert (state(a.session, each), turn(a.session, each)) == (held[each].state, 1)
         found = owner(a.session, each)
         assert found is not None
-        assert (found.member, found.epoch) == (a.name, answers[each].state.epoch)
-    assert isinstance(a.commit(answers[MANY[7]], 5, MANY[7]), Claim)
+        assert (found.member, found.epoch) == (a.name, held[each].state.epoch)
+    assert isinstance(a.commit(held[MANY[7]], 5, MANY[7]), Claim)
 
 
 def test_partitions_that_have_an_owner_are_taken_out_and_the_others_are_claimed(
@@ -104,6 +95,25 @@ def test_partitions_that_have_an_owner_are_taken_out_and_the_others_are_claimed(
     assert kinds["Multi"] == 3  # the offsets' nodes, one refusal, the rest
     a.session.close()
     wait_for_rings(rings, *map(str, MANY[:100:2]))
+
+
+def test_one_that_is_to_be_stolen_is_so_though_another_has_an_owner(
+    backend: Backend, a: Someone
+) -> None:
+    held = claimed(a, MANY[:2])
+    b = Someone(backend.open(), "b")
+    version = make_plan(b.session, b.name)
+    wanted = {
+        MANY[0]: ClaimRequest(TOPIC_ID),
+        MANY[1]: ClaimRequest(TOPIC_ID, owner(b.session, MANY[1])),
+    }
+    answers = execute(b.session, ownership.claim(b.me, wanted, version, lambda _: nothing))
+    assert isinstance(answers[MANY[0]], Blocked)
+    stolen = answers[MANY[1]]
+    assert isinstance(stolen, Claim)
+    assert stolen.state.epoch == held[MANY[1]].state.epoch + 1
+    assert isinstance(a.commit(held[MANY[0]], 1, MANY[0]), Claim)
+    assert a.commit(held[MANY[1]], 1, MANY[1]) == Fenced()
 
 
 def test_one_offset_that_is_illegible_keeps_no_other_partition_from_being_claimed(

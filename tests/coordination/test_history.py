@@ -16,7 +16,7 @@ from folkmoot.coordination.zookeeper.operations import Create, Set
 from folkmoot.coordination.zookeeper.recipes import children
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, P0, REVOKE_TIMEOUT, Someone, make_plan
-from tests.coordination.steps import ENOUGH, Steps
+from tests.coordination.steps import ENOUGH, Steps, counted
 
 INFO = MemberInfo(("t",), "host", REVOKE_TIMEOUT)
 
@@ -70,6 +70,16 @@ def test_who_left_in_order_has_said_so_and_its_note_is_taken_away(
     assert entry.left == {b.name: "left"}
     *_, entry = note(a, plan(2, a.name, b.name), plan(3, a.name, a.name))
     assert entry.left == {b.name: "its session ended"}
+
+
+def test_who_left_in_order_costs_who_plans_no_look(backend: Backend, a: Someone) -> None:
+    """A thousand may leave at once."""
+    for number in range(5):
+        b = Someone(backend.open(), f"b{number}")
+        execute(b.session, members.leave(GROUP, b.name))
+    noting = history.notes(GROUP, a.name, Plan(), plan(1, a.name), {a.name: INFO}, {a.name})
+    writes, kinds = counted(a.session, noting)
+    assert (len(writes), kinds) == (1 + 5, {"Children": 1})
 
 
 def test_what_is_said_of_a_member_is_kept_for_the_plan_without_it(

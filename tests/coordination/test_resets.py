@@ -25,7 +25,7 @@ from tests.coordination.groups import (
     turn,
     version_of,
 )
-from tests.coordination.steps import ENOUGH, Steps, going_on, step, up_to_its_write
+from tests.coordination.steps import ENOUGH, Steps, counted, going_on, step, up_to_its_write
 
 _marks = count()
 
@@ -64,6 +64,15 @@ def test_a_reset_fences_the_owner_and_it_goes_on_at_the_new_offset(
     again = a.claim()
     assert (again.state.offset, again.state.epoch) == (3, held.state.epoch + 2)
     assert a.committed(again, 4).state.offset == 4
+
+
+def test_a_reset_takes_the_partition_from_its_owner_in_one_transaction(
+    a: Someone, admin: Session
+) -> None:
+    """But for one that commits faster than the reset can be tried."""
+    a.committed(a.claim(), 17)
+    _, kinds = counted(admin, resetting(3))
+    assert (kinds["Multi"], kinds["Delete"]) == (1, 0)
 
 
 def test_a_group_that_never_was_can_be_given_offsets(backend: Backend, admin: Session) -> None:

@@ -47,6 +47,12 @@ def test_a_write_is_as_large_as_it_was_said_to_be(operation: Operation, chroot: 
     assert request_bytes(operation, chroot) == sent
 
 
+def test_what_is_exactly_as_large_as_may_be_is_not_refused() -> None:
+    room = MAX_REQUEST_BYTES - request_bytes(Set("/a", b""))
+    assert refusal(Set("/a", bytes(room))) is None
+    assert isinstance(refusal(Set("/a", bytes(room + 1))), TooLarge)
+
+
 def test_what_grows_on_its_way_is_said_to_be_no_smaller() -> None:
     for operation in (Get("/a"), Children("/a"), Create("/a-", sequence=True)):
         sent = len(_encoded(operation, "").serialize()) + HEADER

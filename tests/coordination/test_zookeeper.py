@@ -148,6 +148,17 @@ def test_watches_fire_when_the_connection_breaks_and_are_armed_by_the_next_read(
     eventually(lambda: fired[2:] == ["again"])
 
 
+def test_a_connection_that_breaks_is_said_once_and_one_that_comes_back_is_not(
+    proxy: Proxy, session: KazooSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.cut()
+    eventually(lambda: suspended(session))
+    proxy.heal()
+    eventually(lambda: connected(session))
+    said = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert said == [f"no ZooKeeper server answers session 0x{session.session_id:x} for now"]
+
+
 def test_a_flapping_connection_loses_no_outcome(proxy: Proxy, session: KazooSession) -> None:
     outcomes: list[Outcome] = []
     submitted = 0
