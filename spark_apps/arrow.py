@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from folkmoot.consumers.records.arrow import SCHEMA as SCHEMA
-from folkmoot.consumers.records.arrow import bytes_of, record_batch
+from folkmoot.consumers.records.arrow import bytes_of
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.packed import Packed
@@ -62,12 +62,12 @@ class Rows:
             return
         for view in views:
             for piece in _pieces(view):
-                yield record_batch(piece)
+                yield piece.arrow()
 
 
 def _joined(views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
     if views:
-        table = pa.Table.from_batches([record_batch(view) for view in views], schema=SCHEMA)
+        table = pa.Table.from_batches([view.arrow() for view in views], schema=SCHEMA)
         yield from (table if len(views) == 1 else table.combine_chunks()).to_batches()
 
 

@@ -119,7 +119,7 @@ def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) ->
                 bench.partition(number) for number in range(PARTITIONS)
             ]
             await consumer.assign([first, other])
-            await consumer.seek(other, "beginning")
+            await consumer.seek(other, "earliest")
             await consumer.seek(first, 4)
             assert await take(consumer, 2) == [4, 5]
             await consumer.pause(first)
@@ -129,7 +129,7 @@ def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) ->
             await consumer.seek(first, datetime(2001, 1, 1, tzinfo=UTC))
             assert await take(consumer, 1) == [0]
             times = {first: datetime(2001, 1, 1, tzinfo=UTC)}
-            assert await consumer.offsets_for_time(times) == {first: 0}
+            assert await consumer.offsets_for_times(times) == {first: 0}
             await consumer.seek(first, 99)
             with pytest.raises(OffsetOutOfRange):
                 await take(consumer, 1)

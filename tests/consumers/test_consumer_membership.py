@@ -12,7 +12,7 @@ import pytest
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State
-from folkmoot.consumers.offsets.offset_lookup import Place
+from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
@@ -41,9 +41,7 @@ def test_a_pattern_reads_the_topics_that_match(bench: Bench) -> None:
         ({"instance_id": "a b"}, "instance id"),
         ({"assignors": "range"}, "must be a list"),
         ({"assignors": ["best"]}, "use one of"),
-        ({"weight": 0}, "weight"),
-        ({"weight": 1.5}, "weight"),
-        ({"grace": -1.0}, "grace"),
+        ({"rejoin_timeout": -1.0}, "rejoin_timeout"),
         ({"max_processing_time": 1.0}, "max_processing_time"),
         ({"group": None, "topics": [], "pattern": "a.*"}, "group"),
     ],
@@ -108,7 +106,7 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
     bench.send(range(5))
     with bench.member(
         max_processing_time=2.0,
-        hand_over=0.2,
+        revoke_timeout=0.2,
         on_lost=lambda _, partitions: lost.extend(partitions),
     ) as consumer:
         assert take(consumer, 5) == [0, 1, 2, 3, 4]
@@ -132,7 +130,7 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
 def test_iterating_over_one_batch_for_long_is_not_staying_away(bench: Bench) -> None:
     """Each record asked for counts, though nothing is fetched meanwhile."""
     bench.send(range(8))
-    with bench.member(max_processing_time=2.0, hand_over=0.1) as consumer:
+    with bench.member(max_processing_time=2.0, revoke_timeout=0.1) as consumer:
         for seen, _ in enumerate(consumer, 1):
             time.sleep(0.35)  # the work
             assert consumer.health().state is State.MEMBER
@@ -182,11 +180,14 @@ def test_a_consumer_without_a_group_is_well_alone(bench: Bench) -> None:
 def test_what_on_assign_returns_is_where_reading_goes_on(bench: Bench) -> None:
     """Offsets that are kept with the results: nothing is committed, and nothing is lost or doubled."""
     bench.send(range(10))
-    stored: dict[TopicPartition, Place | None] = {bench.partition(0): 7, bench.partition(1): None}
+    stored: dict[TopicPartition, SeekTarget | None] = {
+        bench.partition(0): 7,
+        bench.partition(1): None,
+    }
 
     def restore(
         consumer: Consumer, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, Place | None]:
+    ) -> dict[TopicPartition, SeekTarget | None]:
         return {each: stored.get(each) for each in partitions}
 
     with bench.member(auto_commit=False, on_assign=restore) as consumer:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.subscription import Callbacks, Starts, Subscription
+from folkmoot.consumers.client.rebalance_listener import Callbacks, RebalanceListener, Starts
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -19,7 +19,7 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.offsets.positions import Positions
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.wakeup import Bell
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
 from folkmoot.protocol.records import TopicPartition
@@ -66,7 +66,7 @@ class Scene:
         self.failure: BaseException | None = None
         self.member = FakeMember()
         self.fetcher = Workbench().fetcher
-        self.subscription = Subscription(
+        self.listener = RebalanceListener(
             ConsumerConfig(zookeeper="nowhere:1", group="g", topics=["t"]),
             cast(Member, self.member),
             self.fetcher,
@@ -88,7 +88,7 @@ class Scene:
 
     def serve(self, *notices: Notice) -> None:
         self.member.notices.extend(notices)
-        self.subscription.serve()
+        self.listener.serve()
 
     def serve_in_vain(self, *notices: Notice) -> None:
         self.failure = ZeroDivisionError()
@@ -134,7 +134,7 @@ def test_an_on_assign_that_fails_is_called_again_and_nothing_is_read_before(scen
 @pytest.mark.parametrize(
     ("starts", "error"),
     [
-        ({ZERO: 8, ONE: "begining"}, ConfigError),
+        ({ZERO: 8, ONE: "earlyest"}, ConfigError),
         ({ZERO: 8, ONE: -1}, ConfigError),
         ({ZERO: 8, ONE: True}, ConfigError),
         ({ZERO: 8, ONE: 1.5}, ConfigError),
@@ -163,7 +163,7 @@ def test_what_goes_before_on_assign_has_succeeded_is_given_up_without_a_word(sce
     scene.serve(Revoking(ZERO), Revoking(TWO), Lost(ONE, "stolen"))
     assert scene.called() == [("revoke", [TWO])]
     assert scene.member.released == {ZERO: None, TWO: None}
-    assert (scene.places(), scene.subscription.epochs) == ({}, {})
+    assert (scene.places(), scene.listener.epochs) == ({}, {})
     scene.serve(*assigned(ONE))
     assert scene.called() == [("assign", [ONE])]
 
@@ -182,7 +182,7 @@ def test_leaving_does_not_call_an_on_assign_that_has_failed_again(scene: Scene) 
     scene.serve_in_vain(*assigned(ZERO))
     scene.called()
     scene.member.when_leaving = [Revoking(ZERO), Left()]
-    scene.subscription.leave(float("inf"))
+    scene.listener.leave(float("inf"))
     assert scene.called() == []
     assert scene.member.released == {ZERO: None}
 
@@ -197,7 +197,7 @@ def test_what_comes_while_on_assign_fails_is_not_skipped_at_the_latest_offset(
     def restore(consumer: Consumer, partitions: list[TopicPartition]) -> Starts:
         if is_down:
             raise OSError("the store is down")
-        return {each: stored.get(each, "beginning") for each in partitions}
+        return {each: stored.get(each, "earliest") for each in partitions}
 
     with bench.member(auto_offset_reset="latest", on_assign=restore) as consumer:
         failures = 0
@@ -225,7 +225,7 @@ def test_who_was_replaced_is_told_so_by_every_commit(scene: Scene) -> None:
         scene.serve(Lost(ZERO, "replaced"), Replaced())
     for offsets in ({}, {ZERO: 5}):
         with pytest.raises(InstanceReplaced):
-            scene.subscription.commit(offsets, 1.0)
+            scene.listener.commit(offsets, 1.0)
 
 
 def test_a_refused_commit_is_told_without_naming_an_owner_that_may_not_be(

@@ -265,7 +265,8 @@ def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.Mo
     async def scenario() -> None:
         consumer = member(bench)
         await consumer.start()
-        monkeypatch.setattr(consumer._core, "commit", lambda offsets, timeout: release.wait(30.0))
+        group: Any = consumer._core._group
+        monkeypatch.setattr(group, "commit", lambda offsets, timeout: release.wait(30.0))
         committing = asyncio.create_task(consumer.commit())
         await asyncio.sleep(0)
         with pytest.raises(RequestTimeout, match="it goes on"):
@@ -297,7 +298,7 @@ def test_a_blocked_loop_loses_its_partitions_and_is_fenced(bench: Bench) -> None
             await consumer.poll(0.05)
             return not consumer.assignment() & set(stolen)
 
-        async with member(bench, hand_over=0.3, auto_commit=False) as consumer:
+        async with member(bench, revoke_timeout=0.3, auto_commit=False) as consumer:
             assert len(await take(consumer, 30)) == 30
             thief = threading.Thread(target=steal)
             thief.start()
