@@ -84,7 +84,8 @@ def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
 
 def check_numbers(config: Any) -> None:
     """Raises ConfigError for an option declared as a number that is none, or outside its range."""
-    for name, declared in _declarations(type(config)).items():
+    kind: Any = type(config)
+    for name, declared in _declarations(kind).items():
         value = getattr(config, name)
         if declared.is_number and not declared.allows(value):
             raise ConfigError(f"{name}={value!r} is not allowed: use {declared}")
@@ -97,7 +98,7 @@ def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"option {name!r} is not known{hint}")
 
 
-def _value(config: type[Any], name: str, text: str) -> Any:
+def _value(config: Any, name: str, text: str) -> Any:
     known = _declarations(config)
     if name not in known:
         raise unknown_option(name, known)
@@ -116,7 +117,7 @@ def _value(config: type[Any], name: str, text: str) -> Any:
 
 
 @cache
-def _declarations(config: type[Any]) -> Mapping[str, _Declared]:
+def _declarations(config: Any) -> Mapping[str, _Declared]:
     hints = get_type_hints(config, include_extras=True)
     return {field.name: _declared(hints[field.name]) for field in dataclasses.fields(config)}
 

@@ -11,12 +11,13 @@ import pytest
 
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.health import State
+from folkmoot.consumers.client.health import State, health_of
 from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
 from folkmoot.protocol.records import TopicPartition
+from tests.consumers.fetching import Bench as Workbench
 from tests.consumers.parts import PARTITIONS, Bench, take, until
 from tests.waiting import eventually
 
@@ -162,6 +163,23 @@ def test_health_tells_from_any_thread_how_a_consumer_stands(bench: Bench) -> Non
     assert consumer.health().state is State.CLOSED
 
 
+def test_health_tells_how_a_consumer_stands_while_its_partitions_change() -> None:
+    fetcher = Workbench().fetcher
+    for number in range(3):
+        fetcher.add(TopicPartition("t", number), 0)
+    find_end = fetcher.end
+
+    def end(partition: TopicPartition) -> int:
+        """What the group's thread does in between."""
+        fetcher.remove(TopicPartition("t", 2))
+        fetcher.add(TopicPartition("t", 3), 0)
+        return find_end(partition)
+
+    fetcher.end = end  # type: ignore[method-assign]
+    assert health_of(None, fetcher, False).is_well
+    assert len(fetcher.partitions()) == 3
+
+
 def test_a_consumer_without_a_group_is_well_alone(bench: Bench) -> None:
     bench.send(range(3))
     consumer = bench.reader()
@@ -219,3 +237,23 @@ def test_only_the_signals_asked_for_are_taken(bench: Bench) -> None:
         assert not list(consumer)
         assert signalled() is signal.SIGUSR1
         assert {each: signal.getsignal(each) for each in before} == before
+
+
+@pytest.mark.parametrize("where", ["on_revoke", "while it waits"])
+def test_an_interrupted_close_leaves_no_member_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    on_revoke = interrupt if where == "on_revoke" else None
+    consumer = bench.member(session_timeout=30.0, on_revoke=on_revoke).start()
+    until(consumer, whole(consumer))
+    own: Any = consumer
+    if where != "on_revoke":
+        monkeypatch.setattr(own._wakeup, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    eventually(lambda: not own.member._thread.is_alive(), 10.0)
+    with bench.member() as successor:
+        until(successor, whole(successor))
