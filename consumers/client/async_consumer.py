@@ -43,7 +43,7 @@ class _Core(Consumer):
     """What it finds is only offered: it is handed out when somebody accepts it, else read again.
 
     For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
-    The loop calls `accept`, takes its steps through what `next_cursor` returned, and may call `wake`;
+    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and may call `_wake`;
     everything else belongs to the consumer's own thread.
     """
 
@@ -70,27 +70,6 @@ class _Core(Consumer):
         if self.offered:
             self.offered = []
             self._fetcher.rotation.read_again()
-
-    def next_cursor(self) -> BatchCursor | None:
-        """What to iterate over. It counts as handed out as far as the iteration comes."""
-        return self._next_cursor()
-
-    def next_arrow(
-        self, timeout: float, max_records: int | None, headers: bool
-    ) -> "pa.RecordBatch | None":
-        make = partial(RecordBatchView.arrow, headers=headers)
-        return self._read_one(timeout, max_records, make)
-
-    def wake(self) -> None:
-        self._wake()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped
-
-    def abandon(self) -> None:
-        """It could not be started, or nobody waits for that any more."""
-        self._close(CLOSE_TIMEOUT, processed=False)
 
 
 def _awaited(
@@ -166,7 +145,7 @@ class AsyncConsumer:
         )
         self._core = self._make()
         self.config = self._core.config
-        self._worker = Worker("folkmoot-consumer", self._core.wake)
+        self._worker = Worker("folkmoot-consumer", self._core._wake)
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration that goes on, the task that has begun it."""
@@ -196,10 +175,10 @@ class AsyncConsumer:
         try:
             await worker.ask(core.start)
         except BaseException:
-            worker.post(core.abandon)
+            worker.post(partial(core._close, CLOSE_TIMEOUT, processed=False))
             worker.stop()
             self._core = self._make()
-            self._worker = Worker("folkmoot-consumer", self._core.wake)
+            self._worker = Worker("folkmoot-consumer", self._core._wake)
             raise
         self._end_of_loop = self._close_with_the_loop()
         await anext(self._end_of_loop)
@@ -299,9 +278,9 @@ class AsyncConsumer:
     async def _records(self, task: "asyncio.Task[Any] | None") -> AsyncGenerator[Record, None]:
         core = self._core
         with self._iterating(task):
-            while not core.is_stopped:
+            while not core._stopped:
                 with self._reading(task):
-                    cursor = await self._worker.ask(core.next_cursor, alone=True)
+                    cursor = await self._worker.ask(core._next_cursor, alone=True)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
                     cursor.asks_for_more, begun = False, cursor.row
@@ -325,15 +304,16 @@ class AsyncConsumer:
         self, max_records: int | None = None, *, headers: bool = False
     ) -> AsyncGenerator["pa.RecordBatch", None]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
+        make = partial(RecordBatchView.arrow, headers=headers)
         return self._batches(
-            lambda left: self._core.next_arrow(left, max_records, headers), asyncio.current_task()
+            lambda left: self._core._read_one(left, max_records, make), asyncio.current_task()
         )
 
     async def _batches(
         self, read: Callable[[float], T | None], task: "asyncio.Task[Any] | None"
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
-            while not self._core.is_stopped:
+            while not self._core._stopped:
                 found = await self._read(read, TURN, task)
                 if found is not None:
                     yield found
@@ -354,7 +334,7 @@ class AsyncConsumer:
                 except BaseException:
                     self._worker.post(core.read_again, first=True)
                     raise
-                if core.accept() or core.is_stopped or time.monotonic() >= deadline:
+                if core.accept() or core._stopped or time.monotonic() >= deadline:
                     return found
 
     @contextmanager
