@@ -310,27 +310,27 @@ class Fetcher:
         fetch = self._sessions.end(reply.correlation_id)
         if fetch is None:
             return
-        error, told = reply.error, dict[TopicPartition, Any]()
+        error, results = reply.error, dict[TopicPartition, Any]()
         if error is None:
-            results = reply.response.results
-            told = {TopicPartition(each.topic, each.partition): each for each in results}
-            if len(told) < len(results) or not told.keys() <= fetch.members.keys():
-                error = InvalidRequest(f"broker {reply.address} told of what nobody had asked for")
+            given = reply.response.results
+            results = {TopicPartition(each.topic, each.partition): each for each in given}
+            if len(results) < len(given) or not results.keys() <= fetch.members.keys():
+                error = InvalidRequest(f"broker {reply.address} answered what nobody had asked for")
         if error is not None:
             for state in self._sessions.let_go(fetch):
                 if not isinstance(error, UnknownFetch):  # then all are simply named again
                     self._refused(state, error)
             return
-        answered = [fetch.members.pop(partition) for partition in told]
+        answered = [fetch.members.pop(partition) for partition in results]
         for state in fetch.named:
-            if state.in_flight is fetch and state.partition not in told:  # nothing to tell of it
+            if state.in_flight is fetch and state.partition not in results:  # nothing is new
                 state.failures, state.end = 0, state.offset or 0
         if reply.api is Api.FETCH and reply.response.kept:
             self._sessions.keep(reply.correlation_id, fetch)
         else:
             self._sessions.let_go(fetch)  # they come before those that were served
-        data = dict(zip(told, reply.payloads, strict=False))  # of look-ups there is none
-        for state, (partition, result) in zip(answered, told.items(), strict=True):
+        data = dict(zip(results, reply.payloads, strict=False))  # of look-ups there is none
+        for state, (partition, result) in zip(answered, results.items(), strict=True):
             if state.in_flight is not fetch:
                 continue  # removed, or sent elsewhere by a seek, while this was in flight
             state.in_flight = None
