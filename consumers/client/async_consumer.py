@@ -16,7 +16,6 @@ from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Progress
-from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 from folkmoot.protocol.records import Record, TopicPartition

@@ -92,8 +92,9 @@ class Consumer:
     partition. `on_revoke` runs while the partition is still ours: it may `commit`; also on close.
     `on_lost` runs when it no longer is. They run in the thread that polls, between two records, and
     may not poll or close themselves; what they raise comes out of `poll` or the iteration. On close
-    they run in a thread of their own, since `close` ends in time whatever they do. After an
-    `on_assign` that raised, nothing is handed out before it has succeeded: asking again calls it again.
+    they run in a thread of their own, since `close` ends in time whatever they do: what is kept per
+    thread is not there. After an `on_assign` that raised, nothing is handed out before it has
+    succeeded: asking again calls it again.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted) is raised once, and stops that partition until a `seek`; the others go on.

@@ -20,29 +20,25 @@ class FetchSessions:
     def __init__(self, queue: FetchQueue) -> None:
         self._queue = queue
         self._in_flight: dict[int, InFlightFetch] = {}
-        self._counts: dict[tuple[str, bool], int] = {}  # by broker, and by whether they wait there
         self._kept: dict[int, InFlightFetch] = {}
 
     def count(self, address: str, *, waiting: bool) -> int:
         """The requests at a broker that wait for new records, as far as is known, or those that do not."""
-        return self._counts.get((address, waiting), 0)
+        fetches = self._in_flight.values()
+        return sum(each.address == address and each.waits == waiting for each in fetches)
 
     def begin(self, number: int, fetch: InFlightFetch) -> None:
         """It was sent under this correlation id."""
         self._in_flight[number] = fetch
         # What it goes on with is at its end, too: else there had been something to tell of it.
         fetch.waits = all(state.is_at_end for state in fetch.named)
-        self._add(fetch, 1)
         for state in fetch.named:
             state.in_flight = fetch
             fetch.members[state.partition] = state
 
     def end(self, number: int) -> InFlightFetch | None:
         """It was answered, or failed; None if it is not known."""
-        fetch = self._in_flight.pop(number, None)
-        if fetch is not None:
-            self._add(fetch, -1)
-        return fetch
+        return self._in_flight.pop(number, None)
 
     def keep(self, number: int, fetch: InFlightFetch) -> None:
         """The broker has kept what is left of it."""
@@ -64,7 +60,3 @@ class FetchSessions:
             state.in_flight = None
             self._queue.offer(state)
         return left
-
-    def _add(self, fetch: InFlightFetch, more: int) -> None:
-        kind = fetch.address, fetch.waits
-        self._counts[kind] = self._counts.get(kind, 0) + more

@@ -17,6 +17,8 @@ class Progress:
 
     handed_out: int | None = None
     processed: int | None = None
+    sought: int | None = None
+    """The offset that the application has sought, as long as nothing was handed out since."""
 
     def advance(self, handed_out: int | None, processed: int | None) -> None:
         """An iteration has come so far. What a commit has said to be processed stays so."""
@@ -43,7 +45,6 @@ class Positions:
     def __init__(self) -> None:
         self._progress: dict[TopicPartition, Progress] = {}
         self._in_hand: dict[TopicPartition, Progress] = {}
-        self._sought: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int | None] = {}
         self._asked: dict[TopicPartition, int] = {}
 
@@ -80,13 +81,12 @@ class Positions:
         """The partition is read from elsewhere: from `offset`, unless that is yet to be looked up."""
         self.forget(partition)
         if offset is not None:
-            self._sought[partition] = offset
+            self._progress[partition] = Progress(sought=offset)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer read here, or is read from elsewhere."""
         self._progress.pop(partition, None)
         self._in_hand.pop(partition, None)
-        self._sought.pop(partition, None)
 
     # -- what is committed ------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Positions:
     def sought(self) -> dict[TopicPartition, int]:
         """Where partitions go on of which nothing was handed out since a seek to an offset."""
         return {
-            partition: offset
-            for partition, offset in self._sought.items()
-            if partition not in self._progress
+            partition: progress.sought
+            for partition, progress in self._progress.items()
+            if progress.sought is not None and progress.processed is None
         }
