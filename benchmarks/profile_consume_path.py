@@ -24,8 +24,7 @@ from benchmarks.records import RecordSets
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.records.arrow import record_batch as arrow_batch
-from folkmoot.consumers.records.batch_cursor import Lent
+from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
@@ -99,11 +98,11 @@ class Stages:
                 lambda one, body: RecordBatchView.of(WHERE, one[0], one[1], body), both
             ),
             "lists": each(lambda view: (list(view.keys), list(view.values)), self._alone()),
-            "iterate": each(lambda view: deque(Lent(view).records, 0), self._alone()),
-            "arrow": each(arrow_batch, self._alone()),
+            "iterate": each(lambda view: deque(BatchCursor(view).records, 0), self._alone()),
+            "arrow": each(RecordBatchView.arrow, self._alone()),
             "= records": each(self._records, headers),
             "= columns": each(self._view, headers),
-            "= arrow": each(lambda header, data: arrow_batch(self._view(header, data)), headers),
+            "= arrow": each(lambda header, data: self._view(header, data).arrow(), headers),
         }
 
     def _alone(self) -> list[tuple[RecordBatchView]]:
@@ -120,7 +119,7 @@ class Stages:
 
     @classmethod
     def _records(cls, header: batch_header.BatchHeader, data: memoryview) -> None:
-        for _ in Lent(cls._view(header, data)).records:
+        for _ in BatchCursor(cls._view(header, data)).records:
             pass
 
 

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="start",
-        default="beginning",
+        default="earliest",
         metavar="WHERE",
-        help="beginning (default), an offset, or end, which is to follow; "
-        "in a group only beginning or end, and only where nothing is committed",
+        help="earliest (default), an offset, or latest, which is to follow; "
+        "in a group only earliest or latest, and only where nothing is committed",
     )
     parser.add_argument(
         "--partition", type=int, action="append", metavar="P", help="only this one; may be repeated"
@@ -55,11 +55,8 @@ def run(args: argparse.Namespace) -> int:
     start = _start(args)
     check_name("topic", args.topic)
     reading = _Reading(args, start)
-    options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": "earliest"}
-    if start == "end":
-        options["auto_offset_reset"] = "latest"
-    elif isinstance(start, int):
-        options["auto_offset_reset"] = "error"
+    reset = "error" if isinstance(start, int) else start
+    options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
@@ -84,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace) -> int | str:
-    """Where to start: an offset, beginning or end. Raises ConfigError."""
+    """Where to start: an offset, earliest or latest. Raises ConfigError."""
     if args.group is not None and args.partition:
         raise ConfigError("a member reads what its group gives it: use --partition without --group")
-    if args.start in ("beginning", "end"):
+    if args.start in ("earliest", "latest"):
         return str(args.start)
     if not args.start.isdecimal():
-        raise ConfigError(f"--from {args.start!r} is neither beginning, end nor an offset")
+        raise ConfigError(f"--from {args.start!r} is neither earliest, latest nor an offset")
     if args.group is not None:
         raise ConfigError("a member reads where its group is: use --from OFFSET without --group")
     return int(args.start)
@@ -113,7 +110,7 @@ class _Reading:
     """What is read, from where, and until when."""
 
     def __init__(self, args: argparse.Namespace, start: int | str) -> None:
-        self.follows = args.follow or (start == "end" and args.group is None)
+        self.follows = args.follow or (start == "latest" and args.group is None)
         self._args = args
         self._start = start
         self._left: int | None = args.max_records
@@ -171,7 +168,7 @@ class _Reading:
         for each in shorter:
             end = consumer.end_offset(each)
             print(f"folkmoot: {each} ends before offset {start}: at {end}", file=sys.stderr)
-            consumer.seek(each, "end")
+            consumer.seek(each, "latest")
         return bool(shorter)
 
     def _at_end(self, consumer: "Consumer") -> bool:

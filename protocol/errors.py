@@ -178,6 +178,10 @@ class NotOwner(FolkmootError):
     """The partition is no longer owned by this member: another one has the fencing epoch."""
 
 
+class CommitBehind(FolkmootError, ValueError):
+    """The offset lies before what the group has committed: only a reset sets a group back."""
+
+
 class InstanceReplaced(FolkmootError):
     """Another process runs with this member's instance id, and it is the younger one."""
 

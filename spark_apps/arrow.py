@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from folkmoot.consumers.records.arrow import SCHEMA as SCHEMA
-from folkmoot.consumers.records.arrow import record_batch
+from folkmoot.consumers.records.arrow import bytes_of
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.columns import BinaryColumn, bytes_of
+from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.planning import Slice
 
@@ -62,12 +62,12 @@ class Rows:
             return
         for view in views:
             for piece in _pieces(view):
-                yield record_batch(piece)
+                yield piece.arrow()
 
 
 def _joined(views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
     if views:
-        table = pa.Table.from_batches([record_batch(view) for view in views], schema=SCHEMA)
+        table = pa.Table.from_batches([view.arrow() for view in views], schema=SCHEMA)
         yield from (table if len(views) == 1 else table.combine_chunks()).to_batches()
 
 

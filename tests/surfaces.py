@@ -7,9 +7,9 @@ that the same lines are run against both.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import pytest
 
@@ -152,6 +152,7 @@ def differences(synchronous: type, asynchronous: type) -> list[str]:
             plain = name in PLAIN or name == "__iter__"
             if inspect.iscoroutinefunction(theirs) == plain and name not in ("batches", "arrow"):
                 wrong.append(f"{name} is to be {'plain' if plain else 'awaited'}")
-            if name in ("batches", "arrow") and not inspect.isasyncgenfunction(theirs):
+            returned = get_origin(inspect.signature(theirs).return_annotation)
+            if name in ("batches", "arrow") and returned is not AsyncGenerator:
                 wrong.append(f"{name} is no asynchronous iteration")
     return wrong

@@ -34,13 +34,13 @@ ROOMS: dict[str, frozenset[str]] = {
     "coordination/zookeeper": frozenset(),
     "coordination": frozenset({"coordination/zookeeper"}),
     "coordination/groups": frozenset({"coordination", "coordination/zookeeper"}),
-    "consumers": frozenset(),
-    "consumers/assignors": frozenset({"consumers"}),
+    "consumers/assignors": frozenset(),
+    "consumers": frozenset({"consumers/assignors"}),
     "consumers/records": frozenset({"consumers"}),
     "consumers/group": frozenset({"consumers", "consumers/assignors"}),
     "consumers/fetch": frozenset({"consumers", "consumers/records"}),
-    "consumers/offsets": frozenset({"consumers", "consumers/group", "consumers/fetch"}),
-    "consumers/admin": frozenset({"consumers", "consumers/group", "consumers/offsets"}),
+    "consumers/offsets": frozenset({"consumers", "consumers/fetch"}),
+    "consumers/admin": frozenset({"consumers", "consumers/offsets"}),
     "consumers/client": frozenset(
         {
             "consumers",

@@ -2,41 +2,28 @@
 
 import asyncio
 import logging
-import signal
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-)
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from folkmoot.consumers.client.background import Worker
-from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, Consumer
-from folkmoot.consumers.client.health import Health
-from folkmoot.consumers.client.offering import OfferingConsumer
-from folkmoot.consumers.client.signals import stopped_by_signals
-from folkmoot.consumers.client.subscription import Starts
+from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer, deadline_after
+from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.offsets.offset_lookup import Place
+from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.consumers.records.columns import TURN, deadline_after
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 from folkmoot.protocol.records import Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_GRACE: Final = 1.0
@@ -49,6 +36,63 @@ OnAssign = Callable[
 ]
 OnPartitions = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None]
 OnRebalance = Callable[["AsyncConsumer", Rebalanced], Awaitable[None] | None]
+
+
+class _Core(Consumer):
+    """What it finds is only offered: it is handed out when somebody accepts it, else read again.
+
+    For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
+    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and may call `_wake`;
+    everything else belongs to the consumer's own thread.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_wanted: Callable[[], bool] = lambda: False
+        self.offered: list[tuple[Progress, int]] = []
+
+    def _is_wanted(self) -> bool:
+        return self.is_wanted()
+
+    def _hand_out(self, partition: TopicPartition, end: int) -> None:
+        self.offered.append((self._positions.of(partition), end))
+
+    def accept(self) -> bool:
+        """What was found is the application's. → whether anything was."""
+        offered, self.offered = self.offered, []
+        for progress, end in offered:
+            progress.handed_out = end
+        return bool(offered)
+
+    def read_again(self) -> None:
+        """What was found has reached nobody."""
+        if self.offered:
+            self.offered = []
+            self._fetcher.rotation.read_again()
+
+
+def _awaited(
+    method: Callable[Concatenate[Consumer, P], T],
+) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
+    """The consumer's method, done by its thread and awaited."""
+
+    @wraps(method)
+    async def ask(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._worker.ask(partial(method, self._core, *args, **options))
+
+    return ask
+
+
+def _plain(
+    method: Callable[Concatenate[Consumer, P], T],
+) -> "Callable[Concatenate[AsyncConsumer, P], T]":
+    """The consumer's method, which neither waits nor looks anything up."""
+
+    @wraps(method)
+    def call(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
+        return method(self._core, *args, **options)
+
+    return call
 
 
 class AsyncConsumer:
@@ -64,11 +108,12 @@ class AsyncConsumer:
     what is asked of it is done there, in order, and awaited here. An iteration gets its records
     batch by batch and waits once for each; between two records nothing is awaited and no thread is
     changed. The group's own thread keeps the membership, so a loop that is blocked loses partitions
-    after `hand_over` and is fenced, as a handler that takes too long always is.
+    after `revoke_timeout` and is fenced, as a handler that takes too long always is.
 
-    One task reads at a time; others may call everything else meanwhile, and end its wait by that, not
-    its call. `commit` without offsets counts all that was handed out as processed: it is for the task
-    that reads.
+    One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes
+    on, which ends when it is left or its task has ended. Others may call everything else meanwhile,
+    and end its wait by that, not its call. `commit` without offsets counts all that was handed out as
+    processed: it is for the task that reads. One whose task is cancelled may come to pass.
 
     Callbacks may be coroutine functions. They are called on the loop, as tasks of their own, and the
     consumer waits for them as for others; they may not read or close.
@@ -90,7 +135,7 @@ class AsyncConsumer:
         **options: Any,
     ) -> None:
         self._make = partial(
-            OfferingConsumer,
+            _Core,
             on_assign=self._on_loop(on_assign),
             on_revoke=self._on_loop(on_revoke),
             on_lost=self._on_loop(on_lost),
@@ -99,8 +144,10 @@ class AsyncConsumer:
         )
         self._core = self._make()
         self.config = self._core.config
-        self._worker = Worker("folkmoot-consumer", self._core.wake)
-        self._reader: asyncio.Task[Any] | None = None
+        self._worker = Worker("folkmoot-consumer", self._core._wake)
+        self._is_reading = False
+        self._iterations: list[asyncio.Task[Any] | None] = []
+        """Of each iteration that goes on, the task that has begun it."""
         self._closing: asyncio.Future[None] | None = None
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
@@ -127,10 +174,10 @@ class AsyncConsumer:
         try:
             await worker.ask(core.start)
         except BaseException:
-            worker.post(core.abandon)
+            worker.post(partial(core._close, CLOSE_TIMEOUT, processed=False))
             worker.stop()
             self._core = self._make()
-            self._worker = Worker("folkmoot-consumer", self._core.wake)
+            self._worker = Worker("folkmoot-consumer", self._core._wake)
             raise
         self._end_of_loop = self._close_with_the_loop()
         await anext(self._end_of_loop)
@@ -146,15 +193,13 @@ class AsyncConsumer:
             except Exception as error:
                 log.error("closing a consumer with its event loop: %s", error)
 
-    def stop(self) -> None:
-        """End the iteration after the record under way. From any thread, or a signal handler."""
-        self._core.stop()
+    stop = _plain(Consumer.stop)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
 
-        Ends within `timeout` seconds, whatever is dead; what could not be committed comes again.
-        Raises what a callback raises, after all is closed. In a forked child it does nothing.
+        Ends within `timeout` seconds, whatever is dead or hangs; what could not be committed comes
+        again. Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
         await self._close(partial(self._core.close, timeout), timeout)
         await self._forget_the_loop()
@@ -174,21 +219,19 @@ class AsyncConsumer:
     async def _close(self, close: Callable[[], None], timeout: float) -> None:
         """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
         self._check_not_called_back()
-        if self._worker.is_forked:
+        worker = self._worker
+        if worker.is_forked:
             return
         if self._closing is not None:
             if not self._closing.done():
-                self._worker.check_usable()
+                worker.check_usable()
                 await asyncio.wait([self._closing], timeout=timeout + CLOSE_GRACE)
             return
-        worker = self._worker
         if not worker.has_started:
             close()
             self._closing = asyncio.get_running_loop().create_future()
             self._closing.set_result(None)
             return
-        worker.check_usable()
-        worker.give_up_at = time.monotonic() + timeout
         closing = self._closing = worker.submit(close, alone=True)
         closing.add_done_callback(partial(_closed, worker))
         ended, _ = await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
@@ -229,46 +272,60 @@ class AsyncConsumer:
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
-        return self._records()
+        return self._records(asyncio.current_task())
 
-    async def _records(self) -> AsyncGenerator[Record, None]:
+    async def _records(self, task: "asyncio.Task[Any] | None") -> AsyncGenerator[Record, None]:
         core = self._core
-        while not core.is_stopped:
-            with self._reading():
-                lent = await self._worker.ask(core.lend, alone=True)
-            is_over = lent is None
-            while lent is not None and not is_over:
-                lent.is_asked, begun = False, lent.row
-                for record in islice(lent.records, RECORDS_IN_A_ROW):
-                    yield record
-                lent.is_asked = True  # whoever is cancelled from here on is done with the last one
-                is_over = lent.row < begun + RECORDS_IN_A_ROW
-                await asyncio.sleep(0)  # a loop that awaits nothing is not to keep others waiting
+        with self._iterating(task):
+            while not core._stopped:
+                with self._reading(task):
+                    cursor = await self._worker.ask(core._next_cursor, alone=True)
+                is_over = cursor is None
+                while cursor is not None and not is_over:
+                    cursor.asks_for_more, begun = False, cursor.row
+                    for record in islice(cursor.records, RECORDS_IN_A_ROW):
+                        yield record
+                    cursor.asks_for_more = (
+                        True  # whoever is cancelled now is done with the last one
+                    )
+                    is_over = cursor.row < begun + RECORDS_IN_A_ROW
+                    await asyncio.sleep(
+                        0
+                    )  # a loop that awaits nothing is not to keep others waiting
 
-    async def batches(
-        self, max_records: int | None = None
-    ) -> AsyncGenerator[RecordBatchView, None]:
+    def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        while not self._core.is_stopped:
-            view = await self.poll_batch(TURN, max_records)
-            if view is not None:
-                yield view
+        return self._batches(
+            lambda left: self._core.poll_batch(left, max_records), asyncio.current_task()
+        )
 
-    async def arrow(
+    def arrow(
         self, max_records: int | None = None, *, headers: bool = False
     ) -> AsyncGenerator["pa.RecordBatch", None]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
-        while not self._core.is_stopped:
-            found = await self._read(
-                lambda left: self._core.next_arrow(left, max_records, headers), TURN
-            )
-            if found is not None:
-                yield found
+        make = partial(RecordBatchView.arrow, headers=headers)
+        return self._batches(
+            lambda left: self._core._read_one(left, max_records, make), asyncio.current_task()
+        )
 
-    async def _read(self, read: Callable[[float], T], timeout: float) -> T:
+    async def _batches(
+        self, read: Callable[[float], T | None], task: "asyncio.Task[Any] | None"
+    ) -> AsyncGenerator[T, None]:
+        with self._iterating(task):
+            while not self._core._stopped:
+                found = await self._read(read, TURN, task)
+                if found is not None:
+                    yield found
+
+    async def _read(
+        self,
+        read: Callable[[float], T],
+        timeout: float,
+        task: "asyncio.Task[Any] | None" = None,
+    ) -> T:
         """What `read` finds, handed out as soon as it is here; again if it was interrupted."""
         core, deadline = self._core, deadline_after(timeout)
-        with self._reading():
+        with self._reading(task or asyncio.current_task()):
             while True:
                 left = deadline - time.monotonic()
                 try:
@@ -276,106 +333,61 @@ class AsyncConsumer:
                 except BaseException:
                     self._worker.post(core.read_again, first=True)
                     raise
-                if core.accept() or core.is_stopped or time.monotonic() >= deadline:
+                if core.accept() or core._stopped or time.monotonic() >= deadline:
                     return found
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
-        self._check_not_called_back()
-        self._worker.check_usable()
-        if self._reader is not None:
-            raise ConcurrentUse("another task reads from this consumer: one at a time may")
-        if self._worker.untold:
-            raise self._worker.untold.popleft()
-        self._reader = asyncio.current_task()
+    def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
+        """What was handed out is in the hands of this task until its iteration is left."""
+        self._iterations.append(task)
         try:
             yield
         finally:
-            self._reader = None
+            self._iterations.remove(task)
+
+    @contextmanager
+    def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
+        """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
+        self._check_not_called_back()
+        self._worker.check_usable()
+        others = [each for each in self._iterations if each is not None and each is not task]
+        if self._is_reading or not all(each.done() for each in others):
+            raise ConcurrentUse("another task reads from this consumer: one at a time may")
+        if self._worker.undelivered_errors:
+            raise self._worker.undelivered_errors.popleft()
+        self._is_reading = True
+        try:
+            yield
+        finally:
+            self._is_reading = False
 
     def _check_not_called_back(self) -> None:
         if self._worker.is_calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
 
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads now."""
-        return self._core.assignment()
+    # -- the rest, as the consumer has it ---------------------------------------------------------
 
-    def fencing_token(self, partition: TopicPartition) -> int:
-        """The epoch of our claim on a partition: it grows with every owner. Raises NotOwner."""
-        return self._core.fencing_token(partition)
-
-    def health(self) -> Health:
-        """How it stands; never waits."""
-        return self._core.health()
-
-    def leave_on_signals(
-        self, *signals: signal.Signals
-    ) -> AbstractContextManager[Callable[[], signal.Signals | None]]:
-        """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer."""
-        return stopped_by_signals(self.stop, signals)
+    assignment = _plain(Consumer.assignment)
+    fencing_token = _plain(Consumer.fencing_token)
+    health = _plain(Consumer.health)
+    metrics = _plain(Consumer.metrics)
+    leave_on_signals = _plain(Consumer.leave_on_signals)
 
     @property
     def member(self) -> Member | None:
         """This consumer's place in its group; None without one."""
         return self._core.member
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start (see `ConsumerCounters`), and what is buffered and the lag now."""
-        return self._core.metrics()
-
-    # -- offsets ----------------------------------------------------------------------------------
-
-    async def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
-    ) -> None:
-        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
-
-        Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
-        if ZooKeeper did not answer in time (then the commit may still come to pass, as it may when
-        the task is cancelled), ConfigError for what is no offset (then nothing is committed), and
-        InstanceReplaced.
-        """
-        await self._worker.ask(partial(self._core.commit, offsets, timeout))
-
-    async def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
-        return await self._worker.ask(partial(self._core.committed, partition))
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
-        return await self._worker.ask(partial(self._core.position, partition))
-
-    async def end_offset(self, partition: TopicPartition) -> int | None:
-        """The partition's end as the last fetch saw it; None before the first. Raises NotAssigned."""
-        return await self._worker.ask(partial(self._core.end_offset, partition))
-
-    async def seek(self, partition: TopicPartition, place: Place) -> None:
-        """Go on at an offset, at "beginning" or "end", or at a time. Raises NotAssigned, ConfigError."""
-        await self._worker.ask(partial(self._core.seek, partition, place))
-
-    async def offsets_for_time(
-        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
-        return await self._worker.ask(partial(self._core.offsets_for_time, times, timeout))
-
-    async def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
-        await self._worker.ask(partial(self._core.pause, *partitions))
-
-    async def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause`. Raises NotAssigned."""
-        await self._worker.ask(partial(self._core.resume, *partitions))
-
-    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""
-        await self._worker.ask(partial(self._core.assign, list(partitions)))
-
-    async def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Raises UnknownTopicOrPartition, or why no broker told."""
-        return await self._worker.ask(partial(self._core.partitions_of, topic))
+    commit = _awaited(Consumer.commit)
+    committed = _awaited(Consumer.committed)
+    position = _awaited(Consumer.position)
+    end_offset = _awaited(Consumer.end_offset)
+    offsets_for_times = _awaited(Consumer.offsets_for_times)
+    seek = _awaited(Consumer.seek)
+    pause = _awaited(Consumer.pause)
+    resume = _awaited(Consumer.resume)
+    partitions_of = _awaited(Consumer.partitions_of)
+    assign = _awaited(Consumer.assign)
 
 
 def _closed(worker: Worker, closing: "asyncio.Future[None]") -> None:

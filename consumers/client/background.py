@@ -1,4 +1,4 @@
-"""A thread that does what the tasks of one event loop ask of it, one thing after the other."""
+"""Threads beside the one that calls: what may hang, and what an event loop must not wait for."""
 
 import asyncio
 import contextvars
@@ -7,9 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from math import inf
 from typing import Any, Final, TypeVar
 
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
@@ -21,20 +22,39 @@ LOOK: Final = 0.5
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
 
 
+def call_aside(function: Callable[[], T], deadline: float) -> T:
+    """What `function` returns or raises, in a thread of its own.
+
+    Raises RequestTimeout if it has not ended by `deadline` (monotonic); the thread is left to itself.
+    """
+    outcome: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(call,), name="folkmoot-callback")
+    thread.daemon = True
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not outcome.done():
+        raise RequestTimeout("a callback did not end before the consumer had to be closed")
+    return outcome.result()
+
+
+@dataclass(slots=True, eq=False)
 class _Job:
     """Something asked for, and the future of who asked; None if nobody waits for it.
 
     One that is `alone` is not begun while another one waits for the loop.
     """
 
-    __slots__ = ("alone", "call", "future")
-
-    def __init__(
-        self, call: Callable[[], Any], future: "asyncio.Future[Any] | None", alone: bool
-    ) -> None:
-        self.call = call
-        self.future = future
-        self.alone = alone
+    call: Callable[[], Any]
+    future: "asyncio.Future[Any] | None"
+    alone: bool
 
     @property
     def is_unwanted(self) -> bool:
@@ -45,25 +65,24 @@ class Worker:
     """Owns what blocks, for a loop that may not.
 
     Tasks `ask`; the thread does it and hands the outcome back. A task that is cancelled meanwhile
-    takes nothing with it: a job not begun is not done, one under way ends as soon as it can
-    (`is_wanted`), and what it raised is kept in `untold` if it was to be `alone`.
+    takes nothing with it: a job not begun is not done, one in progress ends as soon as it can
+    (`is_wanted`), and what it raised is kept in `undelivered_errors` if it was to be `alone`.
 
     `call_back` goes the other way: the thread has the loop call something, and waits. What it calls
     may ask the thread for something in turn, which is done within the wait, unless it is to be done
-    alone; a coroutine is awaited. A loop that is closed ends the wait, and so does `give_up_at`.
+    alone; a coroutine is awaited. A loop that is closed ends the wait, and so does `stop`.
 
     `wake` is what ends a wait of the thread's that is not here, such as one for a broker's answer.
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        self.untold: deque[BaseException] = deque()
-        self.give_up_at = inf
+        self.undelivered_errors: deque[BaseException] = deque()
         self._wake = wake
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
-        self._under_way: _Job | None = None
+        self._in_progress: _Job | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -104,16 +123,15 @@ class Worker:
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._keep(future.exception(), alone)  # it came at the very moment
+            if alone and future.done() and not future.cancelled():
+                self._keep(future.exception())  # it came at the very moment
             self._hurry()
             raise
 
     def submit(self, call: Callable[[], T], *, alone: bool = False) -> "asyncio.Future[T]":
         """The future of what `call` returns or raises. Raises ClosedError, ConcurrentUse."""
         self.check_usable()
-        assert self._loop is not None
-        future: asyncio.Future[T] = self._loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._append(_Job(call, future, alone))
         return future
 
@@ -137,18 +155,18 @@ class Worker:
         self._hurry()
 
     def _hurry(self) -> None:
-        if self._under_way is not None:
+        if self._in_progress is not None:
             self._wake()
 
-    def _keep(self, error: BaseException | None, alone: bool) -> None:
-        """Something failed, and who asked for it is not there any more."""
-        if error is not None and alone:
-            self.untold.append(error)
+    def _keep(self, error: BaseException | None) -> None:
+        """A job failed, and who asked for it is not there any more: whoever asks next is told."""
+        if error is not None:
+            self.undelivered_errors.append(error)
 
-    def _tell(self, job: _Job, result: Any, error: BaseException | None) -> None:
+    def _deliver(self, job: _Job, result: Any, error: BaseException | None) -> None:
         future = job.future
         if future is None or future.done():
-            self._keep(error, job.alone)
+            self._keep(error if job.alone else None)
         elif error is None:
             future.set_result(result)
         else:
@@ -157,39 +175,49 @@ class Worker:
     # -- the thread -------------------------------------------------------------------------------
 
     def is_wanted(self) -> bool:
-        """Whether what is under way had better end: there is more to do, or nobody waits for it."""
-        return bool(self._jobs) or (self._under_way is not None and self._under_way.is_unwanted)
+        """Whether what is in progress had better end: there is more to do, or nobody waits for it."""
+        return bool(self._jobs) or (self._in_progress is not None and self._in_progress.is_unwanted)
 
     def call_back(self, function: Callable[[], Any]) -> Any:
         """Have the loop call `function`, await what can be awaited; → its result. Raises its error."""
         assert self._loop is not None
-        call = _CallBack(function, self)
-        self._on_loop(call.begin)
-        while not call.has_ended():
-            job = self._next(lambda: call.has_ended() or self._is_late(), nested=True)
-            if job is not None:
-                self._do(job)
-            elif not call.has_ended() and self._is_late():
-                self._on_loop(call.cancel)
-                raise RequestTimeout("a callback did not end before the consumer had to be closed")
-        if call.error is not None:
-            raise call.error
-        return call.result
 
-    def notice(self) -> None:
+        async def call() -> Any:
+            _calling_back.set(self)  # for this task, and for those that it makes
+            outcome = function()
+            return await outcome if isawaitable(outcome) else outcome
+
+        coroutine = call()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise ClosedError("the event loop of this consumer is closed") from None
+        future.add_done_callback(self._notice)
+        while (
+            job := self._next(lambda: future.done() or self._is_over(), nested=True)
+        ) is not None:
+            self._do(job)
+        if not future.done():
+            future.cancel()
+            raise ClosedError("a callback did not end before the consumer was closed")
+        if future.cancelled():
+            raise ClosedError("a callback was cancelled")
+        return future.result()
+
+    def _notice(self, _: "Future[Any]") -> None:
         """A callback has ended."""
         with self._changed:
             self._changed.notify_all()
 
-    def _is_late(self) -> bool:
-        assert self._loop is not None
-        return time.monotonic() >= self.give_up_at or self._loop.is_closed()
+    def _is_over(self) -> bool:
+        return self._stopped or self._loop is None or self._loop.is_closed()
 
     def _main(self) -> None:
         while (job := self._next(lambda: self._stopped, nested=False)) is not None:
-            self._under_way = job
+            self._in_progress = job
             self._do(job)
-            self._under_way = None
+            self._in_progress = None
 
     def _next(self, is_over: Callable[[], bool], *, nested: bool) -> _Job | None:
         """The next job; None if there is none and the wait for one is over."""
@@ -201,7 +229,7 @@ class Worker:
                         return job
                 if is_over():
                     return None
-                # Idle, it is woken; within a call back the time and the loop's end count, too.
+                # Idle, it is woken; within a callback a loop that is closed says nothing.
                 self._changed.wait(LOOK if nested else None)
 
     def _do(self, job: _Job) -> None:
@@ -213,50 +241,8 @@ class Worker:
             result = job.call()
         except BaseException as raised:
             error = raised
-        try:
-            self._on_loop(partial(self._tell, job, result, error))
-        except ClosedError:
-            return  # nobody is there to be told
-
-    def _on_loop(self, call: Callable[[], None]) -> None:
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(partial(self._deliver, job, result, error))
         except RuntimeError:
-            raise ClosedError("the event loop of this consumer is closed") from None
-
-
-class _CallBack:
-    """Something that the loop is to call, or to await, as a task of its own."""
-
-    def __init__(self, function: Callable[[], Any], worker: Worker) -> None:
-        self.error: BaseException | None = None
-        self.result: Any = None
-        self._function = function
-        self._worker = worker
-        self._task: asyncio.Task[None] | None = None
-        self._is_over = False
-
-    def has_ended(self) -> bool:
-        return self._is_over
-
-    def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._end)
-
-    def cancel(self) -> None:
-        assert self._task is not None  # what a loop is told to do, it does in order
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        _calling_back.set(self._worker)  # for this task, and for those that it makes
-        outcome = self._function()
-        self.result = await outcome if isawaitable(outcome) else outcome
-
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            self.error = ClosedError("a callback was cancelled")
-        else:
-            self.error = task.exception()
-        self._is_over = True
-        self._worker.notice()
+            return  # the loop is closed: nobody is there to be told

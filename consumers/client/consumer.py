@@ -2,25 +2,38 @@
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from itertools import chain
+from math import isnan
 from operator import index
-from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeVar
 
-from folkmoot.consumers.client.subscription import Callbacks, Starts, Subscription, settings_of
+from folkmoot.consumers.client.background import call_aside
+from folkmoot.consumers.client.directory import Directory
+from folkmoot.consumers.client.health import Health, health_of
+from folkmoot.consumers.client.rebalance_listener import (
+    Callbacks,
+    RebalanceListener,
+    Starts,
+    settings_of,
+)
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.group.membership import GroupPlace
-from folkmoot.consumers.offsets.directory import Directory
-from folkmoot.consumers.offsets.positions import Positions
-from folkmoot.consumers.offsets.progress import OffsetControl
+from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.consumers.offsets.progress import Positions
+from folkmoot.consumers.offsets.seek_target import SeekTarget, seek
+from folkmoot.consumers.offsets.validation import whole
+from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.consumers.records.iteration import RecordReading
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections
@@ -29,12 +42,25 @@ from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
     ConfigError,
+    NotOwner,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
 
-CLOSE_TIMEOUT = 10.0
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Made = TypeVar("_Made")
+
+CLOSE_TIMEOUT: Final = 10.0
+TURN: Final = 1.0
+"""An iteration waits for so long at a time."""
+FETCH_PAUSE: Final = 0.002
+"""As long as there are records to hand out, the network is looked at this often at most."""
+ITERATED_RECORDS: Final = 10_000
+TABLE_RECORDS: Final = 100_000
+ALL_RECORDS: Final = 2**31
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +69,7 @@ OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
 OnRebalance = Callable[["Consumer", Rebalanced], None]
 
 
-class Consumer(RecordReading, OffsetControl, GroupPlace):
+class Consumer:
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -57,18 +83,25 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     partition is given up, and on close. Leaving the `with` block by an exception commits nothing
     that was not processed.
 
+    Records, batches and tables may be read in turns. A batch is the producer's, of one partition;
+    partitions take turns. An iteration over records gets each batch as a C iterator (BatchCursor):
+    nothing here runs between two records of a batch, and what has to be done there (the group wants
+    something, a commit is due, `stop`) cuts the iterator first, by `_wake`.
+
     `on_assign` runs before the first record is fetched: it may `seek`, or return where to go on, per
     partition. `on_revoke` runs while the partition is still ours: it may `commit`; also on close.
     `on_lost` runs when it no longer is. They run in the thread that polls, between two records, and
-    may not poll or close themselves; what they raise comes out of `poll` or the iteration. After an
-    `on_assign` that raised, nothing is handed out before it has succeeded: asking again calls it again.
+    may not poll or close themselves; what they raise comes out of `poll` or the iteration. On close
+    they run in a thread of their own, since `close` ends in time whatever they do: what is kept per
+    thread is not there. After an `on_assign` that raised, nothing is handed out before it has
+    succeeded: asking again calls it again.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted) is raised once, and stops that partition until a `seek`; the others go on.
 
-    The thread that started the consumer owns it; only `stop` may be called from others, and from
-    signal handlers. It does not survive a fork: in the child process it is closed. Options are those
-    of `ConsumerConfig`; an unknown one raises ConfigError.
+    The thread that started the consumer owns it; only `stop` and `health` may be called from others,
+    and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
+    Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
     """
 
     def __init__(
@@ -81,15 +114,22 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         **options: Any,
     ) -> None:
         self.config = config = build(ConsumerConfig, options)
-        self._callbacks = Callbacks.of(self, on_assign, on_revoke, on_lost, on_rebalance)
+        self._callbacks = Callbacks(
+            on_assign=partial(self._call_back, on_assign),
+            on_revoke=partial(self._call_back, on_revoke),
+            on_lost=partial(self._call_back, on_lost),
+            on_rebalance=partial(self._call_back, on_rebalance),
+        )
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
         self._wakeup = Wakeup()
-        self._stopped = False
-        self._closing = False
-        self._closed = False
-        self._calling_back = False
-        self._waited = True  # the wakeup may have ended that: it is to be cleared
+        self._attention = False  # the group wants something, or a commit is due
+        self._waited = True  # the wakeup may have ended that: it is to be silenced
+        self._fetched_at = 0.0  # when the network was looked at last
+        self._cursor: BatchCursor | None = None
+        """What is being iterated over."""
+        self._stopped = self._closing = self._closed = self._calling_back = False
+        self._call_back_by: float | None = None
         self._thread: int | None = None
         self._process: int | None = None
         self._directory = Directory(self._connect, config.session_timeout, config.listener)
@@ -98,7 +138,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         )
         self._positions = Positions()
         self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._positions.begin)
-        self._subscription: Subscription | None = None
+        self._group: RebalanceListener | None = None
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -113,17 +153,17 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         if not (self.config.topics or self.config.pattern):
             self._directory.open()
         else:
-            subscription = Subscription(
-                self.config,
-                Member(settings_of(self.config), self._connect, self._wake),
-                self._fetcher,
-                self._positions,
-                self._callbacks,
-                self._wakeup,
-            )
-            subscription.member.start()
-            self._directory.borrow(lambda: subscription.member.session)
-            self._subscription = subscription
+            member = Member(settings_of(self.config), self._connect, self._wake)
+            try:
+                member.start()
+                self._group = RebalanceListener(
+                    *(self.config, member, self._fetcher, self._positions),
+                    *(self._callbacks, self._wakeup),
+                )
+            except BaseException:  # also Ctrl-C: no member is left behind
+                member.stop(0.0)
+                raise
+            self._directory.borrow(lambda: member.session)
         self._process = os.getpid()
         return self
 
@@ -136,15 +176,13 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
 
-        Ends within `timeout` seconds, whatever is dead; what could not be committed comes again.
-        Raises what a callback raises, after all is closed. In a forked child it does nothing.
+        Ends within `timeout` seconds, whatever is dead or hangs; what could not be committed comes
+        again. Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
         if not self._closed and not self._is_forked:
             self._check_thread()
             self._check_not_called_back()
-            self._take_back()
-            self._positions.process_all()
-            self._close(timeout)
+            self._close(timeout, processed=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -160,7 +198,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
             return
         try:
             if not self._closed and not self._is_forked:
-                self._close(CLOSE_TIMEOUT)
+                self._close(CLOSE_TIMEOUT, processed=False)
         except Exception as another:  # the first error is the one to be seen
             log.error("closing a consumer after an error: %s", another)
 
@@ -171,18 +209,51 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
 
         Asking says that everything handed out before is processed.
         """
-        if max_records is not None and max_records < 1:
-            raise ConfigError(f"max_records must be at least 1, not {max_records}")
-        limit = max_records or self.config.max_poll_records
+        limit = _limit(max_records, self.config.max_poll_records)
         found = self._read(timeout, limit, RecordBatchView.records)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
-    def _ask_for_more(self) -> None:
-        """Everything handed out before is processed."""
-        self._check_usable()
-        self._check_not_called_back()
-        self._take_back()
-        self._positions.end_turn()
+    def poll_batch(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> RecordBatchView | None:
+        """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
+        return self._read_one(timeout, max_records, _as_it_is)
+
+    def poll_arrow(
+        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
+    ) -> "pa.Table":
+        """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
+
+        Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
+        timestamp, timestampType, and headers if asked for. Raises MissingExtra without pyarrow.
+        """
+        from folkmoot.consumers.records.arrow import table
+
+        make = partial(RecordBatchView.arrow, headers=headers)
+        return table(self._read(timeout, _limit(max_records, TABLE_RECORDS), make), headers=headers)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records one by one, until `stop` is called. It may be left and begun again at any record."""
+        return chain.from_iterable(self._cursors())
+
+    def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
+        """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
+        while not self._stopped:
+            view = self.poll_batch(TURN, max_records)
+            if view is not None:
+                yield view
+
+    def arrow(
+        self, max_records: int | None = None, *, headers: bool = False
+    ) -> Iterator["pa.RecordBatch"]:
+        """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
+        make = partial(RecordBatchView.arrow, headers=headers)
+        while not self._stopped:
+            found = self._read_one(TURN, max_records, make)
+            if found is not None:
+                yield found
+
+    # -- partitions and the group -----------------------------------------------------------------
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -191,7 +262,7 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""
         self._check_usable()
-        if self._subscription is not None:
+        if self._group is not None:
             raise ConfigError("a member gets its partitions by its group, not by assign()")
         wanted = {_pair(each) for each in partitions}
         for topic in {partition.topic for partition in wanted}:
@@ -214,27 +285,256 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._check_usable()
         return self._directory.partitions(topic, self._cluster, self._fetcher.poll)
 
+    def fencing_token(self, partition: TopicPartition) -> int:
+        """The epoch of our claim on a partition; it grows with every owner. Raises NotOwner.
+
+        Whoever writes results elsewhere keeps the highest token it has seen beside them and refuses
+        a lower one: so a member that lost the partition without knowing cannot write any more.
+        """
+        owned = {} if self._group is None else self._group.epochs
+        if partition not in owned:
+            raise NotOwner(f"{partition} is not owned by this consumer")
+        return owned[partition]
+
+    @property
+    def member(self) -> Member | None:
+        """This consumer's place in its group; None without one."""
+        return None if self._group is None else self._group.member
+
+    def health(self) -> Health:
+        """How it stands. From any thread, and never waits: for probes."""
+        return health_of(self._group, self._fetcher, self._closed)
+
     def metrics(self) -> dict[str, int]:
         """Counters since the start (see `ConsumerCounters`), and how things stand now."""
         member = self.member
         return {
-            **super().metrics(),
+            **self._fetcher.metrics(),
             "fenced_commits": 0 if member is None else member.fenced_commits,
             "lost_partitions": 0 if member is None else member.lost_partitions,
         }
 
-    # -- inside -----------------------------------------------------------------------------------
+    @contextmanager
+    def leave_on_signals(
+        self, *signals: signal.Signals
+    ) -> Iterator[Callable[[], signal.Signals | None]]:
+        """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer.
 
-    def _serve(self) -> None:
-        if self._attention or self._waited:  # what rings later wakes the next wait
-            self._attention = self._waited = False
-            self._wakeup.clear()
-        if self._subscription is not None:
-            self._calling_back = True
+        ```
+        with Consumer(…) as consumer, consumer.leave_on_signals() as signalled:
+            for record in consumer:
+                handle(record)
+        ```
+
+        The iteration ends after the record under way, and leaving the `with` block gives partitions
+        up, commits, and leaves the group. What is yielded tells which signal came first, if any. A
+        second Ctrl-C interrupts at once. For the main thread; what handled the signals before does so
+        again afterwards.
+        """
+        came: list[signal.Signals] = []
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            came.append(signal.Signals(number))
+            if signal.SIGINT in before:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.stop()
+
+        before = {each: signal.getsignal(each) for each in signals or _USUAL_SIGNALS}
+        try:
+            for each in before:
+                signal.signal(each, handle)
+            yield lambda: came[0] if came else None
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    # -- offsets ----------------------------------------------------------------------------------
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
+    ) -> None:
+        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
+
+        After a `seek` to an offset, of which nothing was handed out yet, that is the offset sought.
+
+        Raises NotOwner if a partition is no longer ours, CommitBehind if more of it is committed
+        already (the others are committed in both cases), RequestTimeout if ZooKeeper did not answer in
+        time (then the commit may still come to pass), ConfigError for what is no offset (then nothing
+        is committed), and InstanceReplaced.
+        """
+        self._check_usable()
+        if self._group is None:
+            raise ConfigError("there is no group to commit to: give group=… and topics=…")
+        if offsets is None:
+            if not self._calling_back:  # else what is processed is known: nothing is under way
+                self._settle()
+                self._positions.process_all()
+            owned = self._group.epochs
+            offsets = {**self._positions.sought(), **self._positions.uncommitted(owned)}
+        wanted = {_named(each): _offset(each, offset) for each, offset in offsets.items()}
+        self._group.commit(wanted, timeout)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
+        self._check_usable()
+        if self.config.group is None:
+            raise ConfigError("without a group nothing is committed: give group=…")
+        return self._directory.committed(self.config.group, TopicPartition(*partition))
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
+        self._check_usable()
+        cursor = self._cursor
+        if cursor is not None and cursor.view.topic_partition == partition:
+            if (offset := cursor.next_offset) is not None:
+                return offset
+        return self._fetcher.position(partition)
+
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        """The partition's end as the last fetch saw it; None before the first. Raises NotAssigned."""
+        self._check_usable()
+        end = self._fetcher.end(partition)
+        return None if end < 0 else end
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
+        self._check_usable()
+        return first_offsets(self.config, self._directory.brokers, times, timeout)
+
+    def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
+        """Go on at an offset, at "earliest" or "latest", or at a time. Raises NotAssigned, ConfigError.
+
+        What the group has committed does not go back by that: what is read again is committed from
+        where it goes beyond.
+        """
+        self._check_usable()
+        self._take_back()
+        self._positions.seek(partition, seek(self._fetcher, partition, target))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
+        self._pause(partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Undo `pause`. Raises NotAssigned."""
+        self._pause(partitions, False)
+
+    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        self._check_usable()
+        self._take_back()
+        for partition in partitions:
+            self._fetcher.pause(TopicPartition(*partition), paused)
+
+    # -- handing out ------------------------------------------------------------------------------
+
+    def _read(
+        self,
+        timeout: float,
+        limit: int,
+        make: Callable[[RecordBatchView], _Made],
+        *,
+        one: bool = False,
+    ) -> list[_Made]:
+        """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
+
+        Nothing counts as handed out before all that could raise is behind us.
+        """
+        deadline = deadline_after(timeout)
+        self._ask_for_more()
+        while True:
+            self._serve()
+            self._fetcher.check()
+            self._fetcher.rotation.begin()
             try:
-                self._subscription.serve()
-            finally:
-                self._calling_back = False
+                made: list[_Made] = []
+                ends: list[tuple[TopicPartition, int]] = []
+                left = limit
+                while left > 0 and (view := self._fetcher.take_view(left)) is not None:
+                    made.append(make(view))
+                    ends.append((view.topic_partition, view.next_offset))
+                    left = 0 if one else left - len(view)
+                remaining = deadline - time.monotonic()
+                is_over = bool(made) or remaining <= 0 or self._stopped or self._is_wanted()
+                if made:
+                    self._keep_fetching()
+                else:
+                    self._fetch(0.0 if is_over else min(remaining, TURN))
+                for partition, end in ends:
+                    self._hand_out(partition, end)
+            except BaseException:
+                self._fetcher.rotation.read_again()
+                raise
+            if is_over:
+                return made
+
+    def _read_one(
+        self, timeout: float, max_records: int | None, make: Callable[[RecordBatchView], _Made]
+    ) -> _Made | None:
+        found = self._read(timeout, _limit(max_records, ALL_RECORDS), make, one=True)
+        return found[0] if found else None
+
+    def _cursors(self) -> Iterator[Iterator[Record]]:
+        while not self._stopped:
+            if (cursor := self._next_cursor()) is not None:
+                yield cursor.records
+
+    def _next_cursor(self) -> BatchCursor | None:
+        """Records of one partition to be iterated over; None if none came within a turn.
+
+        What the group wants is served between any two of them: `_wake` cuts the cursor. The rest
+        is taken back by whoever looks at the consumer next: by the caller's next round, or by a
+        method that the loop's body calls.
+        """
+        self._ask_for_more()
+        self._serve()
+        self._fetcher.check()
+        self._fetcher.rotation.begin()
+        try:
+            view = self._fetcher.take_view(ITERATED_RECORDS)
+            if view is None:
+                self._fetch(TURN)
+                return None
+            self._keep_fetching()
+            self._cursor = cursor = BatchCursor(view)
+        except BaseException:
+            self._fetcher.rotation.read_again()
+            raise
+        if self._attention or self._stopped:  # it may have been said before there was this to cut
+            cursor.cut()
+        return cursor
+
+    def _ask_for_more(self) -> None:
+        """Everything handed out before is processed."""
+        self._check_usable()
+        self._check_not_called_back()
+        self._take_back()
+        self._positions.end_turn()
+
+    def _settle(self) -> None:
+        """Write down how far the iteration has come."""
+        if self._cursor is not None:
+            progress = self._positions.of(self._cursor.view.topic_partition)
+            progress.advance(*self._cursor.progress())
+
+    def _take_back(self) -> None:
+        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
+        cursor = self._cursor
+        if cursor is not None:
+            cursor.cut()
+            self._settle()
+            self._fetcher.rotation.put_back(cursor.view, cursor.row)
+            self._cursor = None
+
+    def _hand_out(self, partition: TopicPartition, end: int) -> None:
+        """What was taken of a partition, up to `end`, is the application's now."""
+        self._positions.of(partition).handed_out = end
+
+    def _keep_fetching(self) -> None:
+        """Ask for what follows, and take what has come, so often that neither has to wait."""
+        if time.monotonic() - self._fetched_at >= FETCH_PAUSE:
+            self._fetch(0.0)
 
     def _fetch(self, timeout: float) -> None:
         self._waited = True
@@ -242,17 +542,70 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
 
-    def _close(self, timeout: float) -> None:
-        self._closing = self._calling_back = True
-        self._take_back()
+    def _is_wanted(self) -> bool:
+        """Whether this thread has other things to do than to wait for records."""
+        return False
+
+    # -- the group --------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        if self._attention or self._waited:  # what wakes us later ends the next wait
+            self._attention = self._waited = False
+            self._wakeup.clear()
+        if self._group is not None:
+            self._calling_back = True
+            try:
+                self._group.serve()
+            finally:
+                self._calling_back = False
+
+    def _call_back(self, callback: Callable[["Consumer", Any], Any] | None, notice: Any) -> Any:
+        """What the application's callback returns; on close, RequestTimeout if it does not end in time.
+
+        There it is called in another thread, which is the one that owns the consumer meanwhile.
+        """
+        if callback is None or self._call_back_by is None:
+            return None if callback is None else callback(self, notice)
+        owner, call = self._thread, callback
+
+        def own_and_call() -> Any:
+            self._thread = threading.get_ident()
+            return call(self, notice)
+
         try:
-            if self._subscription is not None:
-                self._subscription.leave(time.monotonic() + timeout)
+            return call_aside(own_and_call, self._call_back_by)
         finally:
-            self._closed = True
+            self._thread = owner
+
+    def _wake(self) -> None:
+        """Have what the group wants served soon. From any thread, or a signal handler."""
+        self._attention = True
+        cursor = self._cursor
+        if cursor is not None:
+            cursor.cut()
+        self._wakeup.wake()
+
+    def _close(self, timeout: float, *, processed: bool) -> None:
+        """Whatever interrupts it, nothing is left open; `processed`: so is all that was handed out."""
+        deadline = time.monotonic() + timeout
+        try:
+            self._take_back()
+            if processed:
+                self._positions.process_all()
+            self._closing = self._calling_back = True
+            # The rest of the time is the member's, to end its session.
+            self._call_back_by = deadline - min(1.0, timeout / 4)
+            if self._group is not None:
+                self._group.leave(deadline)
+        finally:
+            self._closing = self._closed = True
+            if self._group is not None:
+                self._group.member.stop(0.0)
             self._directory.close()
             self._cluster.close()
             self._wakeup.close()
+
+    # -- who may call -----------------------------------------------------------------------------
 
     @property
     def _is_forked(self) -> bool:
@@ -281,6 +634,37 @@ class Consumer(RecordReading, OffsetControl, GroupPlace):
     def _check_not_called_back(self) -> None:
         if self._calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
+
+
+_USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT)
+
+
+def deadline_after(timeout: float) -> float:
+    """When so many seconds have passed. Raises ValueError for nan: that moment never comes."""
+    deadline = time.monotonic() + timeout
+    if isnan(deadline):
+        raise ValueError(f"timeout={timeout} is no number of seconds")
+    return deadline
+
+
+def _limit(max_records: int | None, otherwise: int) -> int:
+    if max_records is not None and max_records < 1:
+        raise ConfigError(f"max_records must be at least 1, not {max_records}")
+    return max_records or otherwise
+
+
+def _as_it_is(view: RecordBatchView) -> RecordBatchView:
+    return view
+
+
+def _named(partition: tuple[str, int]) -> TopicPartition:
+    """With its number as an int: the group's paths are made of it, and True equals 1."""
+    topic, number = partition
+    return TopicPartition(topic, whole(f"the number of a partition of {topic}", number))
+
+
+def _offset(partition: tuple[str, int], offset: object) -> int:
+    return whole(f"the offset to commit for {TopicPartition(*partition)}", offset)
 
 
 def _pair(given: object) -> TopicPartition:

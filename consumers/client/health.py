@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from folkmoot.consumers.client.subscription import Subscription
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import Phase
@@ -48,18 +48,21 @@ class Health:
     """Commits refused because another member held the partition."""
     lost_partitions: int
     """Partitions that went without being given up."""
+    alarms: tuple[str, ...] = ()
+    """What somebody must look at, in sentences, such as a partition whose offset cannot be read."""
 
     @property
     def is_well(self) -> bool:
         return self.state in (State.ALONE, State.MEMBER, State.JOINING)
 
 
-def health_of(subscription: Subscription | None, fetcher: Fetcher, closed: bool) -> Health:
-    """From any thread: everything that is looked at is replaced by its owner, never taken apart."""
-    member = None if subscription is None else subscription.member
-    store = None if member is None else member.session
+def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool) -> Health:
+    """From any thread: what is looked at is copied at once, or replaced by its owner as a whole."""
+    member = None if listener is None else listener.member
+    session = None if member is None else member.session
+    assignment = fetcher.partitions()
     lag = {}
-    for partition in fetcher.partitions():
+    for partition in assignment:
         try:
             position, end = fetcher.position(partition), fetcher.end(partition)
         except NotAssigned:
@@ -68,25 +71,26 @@ def health_of(subscription: Subscription | None, fetcher: Fetcher, closed: bool)
             lag[partition] = max(0, end - position)
     polled_at = None if member is None else member.polled_at
     return Health(
-        state=_state(subscription, closed),
-        session=None if store is None else store.state,
+        state=_state(listener, closed),
+        session=None if session is None else session.state,
         member=None if member is None else member.name,
         generation=0 if member is None else member.generation,
-        assignment=frozenset(fetcher.partitions()),
+        assignment=frozenset(assignment),
         lag=lag,
         last_poll_age=None if polled_at is None else max(0.0, time.monotonic() - polled_at),
         fenced_commits=0 if member is None else member.fenced_commits,
         lost_partitions=0 if member is None else member.lost_partitions,
+        alarms=() if member is None else member.alarms,
     )
 
 
-def _state(subscription: Subscription | None, closed: bool) -> State:
+def _state(listener: RebalanceListener | None, closed: bool) -> State:
     if closed:
         return State.CLOSED
-    if subscription is None:
+    if listener is None:
         return State.ALONE
-    member = subscription.member
-    if member.error is not None or subscription.replaced:
+    member = listener.member
+    if member.error is not None or listener.replaced:
         return State.FAILED
     if member.poll_state is PollState.EXPIRED:
         return State.STALLED

@@ -1,15 +1,15 @@
 """Handing out what is buffered: partitions take turns, one batch each."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
-from types import TracebackType
+from threading import Thread
 from typing import Final
 
-from folkmoot.consumers.fetch.fetch_queue import Waiting
-from folkmoot.consumers.fetch.partition_state import Fetched, Reading
+from folkmoot.consumers.fetch.fetch_queue import FetchQueue
+from folkmoot.consumers.fetch.partition_state import Body, FetchedBatch, PartitionFetchState
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.consumers.records.prefetch_decompression import Ahead, give
 from folkmoot.protocol import compression, record_batch
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import FolkmootError
@@ -20,11 +20,12 @@ AHEAD: Final = 32
 AHEAD_FROM_BYTES: Final = 4096
 """A batch that is smaller than this, compressed, is opened by itself."""
 
-StartAt = Callable[[Reading, int, int | None], None]
-Illegible = Callable[[Reading, FolkmootError], None]
+StartAt = Callable[[PartitionFetchState, int, int | None], None]
+Fail = Callable[[PartitionFetchState, FolkmootError], None]
+Following = list[tuple[PartitionFetchState, FetchedBatch]]
 
 
-class Turns:
+class BatchRotation:
     """Whose turn it is, and what was taken but may have to be read again.
 
     A batch is opened when its turn has come. Decompressing is most of the work of reading columns,
@@ -33,25 +34,24 @@ class Turns:
     processor, so that none of them waits for the application to ask. That costs memory for one such
     piece more than there are processors (up to four), whatever the number of partitions.
 
-    What was taken since `begin` is read again after `read_again`: nobody has seen it. The readings
-    belong to the fetcher, whose thread this is; `start_at` and `illegible` are its, too.
+    What was taken since `begin` is read again after `read_again`: nobody has seen it. The states
+    belong to the fetcher, whose thread this is; `start_at` and `fail` are its, too.
     """
 
     def __init__(
         self,
-        readings: Mapping[TopicPartition, Reading],
-        waiting: Waiting,
+        states: Mapping[TopicPartition, PartitionFetchState],
+        queue: FetchQueue,
         start_at: StartAt,
-        illegible: Illegible,
+        fail: Fail,
     ) -> None:
-        self._readings = readings
-        self._waiting = waiting
+        self._states = states
+        self._queue = queue
         self._start_at = start_at
-        self._illegible = illegible
+        self._fail = fail
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
-        self._ahead: deque[Ahead] = deque()
-        self._handing_out = _HandingOut(self)
+        self._prefetched: deque[_Prefetch] = deque()
 
     def add(self, partition: TopicPartition) -> None:
         """There may be something of this partition: it takes its turn."""
@@ -61,119 +61,145 @@ class Turns:
         """Up to `limit` records of the partition whose turn it is; it goes to the end of the queue."""
         while self._ready:
             partition = next(iter(self._ready))
-            reading = self._readings.get(partition)
-            if reading is None or reading.paused:
+            state = self._states.get(partition)
+            if state is None or state.paused:
                 del self._ready[partition]
                 continue
-            if reading.has_more:
-                self._taken.setdefault(partition, (reading.hand_out, reading.since))
+            if state.has_more:
+                self._taken.setdefault(partition, (state.hand_out, state.since))
             try:
-                if _is_worth_it(reading):
-                    self._decompress(reading)
-                taken = reading.take(limit)
+                if _is_worth_it(state):
+                    self._decompress(state)
+                taken = state.take(limit)
             except FolkmootError as error:
-                self._start_at(reading, reading.hand_out, None)
-                self._illegible(reading, error)
+                self._start_at(state, state.hand_out, None)
+                self._fail(state, error)
                 continue
             finally:
                 del self._ready[partition]
-                if reading.has_more:
+                if state.has_more:
                     self._ready[partition] = None
-                self._waiting.offer(reading)
+                self._queue.offer(state)
             if taken is not None:
                 return taken
         return None
 
-    def _decompress(self, reading: Reading) -> None:
-        """Have the body of this reading's next batch, and begin with those that follow."""
-        while self._ahead and not reading.bodies:
-            self._ahead.popleft().finish()
-        if not reading.bodies:
-            found = self._following()
-            give(found, record_batch.bodies_of([fetched for _, fetched in found]))
-        piece = compression.TOGETHER_BYTES
-        held = sum(len(body) for each in self._next() for body in each.bodies)
-        while held + (len(self._ahead) + 1) * piece <= (compression.THREADS + 1) * piece:
-            ahead = Ahead.begin(self._following())
-            if ahead is None:
-                return
-            self._ahead.append(ahead)
-
-    def _next(self) -> list[Reading]:
-        """Those whose turns come next."""
-        partitions = [self._readings.get(each) for each in islice(self._ready, AHEAD)]
-        return [each for each in partitions if each is not None and not each.paused]
-
-    def _following(self) -> list[tuple[Reading, Fetched]]:
-        """Batches that nobody decompresses yet, in the order in which their turns come: by rounds."""
-        found: list[tuple[Reading, Fetched]] = []
-        planned = set[int]().union(*(each.planned for each in self._ahead))
-        readings = self._next()
-        turn = 0
-        while readings and len(found) < AHEAD:
-            readings = [each for each in readings if _is_zstd(each, turn)]
-            missing = [each for each in readings if len(each.bodies) <= turn]
-            batches = [(each, each.batches[turn]) for each in missing]
-            found += [pair for pair in batches if id(pair[1]) not in planned]
-            turn += 1
-        return found[:AHEAD]
-
     def put_back(self, taken: RecordBatchView, row: int) -> None:
         """Of what was taken last only the rows before `row` were handed out after all."""
-        reading = self._readings.get(taken.topic_partition)
-        if reading is not None:
+        state = self._states.get(taken.topic_partition)
+        if state is not None:
             self._ready[taken.topic_partition] = None
-            reading.put_back(taken, row)
-
-    # -- what nobody has seen -------------------------------------------------------------------------
-
-    def handing_out(self) -> "_HandingOut":
-        """What is taken in the block is read again if the block raises: nobody has seen it."""
-        return self._handing_out
+            state.put_back(taken, row)
 
     def begin(self) -> None:
         """What was taken so far has been seen."""
         self._taken.clear()
 
     def read_again(self) -> None:
-        """Go back to before what was taken since the last block began."""
+        """Go back to before what was taken since `begin`."""
         for partition, (offset, since) in self._taken.items():
-            self._start_at(self._readings[partition], offset, since)
+            self._start_at(self._states[partition], offset, since)
         self._taken.clear()
 
     def forget(self, partition: TopicPartition) -> None:
         """It is read from elsewhere now, or no more."""
         self._taken.pop(partition, None)
 
+    # -- decompressing ahead ----------------------------------------------------------------------
 
-class _HandingOut:
-    """A block for each batch: made by `contextmanager`, it would cost as much as taking the batch."""
+    def _decompress(self, state: PartitionFetchState) -> None:
+        """Have the body of this partition's next batch, and begin with those that follow."""
+        while self._prefetched and not state.bodies:
+            self._prefetched.popleft().finish()
+        if not state.bodies:
+            following = self._following()
+            compressed = record_batch.openable_together([fetched for _, fetched in following])
+            if len(compressed) > 1:
+                _give(following, compression.decompress_together(compressed, compression.THREADS))
+        piece = compression.TOGETHER_BYTES
+        held = sum(len(body) for each in self._next() for body in each.bodies)
+        while held + (len(self._prefetched) + 1) * piece <= (compression.THREADS + 1) * piece:
+            following = self._following()
+            compressed = record_batch.openable_together([fetched for _, fetched in following])
+            if not compressed:
+                return
+            prefetch = _Prefetch(following[: len(compressed)], compressed)
+            if not prefetch.begin():
+                return
+            self._prefetched.append(prefetch)
 
-    __slots__ = ("_turns",)
+    def _next(self) -> list[PartitionFetchState]:
+        """Those whose turns come next."""
+        states = [self._states.get(each) for each in islice(self._ready, AHEAD)]
+        return [each for each in states if each is not None and not each.paused]
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def _following(self) -> Following:
+        """Batches that nobody decompresses yet, in the order in which their turns come: by rounds."""
+        found: Following = []
+        planned = {id(fetched) for each in self._prefetched for _, fetched in each.following}
+        states = self._next()
+        turn = 0
+        while states and len(found) < AHEAD:
+            states = [each for each in states if _is_zstd(each, turn)]
+            missing = [each for each in states if len(each.bodies) <= turn]
+            batches = [(each, each.batches[turn]) for each in missing]
+            found += [pair for pair in batches if id(pair[1]) not in planned]
+            turn += 1
+        return found[:AHEAD]
 
-    def __enter__(self) -> None:
-        self._turns.begin()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._turns.read_again()
+class _Prefetch:
+    """Batches of several partitions, being decompressed by a thread that lives for them alone.
+
+    Some MiB at a time, so the thread is cheap beside its work, and nobody has to end it. It touches
+    nothing but the compressed bytes, which never change, and it holds the interpreter's lock only for
+    a moment at each end: `Thread.start` returns when it runs, so the first of these is over before
+    the application goes on, however busy that is. The second may have to wait until the application
+    does: nobody needs it earlier.
+    """
+
+    def __init__(self, following: Following, compressed: Sequence[memoryview]) -> None:
+        self.following = following
+        self._compressed = compressed
+        self._bodies: Sequence[Body] = ()
+        self._thread = Thread(target=self._decompress, name="folkmoot-decompress")
+
+    def begin(self) -> bool:
+        """False where no more threads are to be had: then it is done when its turn comes."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Wait for the thread, then give the partitions what it made."""
+        self._thread.join()
+        _give(self.following, self._bodies)
+
+    def _decompress(self) -> None:
+        with suppress(MemoryError):  # told by whoever opens them one by one, if there is none then
+            self._bodies = compression.decompress_together(self._compressed, 1)
 
 
-def _is_worth_it(reading: Reading) -> bool:
+def _give(following: Following, bodies: Sequence[Body]) -> None:
+    """Each partition has these bodies now, but for those of batches that are not its next any more.
+
+    So whatever happened to the partitions meanwhile (a seek, a pause) does no harm.
+    """
+    for (state, fetched), body in zip(following, bodies, strict=False):
+        number = len(state.bodies)
+        if number < len(state.batches) and state.batches[number] is fetched:
+            state.bodies.append(body)
+
+
+def _is_worth_it(state: PartitionFetchState) -> bool:
     """Whether the batch to be opened next is one that should be decompressed with others."""
-    if reading.opened is not None or reading.bodies or not _is_zstd(reading, 0):
+    if state.opened is not None or state.bodies or not _is_zstd(state, 0):
         return False
-    return reading.batches[0][0].length >= AHEAD_FROM_BYTES
+    return state.batches[0][0].length >= AHEAD_FROM_BYTES
 
 
-def _is_zstd(reading: Reading, number: int) -> bool:
+def _is_zstd(state: PartitionFetchState, number: int) -> bool:
     """Whether there is such a batch, and it can be decompressed with others."""
-    return number < len(reading.batches) and reading.batches[number][0].codec == Codec.ZSTD
+    return number < len(state.batches) and state.batches[number][0].codec == Codec.ZSTD

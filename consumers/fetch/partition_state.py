@@ -11,79 +11,89 @@ from folkmoot.protocol.errors import CorruptBatch, FolkmootError
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
 
-Fetched = tuple[BatchHeader, memoryview]
+FetchedBatch = tuple[BatchHeader, memoryview]
 Body = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
-class Room:
-    """How many bytes the readings that share it have buffered."""
+class BufferBudget:
+    """How many bytes the partitions that share it have buffered."""
 
     used: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
-    """A request to a broker, or what that has kept of one: the partitions that wait for an answer.
+class InFlightFetch:
+    """A request to a broker, or what the broker has kept of one: the partitions that wait for an answer.
 
-    `named` are those that this request tells of itself; the others were named by the one that it goes
+    `named` are those that this request names itself; the others were named by the request that it goes
     on with. `stale`: some of them are read from elsewhere now, or no more. `waits`: at the broker, for
     new records, as far as is known.
     """
 
     address: str
-    named: Sequence["Reading"]
-    members: dict[TopicPartition, "Reading"]
-    version: int
-    """Of the metadata, when all of them were named."""
+    named: Sequence["PartitionFetchState"]
+    metadata_version: int
+    """When all of them were named."""
+    members: dict[TopicPartition, "PartitionFetchState"] = field(default_factory=dict)
     stale: bool = False
     waits: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class PartitionFetchState:
     """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
 
     Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
     is) and the `batches` that were not; of the first few of these the `bodies` may be there,
-    decompressed ahead. A `start_at` takes it out of the request that was `asked`: that answer no longer
-    counts. `stuck` ends with the next `start_at`, `paused` only when the application says so.
+    decompressed ahead. A `start_at` takes the partition out of the request that is `in_flight`: that
+    answer no longer counts. `failed` ends with the next `start_at`, `paused` only when the application
+    says so.
     """
 
     partition: TopicPartition
     topic_id: str = ""
     pinned: bool = False
-    """The id was given, not learned: another id is a topic that does not concern us."""
+    """The id was given, not learned: a topic with another id does not concern us."""
     offset: int | None = None
     """None while `look_up` is being asked for."""
     look_up: int = EARLIEST
     since: int | None = None
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
-    asked: Asked | None = None
+    in_flight: InFlightFetch | None = None
     """The request whose answer it waits for."""
     failures: int = 0
     retry_at: float = 0.0
     gone_since: float | None = None
     """Since when the topic is missing or another one."""
     paused: bool = False
-    stuck: bool = False
+    failed: bool = False
     end: int = -1
     buffered_bytes: int = 0
-    room: Room = field(default_factory=Room)
-    batches: deque[Fetched] = field(default_factory=deque)
+    budget: BufferBudget = field(default_factory=BufferBudget)
+    batches: deque[FetchedBatch] = field(default_factory=deque)
     bodies: deque[Body] = field(default_factory=deque)
     opened: RecordBatchView | None = None
     row: int = 0
-    taken: bool = False
-    """Whether what was handed out last may come back: there was no `start_at` since."""
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
+    may_return: bool = False
+    """Whether what was handed out last may come back: there was no `start_at` since."""
 
     @property
     def key(self) -> tuple[str, str, int]:
         """The first three fields of a request's entry: topic, its id, partition."""
         return self.partition.topic, self.topic_id, self.partition.partition
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
+        return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
+    def has_more(self) -> bool:
+        return self.opened is not None or bool(self.batches)
 
     def about(self, error: FolkmootError) -> str:
         """The error's sentence with the partition's name in it."""
@@ -92,16 +102,14 @@ class Reading:
 
     def start_at(self, place: int, since: int | None = None) -> None:
         """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
-        self.stuck = False
-        if self.asked is not None:
-            self.asked.stale = True
-            self.asked = None
+        self.failed = self.may_return = False
+        if self.in_flight is not None:
+            self.in_flight.stale = True
+            self.in_flight = None
         self.since = since
         self.batches.clear()
         self.bodies.clear()
-        self.opened = None
-        self.row = 0
-        self.taken = False
+        self.opened, self.row = None, 0
         self._hold(-self.buffered_bytes)
         if place < 0:
             self.offset, self.look_up = None, place
@@ -114,20 +122,11 @@ class Reading:
         # Two times before 1970 mean something else to a broker; an earlier one does no harm.
         self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
 
-    def buffer(self, fetched: Sequence[Fetched]) -> None:
+    def buffer(self, fetched: Sequence[FetchedBatch]) -> None:
         """These batches follow what is buffered."""
         self.batches.extend(fetched)
         self._hold(sum(header.length for header, _ in fetched))
         self.offset = fetched[-1][0].next_offset
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
-        return self.offset is not None and 0 <= self.end <= self.offset
-
-    @property
-    def has_more(self) -> bool:
-        return self.opened is not None or bool(self.batches)
 
     def take(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
@@ -138,7 +137,7 @@ class Reading:
         whole, start = self.opened, self.row
         end = min(start + limit, len(whole))
         part = whole.part(start, end)
-        self.taken = True
+        self.may_return = True
         if end < len(whole):
             self.row, self.hand_out = end, whole.offsets[end]
         else:
@@ -147,13 +146,13 @@ class Reading:
 
     def put_back(self, taken: RecordBatchView, row: int) -> None:
         """Of what was taken last only the rows before `row` were handed out."""
-        if self.taken and row < len(taken):
+        if self.may_return and row < len(taken):
             if self.opened is None:
                 self.opened, self.row = taken, row
             else:
                 self.row -= len(taken) - row
             self.hand_out = taken.offsets[row]
-        self.taken = False
+        self.may_return = False
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
@@ -184,12 +183,12 @@ class Reading:
 
     def _hold(self, more: int) -> None:
         self.buffered_bytes += more
-        self.room.used += more
+        self.budget.used += more
 
 
-def whole_batches(data: memoryview) -> tuple[list[Fetched], CorruptBatch | None]:
+def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:
     """The batches in front of the first damaged one, and what is wrong with that one."""
-    fetched: list[Fetched] = []
+    fetched: list[FetchedBatch] = []
     try:
         for header, view in batch_header.split(data):
             fetched.append((header, view))

@@ -1,118 +1,147 @@
-"""Where a consumer stands and goes on, and what it commits: what `Consumer` offers besides records."""
+"""What the application has, has processed, and has committed, per partition.
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+Three offsets, each the *next* record: `handed_out` ≥ `processed` ≥ committed. Handed out becomes
+processed when the application asks for more or says so; only processed offsets are committed.
+Owned by the thread that polls the consumer.
+"""
 
-from folkmoot.consumers.client.subscription import Subscription
-from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.offsets.directory import Directory
-from folkmoot.consumers.offsets.offset_lookup import Place, first_offsets, go_to
-from folkmoot.consumers.offsets.positions import Positions
-from folkmoot.consumers.offsets.validation import whole
-from folkmoot.consumers.records.batch_cursor import Lent
-from folkmoot.protocol.errors import ConfigError
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
 from folkmoot.protocol.records import TopicPartition
 
 
-class OffsetControl:
-    """The part of a consumer that is about offsets; for the thread that polls."""
+@dataclass(slots=True)
+class Progress:
+    """What was handed out of one partition, and is processed; None as long as nothing is."""
 
-    config: ConsumerConfig
-    _directory: Directory
-    _fetcher: Fetcher
-    _positions: Positions
-    _subscription: Subscription | None
-    _calling_back: bool
-    _lent: Lent | None
+    handed_out: int | None = None
+    processed: int | None = None
+    sought: int | None = None
+    """The offset that the application has sought, as long as nothing was handed out since."""
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
-    ) -> None:
-        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
+    def advance(self, handed_out: int | None, processed: int | None) -> None:
+        """An iteration has come so far. What a commit has said to be processed stays so."""
+        if handed_out is not None:
+            self.handed_out = handed_out
+        if processed is not None:
+            self.processed = max(self.processed or 0, processed)
 
-        Raises NotOwner if a partition is no longer ours (the others are committed), RequestTimeout
-        if ZooKeeper did not answer in time (then the commit may still come to pass), ConfigError for
-        what is no offset (then nothing is committed), and InstanceReplaced.
+
+class Positions:
+    """The progress of all partitions of a consumer, and what is committed of those that it owns.
+
+    A partition that is given up or read from elsewhere is forgotten, and begins with a new object:
+    whoever still writes to the old one changes nothing that would be committed.
+
+    Only what was looked at since the last `end_turn` can have been handed out since: asking for more
+    costs nothing for the thousands of others.
+
+    A group's offset does not go back: what lies before the highest offset that was committed, or asked
+    to be, since the partition was claimed is `behind`. Reading may go back by a seek; what is read
+    again is then committed from where it goes beyond.
+    """
+
+    def __init__(self) -> None:
+        self._progress: dict[TopicPartition, Progress] = {}
+        self._in_hand: dict[TopicPartition, Progress] = {}
+        self._committed: dict[TopicPartition, int | None] = {}
+        self._asked: dict[TopicPartition, int] = {}
+
+    # -- what the application has -----------------------------------------------------------------
+
+    def of(self, partition: TopicPartition) -> Progress:
+        """The progress of a partition, to be read and written."""
+        progress = self._progress.get(partition)
+        if progress is None:
+            progress = self._progress[partition] = Progress()
+        self._in_hand[partition] = progress
+        return progress
+
+    def begin(self, partition: TopicPartition, offset: int) -> None:
+        """Where reading begins was looked up: all before counts as processed, and is committed.
+
+        Else the next owner would look it up anew and skip what came meanwhile ("latest").
         """
-        self._check_usable()
-        if self._subscription is None:
-            raise ConfigError("there is no group to commit to: give group=… and topics=…")
-        if offsets is None:
-            if not self._calling_back:  # else what is processed is known: nothing is under way
-                self._settle()
-                self._positions.process_all()
-            offsets = self._positions.uncommitted(self._subscription.epochs)
-        wanted = {_named(each): _offset(each, offset) for each, offset in offsets.items()}
-        self._subscription.commit(wanted, timeout)
+        progress = self.of(partition)
+        if progress.handed_out is None:  # else records may be in hand
+            progress.handed_out = progress.processed = offset
 
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
-        self._check_usable()
-        if self.config.group is None:
-            raise ConfigError("without a group nothing is committed: give group=…")
-        return self._directory.committed(self.config.group, TopicPartition(*partition))
+    def process_all(self) -> None:
+        """The application is done with everything that it was handed."""
+        for progress in self._in_hand.values():
+            progress.processed = progress.handed_out
 
-    def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
-        self._check_usable()
-        lent = self._lent
-        if lent is not None and lent.view.topic_partition == partition:
-            if (offset := lent.next_offset) is not None:
-                return offset
-        return self._fetcher.position(partition)
+    def end_turn(self) -> None:
+        """The same, and nobody writes to what `of` has given so far any more."""
+        self.process_all()
+        self._in_hand.clear()
 
-    def end_offset(self, partition: TopicPartition) -> int | None:
-        """The partition's end as the last fetch saw it; None before the first. Raises NotAssigned."""
-        self._check_usable()
-        end = self._fetcher.end(partition)
-        return None if end < 0 else end
+    def seek(self, partition: TopicPartition, offset: int | None) -> None:
+        """The partition is read from elsewhere: from `offset`, unless that is yet to be looked up."""
+        self.forget(partition)
+        if offset is not None:
+            self._progress[partition] = Progress(sought=offset)
 
-    def seek(self, partition: TopicPartition, place: Place) -> None:
-        """Go on at an offset, at "beginning" or "end", or at a time. Raises NotAssigned, ConfigError."""
-        self._check_usable()
-        self._take_back()
-        go_to(self._fetcher, partition, place)
-        self._positions.forget(partition)
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is no longer read here, or is read from elsewhere."""
+        self._progress.pop(partition, None)
+        self._in_hand.pop(partition, None)
 
-    def offsets_for_time(
-        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
-        self._check_usable()
-        return first_offsets(self.config, self._directory.brokers, times, timeout)
+    # -- what is committed ------------------------------------------------------------------------
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
-        self._pause(partitions, True)
+    def claim(self, partition: TopicPartition, committed: int | None) -> None:
+        """The partition is ours, from its committed offset on; what was true in an earlier claim is not."""
+        self.release(partition)
+        self._committed[partition] = committed
+        if committed is not None:
+            self._asked[partition] = committed
 
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause`. Raises NotAssigned."""
-        self._pause(partitions, False)
+    def release(self, partition: TopicPartition) -> None:
+        """The partition is no longer ours."""
+        self.forget(partition)
+        self._committed.pop(partition, None)
+        self._asked.pop(partition, None)
 
-    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        self._check_usable()
-        self._take_back()
-        for partition in partitions:
-            self._fetcher.pause(TopicPartition(*partition), paused)
+    def asked(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """ZooKeeper is asked to commit these."""
+        for partition, offset in offsets.items():
+            self._asked[partition] = max(offset, self._asked.get(partition, 0))
 
-    # What the consumer itself does:
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These offsets are in ZooKeeper."""
+        for partition, offset in offsets.items():
+            if partition in self._committed:
+                self._committed[partition] = offset
 
-    def _check_usable(self) -> None:
-        raise NotImplementedError
+    def behind(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Of those that lie before what was committed, or asked to be: how far that is."""
+        return {
+            partition: self._asked[partition]
+            for partition, offset in offsets.items()
+            if offset < self._asked.get(partition, 0)
+        }
 
-    def _take_back(self) -> None:
-        raise NotImplementedError
+    def uncommitted(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
+        """What is processed but not committed, of the partitions `owned`; it may be `behind`."""
+        return {
+            partition: progress.processed
+            for partition, progress in self._progress.items()
+            if partition in owned
+            and progress.processed is not None
+            and progress.processed != self._committed.get(partition)
+        }
 
-    def _settle(self) -> None:
-        raise NotImplementedError
+    def due(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
+        """What is to be committed without being asked for: all that would not set the group back."""
+        offsets = self.uncommitted(owned)
+        behind = self.behind(offsets)
+        return {each: offset for each, offset in offsets.items() if each not in behind}
 
-
-def _named(partition: tuple[str, int]) -> TopicPartition:
-    """With its number as an int: the group's paths are made of it, and True equals 1."""
-    topic, number = partition
-    return TopicPartition(topic, whole(f"the number of a partition of {topic}", number))
-
-
-def _offset(partition: tuple[str, int], offset: object) -> int:
-    return whole(f"the offset to commit for {TopicPartition(*partition)}", offset)
+    def sought(self) -> dict[TopicPartition, int]:
+        """Where partitions go on of which nothing was handed out since a seek to an offset."""
+        return {
+            partition: progress.sought
+            for partition, progress in self._progress.items()
+            if progress.sought is not None and progress.processed is None
+        }

@@ -1,4 +1,4 @@
-"""Batches as Arrow, with the columns of Spark's Kafka source; importing it needs pyarrow."""
+"""Batches as Arrow, with the columns of Spark's Kafka source; importing this module needs pyarrow."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.columns import BinaryColumn, bytes_of
+from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.errors import BatchTooLarge, MissingExtra
+from folkmoot.protocol.records import Headers, TopicPartition
 
 try:
     import pyarrow as pa
@@ -40,26 +40,33 @@ SCHEMA_WITH_HEADERS: Final = pa.schema(
 )
 
 
-def record_batch(view: RecordBatchView, *, headers: bool = False) -> pa.RecordBatch:
-    """The view's rows; packed columns share the memory of the batch's body.
+def record_batch(
+    topic_partition: TopicPartition,
+    columns: Columns,
+    offsets: Sequence[int],
+    append_time: bool,
+    *,
+    headers: Sequence[Headers] | None = None,
+) -> pa.RecordBatch:
+    """The rows of one batch; packed columns share the memory of the batch's body.
 
-    Raises BatchTooLarge where few bytes unfold into more than an Arrow column can have.
+    With `headers`, one for each row, there is a column of them. Raises BatchTooLarge where few bytes
+    unfold into more than an Arrow column can have.
     """
-    count, columns = len(view), view.columns
-    kind = APPEND_TIME if view.append_time else CREATE_TIME
+    count = columns.count
     arrays = [
         pa.nulls(count, pa.binary()) if columns.keys is None else _binary(columns.keys),
         _binary(columns.values),
-        _text(view.topic, count),
-        _int32s(view.partition, count),
-        _numbers(_integers(view.offsets), pa.int64()),
+        _text(topic_partition.topic, count),
+        _int32s(topic_partition.partition, count),
+        _numbers(_integers(offsets), pa.int64()),
         _numbers(_microseconds(columns.timestamps, count), pa.timestamp("us", "UTC")),
-        _int32s(kind, count),
+        _int32s(APPEND_TIME if append_time else CREATE_TIME, count),
     ]
-    if not headers:
+    if headers is None:
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     rows: list[Any] = [
-        [{"key": name, "value": value} for name, value in row] or None for row in view.headers
+        [{"key": name, "value": value} for name, value in row] or None for row in headers
     ]
     return pa.RecordBatch.from_arrays(
         [*arrays, pa.array(rows, _HEADERS)], schema=SCHEMA_WITH_HEADERS
@@ -90,6 +97,16 @@ def _binary(cells: Sequence[bytes | None]) -> pa.Array:
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Shares the memory of `values`; `pa.array` would import pandas."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def bytes_of(cells: Sequence[bytes | None]) -> int:
+    """What a column's cells take in Arrow, without their places."""
+    if isinstance(cells, BinaryColumn):
+        return len(cells.run())
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
+    except TypeError:
+        return sum(len(cell) for cell in cells if cell is not None)
 
 
 # -- columns with one value, made once for many batches ------------------------------------------------

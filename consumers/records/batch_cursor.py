@@ -1,13 +1,12 @@
-"""Records on their way to the application, which is working on one of them while the rest wait."""
+"""A batch on its way to the application, which works on one of its records while the rest wait."""
 
 from operator import length_hint
 
-from folkmoot.consumers.offsets.positions import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol import record_batch
 
 
-class Lent:
+class BatchCursor:
     """A batch that is being iterated over, record by record, with no line of Python for any of them.
 
     ```
@@ -21,16 +20,17 @@ class Lent:
     whoever needs it; `cut` ends it behind the record under way, from any thread or signal handler.
     The gate is asked before the offsets, so a record that was not handed out is never counted.
 
-    `is_asked`: the application has asked for more than was handed out, so the last one is processed,
-    too. For one that lives in another thread than the consumer: it says so before it waits, and takes
-    it back before it takes another step. So who reads `row` first, and this then, never counts too much.
+    `asks_for_more`: the application has asked for more than was handed out, so the last record is
+    processed, too. For an application in another thread than the consumer: it sets this before it
+    waits, and takes it back before it takes another step. So whoever reads `row` first, and this then,
+    never counts too much.
     """
 
-    __slots__ = ("_gate", "_offsets", "is_asked", "records", "view")
+    __slots__ = ("_gate", "_offsets", "asks_for_more", "records", "view")
 
     def __init__(self, view: RecordBatchView) -> None:
         self.view = view
-        self.is_asked = False
+        self.asks_for_more = False
         self._gate = [view.topic] * len(view)
         self._offsets = iter(view.offsets)
         self.records = record_batch.records_from(
@@ -38,7 +38,7 @@ class Lent:
         )
 
     def cut(self) -> None:
-        """End it: nothing more is handed out. What was not goes back with `row`."""
+        """End the iteration: nothing more is handed out. What was not goes back with `row`."""
         self._gate.clear()
 
     @property
@@ -52,12 +52,14 @@ class Lent:
         row = self.row
         return self.view.offsets[row] if row < len(self.view) else None
 
-    def note(self, progress: Progress) -> None:
-        """Write down what was handed out, and that it is processed, but for the last one under way."""
+    def progress(self) -> tuple[int | None, int | None]:
+        """The offset behind what was handed out, and behind what is processed; None if nothing is.
+
+        What was handed out is processed, but for the last record, which is under way.
+        """
         row, offsets = self.row, self.view.offsets
-        if row > 0:
-            progress.handed_out = offsets[row - 1] + 1
-        done = row if self.is_asked else row - 1
-        if done > 0:
-            # An explicit commit may have said more: that the last one is processed, too.
-            progress.processed = max(progress.processed or 0, offsets[done - 1] + 1)
+        done = row if self.asks_for_more else row - 1
+        return (
+            offsets[row - 1] + 1 if row > 0 else None,
+            offsets[done - 1] + 1 if done > 0 else None,
+        )

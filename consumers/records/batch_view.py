@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class RecordBatchView:
     """Records of one partition, in order, column by column; no object per record is made.
 
-    `values`, `keys`, `timestamps`, `headers` and `offsets` are sequences of one length. Iterating, or
-    `records()`, gives `Record`s, made when they are asked for; `arrow()` gives a record batch.
+    `values`, `keys`, `timestamps`, `headers` and `offsets` are sequences of one length; `columns` are
+    those of the batch, where a column that no record has is None and timestamps may be a single one.
+    Iterating, or `records()`, gives `Record`s, made when they are asked for; `arrow()` gives a record
+    batch.
     """
 
-    __slots__ = ("_columns", "append_time", "offsets", "topic_partition")
+    __slots__ = ("append_time", "columns", "offsets", "topic_partition")
 
     def __init__(
         self,
@@ -31,9 +33,9 @@ class RecordBatchView:
         append_time: bool,
     ) -> None:
         self.topic_partition = topic_partition
+        self.columns = columns
         self.offsets = offsets
         self.append_time = append_time
-        self._columns = columns
 
     @classmethod
     def of(
@@ -45,12 +47,8 @@ class RecordBatchView:
     ) -> "RecordBatchView":
         """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
         columns = record_batch.columns_of(header, data, body)
-        return cls(
-            topic_partition,
-            columns,
-            record_batch.offsets_of(header, columns),
-            header.uses_append_time,
-        )
+        offsets = record_batch.offsets_of(header, columns)
+        return cls(topic_partition, columns, offsets, header.uses_append_time)
 
     @property
     def topic(self) -> str:
@@ -67,28 +65,23 @@ class RecordBatchView:
 
     @property
     def values(self) -> Sequence[bytes | None]:
-        return self._columns.values
+        return self.columns.values
 
     @property
     def keys(self) -> Sequence[bytes | None]:
-        keys = self._columns.keys
+        keys = self.columns.keys
         return [None] * len(self) if keys is None else keys
 
     @property
     def timestamps(self) -> Sequence[int]:
         """Milliseconds since the epoch."""
-        stamps = self._columns.timestamps
+        stamps = self.columns.timestamps
         return [stamps] * len(self) if isinstance(stamps, int) else stamps
 
     @property
     def headers(self) -> Sequence[Headers]:
-        headers = self._columns.headers
+        headers = self.columns.headers
         return [()] * len(self) if headers is None else headers
-
-    @property
-    def columns(self) -> Columns:
-        """The columns as the batch has them: what no record has is None, timestamps may be one."""
-        return self._columns
 
     def records(self) -> list[Record]:
         return list(self)
@@ -100,13 +93,16 @@ class RecordBatchView:
         """
         from folkmoot.consumers.records.arrow import record_batch
 
-        return record_batch(self, headers=headers)
+        rows = self.headers if headers else None
+        return record_batch(
+            self.topic_partition, self.columns, self.offsets, self.append_time, headers=rows
+        )
 
     def part(self, start: int, end: int) -> "RecordBatchView":
         """The rows from `start` to before `end`."""
         if start <= 0 and end >= len(self):
             return self
-        columns, rows = self._columns, slice(start, end)
+        columns, rows = self.columns, slice(start, end)
         stamps = columns.timestamps
         return RecordBatchView(
             self.topic_partition,
@@ -132,12 +128,12 @@ class RecordBatchView:
         return next((row for row in rows if stamps[row] >= timestamp), len(self))
 
     def __len__(self) -> int:
-        return self._columns.count
+        return self.columns.count
 
     def __iter__(self) -> Iterator[Record]:
         topics = repeat(self.topic, len(self))
         return record_batch.records_from(
-            topics, self.partition, self.offsets, self._columns, self.append_time
+            topics, self.partition, self.offsets, self.columns, self.append_time
         )
 
     def __repr__(self) -> str:

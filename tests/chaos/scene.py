@@ -166,7 +166,7 @@ class Scene:
         settings = self.settings
         options: dict[str, Any] = {
             "session_timeout": settings.long_session_timeout if long else settings.session_timeout,
-            "hand_over": settings.hand_over,
+            "revoke_timeout": settings.hand_over,
             "fetch_max_wait": 1.0,
         }
         pid = self.nursery.start(

@@ -77,7 +77,7 @@ def test_from_the_end_follows_until_it_is_told_to_stop(
     shell: Shell, number: signal.Signals
 ) -> None:
     fill(shell, 1)
-    child = shell.start("consume", shell.topic, "--from", "end", "-o", "json")
+    child = shell.start("consume", shell.topic, "--from", "latest", "-o", "json")
     assert child.stdout is not None
     more = iter(range(2, 1_000))
 
@@ -124,7 +124,7 @@ def test_a_group_goes_on_where_it_was(shell: Shell) -> None:
 def test_a_group_that_begins_at_the_end_shows_what_comes_after_it(shell: Shell) -> None:
     fill(shell, 1)
     words = ("consume", shell.topic, "--group", shell.group, "-o", "raw")
-    assert shell.done(*words, "--from", "end") == ""
+    assert shell.done(*words, "--from", "latest") == ""
 
 
 def test_a_member_that_is_told_to_stop_commits_what_it_has_shown(shell: Shell) -> None:
@@ -176,7 +176,7 @@ def test_without_a_broker_a_member_says_so_and_ends(
         execute(session, topics.create("t", 1, [1]))
     finally:
         session.close()
-    monkeypatch.setattr("folkmoot.consumers.offsets.directory.METADATA_WAIT", 0.3)
+    monkeypatch.setattr("folkmoot.consumers.client.directory.METADATA_WAIT", 0.3)
     for words in ((), ("--group", shell.group)):
         said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
         assert "no broker is registered: is one running?" in said
@@ -290,7 +290,7 @@ def test_without_fastavro_values_are_bytes_and_the_pip_command_is_named_once(
     ("code", "words", "sentence"),
     [
         (1, ["--partition", "2"], "partition 2 does not exist: topic t-"),
-        (2, ["--from", "yesterday"], "'yesterday' is neither beginning, end nor an offset"),
+        (2, ["--from", "yesterday"], "'yesterday' is neither earliest, latest nor an offset"),
         (2, ["--from", "-1"], "'-1' is neither"),
         (2, ["--group", "g", "--from", "5"], "use --from OFFSET without --group"),
         (2, ["--group", "g", "--partition", "0"], "use --partition without --group"),

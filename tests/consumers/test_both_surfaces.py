@@ -1,5 +1,8 @@
 """What a consumer does, in both spellings: the same lines against `Consumer` and `AsyncConsumer`."""
 
+import asyncio
+import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +14,17 @@ from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import (
     ClosedError,
+    CommitBehind,
     ConfigError,
     NotAssigned,
     NotOwner,
     OffsetOutOfRange,
+    RequestTimeout,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.records import TopicPartition
-from tests.consumers.parts import PARTITIONS, Bench, values
+from tests.consumers.parts import PARTITIONS, Bench, until, values
 from tests.consumers.tasks import take
 from tests.surfaces import both, differences, eventually, run
 
@@ -119,7 +124,7 @@ def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) ->
                 bench.partition(number) for number in range(PARTITIONS)
             ]
             await consumer.assign([first, other])
-            await consumer.seek(other, "beginning")
+            await consumer.seek(other, "earliest")
             await consumer.seek(first, 4)
             assert await take(consumer, 2) == [4, 5]
             await consumer.pause(first)
@@ -129,7 +134,7 @@ def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) ->
             await consumer.seek(first, datetime(2001, 1, 1, tzinfo=UTC))
             assert await take(consumer, 1) == [0]
             times = {first: datetime(2001, 1, 1, tzinfo=UTC)}
-            assert await consumer.offsets_for_time(times) == {first: 0}
+            assert await consumer.offsets_for_times(times) == {first: 0}
             await consumer.seek(first, 99)
             with pytest.raises(OffsetOutOfRange):
                 await take(consumer, 1)
@@ -174,6 +179,110 @@ def test_commits_positions_and_epochs_in_a_group(client: Client, bench: Bench) -
 
     run(scenario)
     assert bench.committed() == 7
+
+
+@each
+def test_a_group_does_not_go_back_by_a_seek(client: Client, bench: Bench) -> None:
+    bench.send(range(20))
+    first = bench.partition(0)
+
+    async def scenario() -> None:
+        async with member(client, bench, auto_commit=False) as consumer:
+            assert await take(consumer, 10) == list(range(10))
+            await consumer.commit()
+            with pytest.raises(CommitBehind, match=r"5 in .*-0 lies before 10"):
+                await consumer.commit({first: 5})
+            await consumer.seek(first, 4)
+            with pytest.raises(CommitBehind, match=r"4 in .*-0 lies before 10"):
+                await consumer.commit()
+            assert await take(consumer, 3) == [4, 5, 6]
+            with pytest.raises(CommitBehind, match=r"7 in .*-0 lies before 10"):
+                await consumer.commit()
+            assert await consumer.committed(first) == 10
+            assert await take(consumer, 5) == [7, 8, 9, 10, 11]
+            await consumer.commit()
+            assert await consumer.committed(first) == 12
+            await consumer.seek(first, 15)
+            await consumer.commit()
+            assert await consumer.committed(first) == 15
+
+    run(scenario)
+
+
+@each
+def test_with_auto_commit_a_seek_back_neither_sets_the_group_back_nor_fails(
+    client: Client, bench: Bench
+) -> None:
+    bench.send(range(20))
+    first = bench.partition(0)
+
+    async def scenario() -> None:
+        async with member(client, bench, commit_interval=0.05) as consumer:
+            assert await take(consumer, 10) == list(range(10))
+            await consumer.commit()
+            await consumer.seek(first, 4)
+            assert await take(consumer, 2) == [4, 5]
+            for _ in range(5):
+                await consumer.pause(first)
+                await consumer.poll(0.05)
+            assert await consumer.committed(first) == 10
+
+    run(scenario)
+    assert bench.committed() == 10
+
+
+@each
+def test_a_callback_that_hangs_does_not_keep_close_from_ending(
+    client: Client, bench: Bench
+) -> None:
+    release = threading.Event()
+
+    def on_revoke(consumer: Any, partitions: list[TopicPartition]) -> Any:
+        if client is AsyncConsumer:  # where a plain function would block the loop
+            return asyncio.Event().wait()
+        return release.wait(60.0)
+
+    async def scenario() -> None:
+        consumer = member(client, bench, on_revoke=on_revoke, session_timeout=30.0)
+        await consumer.start()
+
+        async def owns() -> bool:
+            await consumer.poll(0.05)
+            return len(consumer.assignment()) == PARTITIONS
+
+        await eventually(owns, 20.0)
+        begun = time.monotonic()
+        with pytest.raises(RequestTimeout, match="callback"):
+            await consumer.close(1.0)
+        assert time.monotonic() - begun < 5.0
+
+    run(scenario)
+    begun = time.monotonic()
+    with bench.member() as successor:
+        until(successor, lambda: len(successor.assignment()) == PARTITIONS)
+    assert time.monotonic() - begun < 10.0  # long before the session would have ended
+    release.set()
+
+
+@each
+def test_what_a_group_has_committed_of_a_topic_means_nothing_for_one_made_anew(
+    client: Client, bench: Bench
+) -> None:
+    bench.send(range(10))
+    first = bench.partition(0)
+
+    async def scenario() -> None:
+        async with member(client, bench) as consumer:
+            assert await take(consumer, 4) == [0, 1, 2, 3]
+            await consumer.commit()
+            assert await consumer.committed(first) == 4
+        bench.delete_topic()
+        async with client(zookeeper=bench.zookeeper, group=bench.group) as reader:
+            assert await reader.committed(first) is None
+            bench.create_topic()
+            assert await reader.committed(first) is None
+
+    run(scenario)
 
 
 @each

@@ -60,7 +60,7 @@ def test_a_result_that_a_task_cannot_take_any_more_is_read_again(bench: Bench) -
             while True:
                 await eventually(lambda: consumer.metrics()["buffered_bytes"] or _look(consumer))
                 task = asyncio.create_task(consumer.poll(5.0, 10))
-                while (found := consumer._core._offered) == [] and not task.done():
+                while (found := consumer._core.offered) == [] and not task.done():
                     await asyncio.sleep(0)
                 if found and not task.done():
                     break

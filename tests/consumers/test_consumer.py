@@ -117,9 +117,9 @@ def test_seek_goes_to_an_offset_to_the_beginning_and_to_the_end(bench: Bench) ->
     with bench.reader() as consumer:
         consumer.seek(here, 7)
         assert take(consumer, 3) == [7, 8, 9]
-        consumer.seek(here, "beginning")
+        consumer.seek(here, "earliest")
         assert take(consumer, 2) == [0, 1]
-        consumer.seek(here, "end")
+        consumer.seek(here, "latest")
         until(consumer, lambda: consumer.position(here) == 10)
         bench.send([10])
         assert take(consumer, 1) == [10]
@@ -188,7 +188,7 @@ def test_without_a_policy_the_application_must_seek(bench: Bench) -> None:
         with pytest.raises(NoOffset, match="seek"):
             consumer.poll(1.0)
         assert consumer.poll(0.2) == []
-        consumer.seek(bench.partition(0), "beginning")
+        consumer.seek(bench.partition(0), "earliest")
         assert take(consumer, 5) == list(range(5))
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.health import State
-from folkmoot.consumers.offsets.offset_lookup import Place
+from folkmoot.consumers.client.health import State, health_of
+from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
 from folkmoot.protocol.records import TopicPartition
+from tests.consumers.fetching import Bench as Workbench
 from tests.consumers.parts import PARTITIONS, Bench, take, until
 from tests.waiting import eventually
 
@@ -41,7 +42,7 @@ def test_a_pattern_reads_the_topics_that_match(bench: Bench) -> None:
         ({"instance_id": "a b"}, "instance id"),
         ({"assignors": "range"}, "must be a list"),
         ({"assignors": ["best"]}, "use one of"),
-        ({"grace": -1.0}, "grace"),
+        ({"rejoin_timeout": -1.0}, "rejoin_timeout"),
         ({"max_processing_time": 1.0}, "max_processing_time"),
         ({"group": None, "topics": [], "pattern": "a.*"}, "group"),
     ],
@@ -106,7 +107,7 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
     bench.send(range(5))
     with bench.member(
         max_processing_time=2.0,
-        hand_over=0.2,
+        revoke_timeout=0.2,
         on_lost=lambda _, partitions: lost.extend(partitions),
     ) as consumer:
         assert take(consumer, 5) == [0, 1, 2, 3, 4]
@@ -130,7 +131,7 @@ def test_an_application_that_does_not_ask_for_records_is_stalled_until_it_does(
 def test_iterating_over_one_batch_for_long_is_not_staying_away(bench: Bench) -> None:
     """Each record asked for counts, though nothing is fetched meanwhile."""
     bench.send(range(8))
-    with bench.member(max_processing_time=2.0, hand_over=0.1) as consumer:
+    with bench.member(max_processing_time=2.0, revoke_timeout=0.1) as consumer:
         for seen, _ in enumerate(consumer, 1):
             time.sleep(0.35)  # the work
             assert consumer.health().state is State.MEMBER
@@ -162,6 +163,24 @@ def test_health_tells_from_any_thread_how_a_consumer_stands(bench: Bench) -> Non
     assert consumer.health().state is State.CLOSED
 
 
+def test_health_tells_how_a_consumer_stands_while_its_partitions_change() -> None:
+    fetcher = Workbench().fetcher
+    for number in range(3):
+        fetcher.add(TopicPartition("t", number), 0)
+    find_end = fetcher.end
+
+    def end(partition: TopicPartition) -> int:
+        """The thread that polls goes on in between."""
+        fetcher.remove(TopicPartition("t", 2))
+        return find_end(partition)
+
+    fetcher.end = end  # type: ignore[method-assign]
+    health = health_of(None, fetcher, False)
+    assert health.is_well
+    assert len(health.assignment) == 3
+    assert {each.partition for each in health.lag} <= {0, 1}
+
+
 def test_a_consumer_without_a_group_is_well_alone(bench: Bench) -> None:
     bench.send(range(3))
     consumer = bench.reader()
@@ -180,11 +199,14 @@ def test_a_consumer_without_a_group_is_well_alone(bench: Bench) -> None:
 def test_what_on_assign_returns_is_where_reading_goes_on(bench: Bench) -> None:
     """Offsets that are kept with the results: nothing is committed, and nothing is lost or doubled."""
     bench.send(range(10))
-    stored: dict[TopicPartition, Place | None] = {bench.partition(0): 7, bench.partition(1): None}
+    stored: dict[TopicPartition, SeekTarget | None] = {
+        bench.partition(0): 7,
+        bench.partition(1): None,
+    }
 
     def restore(
         consumer: Consumer, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, Place | None]:
+    ) -> dict[TopicPartition, SeekTarget | None]:
         return {each: stored.get(each) for each in partitions}
 
     with bench.member(auto_commit=False, on_assign=restore) as consumer:
@@ -216,3 +238,23 @@ def test_only_the_signals_asked_for_are_taken(bench: Bench) -> None:
         assert not list(consumer)
         assert signalled() is signal.SIGUSR1
         assert {each: signal.getsignal(each) for each in before} == before
+
+
+@pytest.mark.parametrize("where", ["on_revoke", "while it waits"])
+def test_an_interrupted_close_leaves_no_member_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    on_revoke = interrupt if where == "on_revoke" else None
+    consumer = bench.member(session_timeout=30.0, on_revoke=on_revoke).start()
+    until(consumer, whole(consumer))
+    own: Any = consumer
+    if where != "on_revoke":
+        monkeypatch.setattr(own._wakeup, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    eventually(lambda: not own.member._thread.is_alive(), 10.0)
+    with bench.member() as successor:
+        until(successor, whole(successor))

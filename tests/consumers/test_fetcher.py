@@ -64,7 +64,7 @@ def test_what_is_put_back_comes_again(bench: Bench) -> None:
     for limit in (ALL, 2):
         view = bench.fetcher.take_view(limit)
         assert view is not None
-        bench.fetcher.turns.put_back(view, 1)
+        bench.fetcher.rotation.put_back(view, 1)
         assert bench.fetcher.position(ZERO) == 1
         assert [record.offset for record in bench.everything()] == [1, 2]
         bench.fetcher.seek(ZERO, 0)
@@ -78,7 +78,7 @@ def test_what_is_put_back_after_a_seek_does_not_come_again(bench: Bench) -> None
     view = bench.fetcher.take_view(ALL)
     assert view is not None
     bench.fetcher.seek(ZERO, 50)
-    bench.fetcher.turns.put_back(view, 1)
+    bench.fetcher.rotation.put_back(view, 1)
     assert bench.fetcher.position(ZERO) == 50
     assert bench.everything() == []
 
@@ -123,7 +123,7 @@ def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> N
         taken = bench.fetcher.take_view(chance.randrange(1, 4))
         if taken is not None:
             kept = chance.randrange(len(taken) + 1)
-            bench.fetcher.turns.put_back(taken, kept)
+            bench.fetcher.rotation.put_back(taken, kept)
             seen[taken.partition].extend(taken.offsets[:kept])
     for record in bench.everything():
         seen[record.partition].append(record.offset)

@@ -241,7 +241,7 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
         told.extend(f"{what} {each.partition}" for each in some)
 
     first = bench.member(
-        hand_over=0.3,
+        revoke_timeout=0.3,
         on_revoke=lambda _, some: tell("revoke", some),
         on_lost=lambda _, some: tell("lost", some),
     )

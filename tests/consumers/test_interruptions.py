@@ -84,16 +84,16 @@ def test_an_iteration_that_ends_before_its_first_record_skips_nothing(bench: Ben
     bench.send(range(10))
     with bench.reader() as consumer:
         own: Any = consumer
-        lend = own._lend
+        next_cursor = own._next_cursor
 
-        def interrupted_once_lent() -> None:
-            if lend() is not None:
+        def interrupted_with_a_cursor() -> None:
+            if next_cursor() is not None:
                 raise KeyboardInterrupt
 
-        own._lend = interrupted_once_lent
+        own._next_cursor = interrupted_with_a_cursor
         with pytest.raises(KeyboardInterrupt):
             next(iter(consumer))
-        own._lend = lend
+        own._next_cursor = next_cursor
         assert take(consumer, 10) == list(range(10))
         until(consumer, lambda: consumer.position(bench.partition(0)) == 10)
 

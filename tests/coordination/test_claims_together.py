@@ -15,13 +15,7 @@ from folkmoot.coordination.groups.ownership import (
     Stale,
 )
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import (
-    ANY_VERSION,
-    Delete,
-    Get,
-    Recipe,
-    Set,
-)
+from folkmoot.coordination.zookeeper.operations import ANY_VERSION, Delete, Get, Recipe, Set
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.groups import (

@@ -113,7 +113,7 @@ class Scene:
             partitions = consumer.partitions_of(TOPIC)
             consumer.assign(partitions)
             for each in partitions:
-                consumer.seek(each, "end")
+                consumer.seek(each, "latest")
             ends: dict[int, int] = {}
             while len(ends) < PARTITIONS:
                 consumer.poll(0.05)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.offsets.offset_lookup import milliseconds
+from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.protocol.errors import ConfigError, NotAssigned, UnknownTopicOrPartition
 from tests.consumers.parts import Bench
 from tests.waiting import eventually
@@ -41,14 +41,16 @@ def test_times_are_milliseconds_rounded_up_and_need_a_zone() -> None:
         milliseconds(datetime(2013, 1, 1))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("place", [-1, 2**63, 2**70, True, 5.0, None, "begining", [], b"end"])
+@pytest.mark.parametrize(
+    "place", [-1, 2**63, 2**70, True, 5.0, None, "begining", "end", [], b"latest"]
+)
 def test_what_is_no_place_is_refused_at_once_and_changes_nothing(bench: Bench, place: Any) -> None:
     bench.send([7])
     consumer = bench.reader(0)
     with pytest.raises(ConfigError):
         consumer.seek(bench.partition(0), place)
     with pytest.raises(ConfigError):
-        consumer.offsets_for_time({bench.partition(0): place})
+        consumer.offsets_for_times({bench.partition(0): place})
     assert next_value(consumer) == b"7"
     consumer.close()
 
@@ -78,11 +80,11 @@ def test_offsets_are_found_for_times_in_any_partition_without_disturbing_what_is
     consumer = bench.reader(0)
     assert next_value(consumer) == b"0"
     first, second, empty = map(bench.partition, range(3))
-    assert consumer.offsets_for_time(
+    assert consumer.offsets_for_times(
         {first: moment(17.2), second: moment(9), empty: moment(0)}
     ) == {first: 18, second: 9, empty: None}
-    assert consumer.offsets_for_time({first: moment(29.1)}) == {first: None}
+    assert consumer.offsets_for_times({first: moment(29.1)}) == {first: None}
     assert next_value(consumer) == b"1"
     with pytest.raises(UnknownTopicOrPartition):
-        consumer.offsets_for_time({bench.partition(0)._replace(topic="nothing"): moment(0)})
+        consumer.offsets_for_times({bench.partition(0)._replace(topic="nothing"): moment(0)})
     consumer.close()

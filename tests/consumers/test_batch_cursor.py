@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.offsets.positions import Progress
-from folkmoot.consumers.records.batch_cursor import Lent
+from folkmoot.consumers.offsets.progress import Progress
+from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.records import Record, TopicPartition
@@ -28,8 +28,8 @@ def a_view(count: int, offsets: list[int] | None = None) -> RecordBatchView:
     return RecordBatchView(WHERE, columns, offsets or range(100, 100 + count), False)
 
 
-def taken(lent: Lent, count: int) -> list[int]:
-    return [next(lent.records).offset for _ in range(count)]
+def taken(cursor: BatchCursor, count: int) -> list[int]:
+    return [next(cursor.records).offset for _ in range(count)]
 
 
 # -- by itself ----------------------------------------------------------------------------------------
@@ -37,65 +37,65 @@ def taken(lent: Lent, count: int) -> list[int]:
 
 def test_what_is_lent_are_the_records_of_the_view() -> None:
     view = a_view(10)
-    lent = Lent(view)
-    records = list(lent.records)
+    cursor = BatchCursor(view)
+    records = list(cursor.records)
     assert records == view.records()
     assert records[9] == Record("t", 3, 109, 9, None, b"9")
-    assert (lent.row, lent.next_offset) == (10, None)
+    assert (cursor.row, cursor.next_offset) == (10, None)
 
 
 @pytest.mark.parametrize("offsets", [None, [7, 9, 10, 30, 31]])
 def test_how_far_it_came_is_known_at_every_record(offsets: list[int] | None) -> None:
     view = a_view(5, offsets)
-    lent, progress = Lent(view), Progress()
-    lent.note(progress)
+    cursor, progress = BatchCursor(view), Progress()
+    progress.advance(*cursor.progress())
     assert progress == Progress()
-    for row, record in enumerate(lent.records):
+    for row, record in enumerate(cursor.records):
         assert record.offset == view.offsets[row]
-        assert lent.row == row + 1
-        lent.note(progress)
+        assert cursor.row == row + 1
+        progress.advance(*cursor.progress())
         assert progress.handed_out == record.offset + 1
         assert progress.processed == (view.offsets[row - 1] + 1 if row else None)
 
 
 def test_nothing_follows_a_cut_and_nothing_is_counted_that_was_not_handed_out() -> None:
-    lent = Lent(a_view(5))
-    assert taken(lent, 2) == [100, 101]
-    lent.cut()
-    assert list(lent.records) == []
-    assert (lent.row, lent.next_offset) == (2, 102)
-    lent.cut()
-    assert lent.row == 2
+    cursor = BatchCursor(a_view(5))
+    assert taken(cursor, 2) == [100, 101]
+    cursor.cut()
+    assert list(cursor.records) == []
+    assert (cursor.row, cursor.next_offset) == (2, 102)
+    cursor.cut()
+    assert cursor.row == 2
 
 
 def test_a_cut_from_another_thread_loses_no_record() -> None:
     view = a_view(50_000)
     for _ in range(20):
-        lent, seen = Lent(view), 0
-        thread = threading.Timer(random.uniform(0.0, 0.003), lent.cut)
+        cursor, seen = BatchCursor(view), 0
+        thread = threading.Timer(random.uniform(0.0, 0.003), cursor.cut)
         thread.start()
-        for record in lent.records:
+        for record in cursor.records:
             assert record.offset == 100 + seen
             seen += 1
         thread.join()
-        assert lent.row == seen
+        assert cursor.row == seen
 
 
 def test_a_record_is_made_when_it_is_asked_for() -> None:
-    lent = Lent(a_view(1_000))
+    cursor = BatchCursor(a_view(1_000))
     before = sum(type(thing) is Record for thing in gc.get_objects())
-    assert taken(lent, 1) == [100]
+    assert taken(cursor, 1) == [100]
     assert sum(type(thing) is Record for thing in gc.get_objects()) <= before + 1
 
 
 def test_what_a_commit_said_is_not_taken_back() -> None:
-    lent, progress = Lent(a_view(5)), Progress()
-    taken(lent, 3)
+    cursor, progress = BatchCursor(a_view(5)), Progress()
+    taken(cursor, 3)
     progress.processed = 103  # of the record in hand, too
-    lent.note(progress)
+    progress.advance(*cursor.progress())
     assert progress.processed == 103
-    taken(lent, 2)
-    lent.note(progress)
+    taken(cursor, 2)
+    progress.advance(*cursor.progress())
     assert (progress.processed, progress.handed_out) == (104, 105)
 
 
@@ -174,8 +174,8 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
 
 def test_a_batch_that_ends_in_the_loop_is_not_handed_out_again(bench: Bench) -> None:
     consumer: Any = Consumer(zookeeper="localhost:1")
-    consumer._lent = Lent(a_view(3))
-    assert [record.offset for record in consumer._lent.records] == [100, 101, 102]
+    consumer._cursor = BatchCursor(a_view(3))
+    assert [record.offset for record in consumer._cursor.records] == [100, 101, 102]
     consumer._take_back()
-    assert consumer._lent is None
+    assert consumer._cursor is None
     assert consumer._positions.of(WHERE).handed_out == 103

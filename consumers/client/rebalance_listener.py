@@ -5,13 +5,13 @@ and the application's progress into commits. Notices are taken in their order; o
 commits overtake, since a callback may be waiting for one.
 """
 
+import copy
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.config import ConsumerConfig
@@ -27,10 +27,12 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member, MemberSettings
-from folkmoot.consumers.offsets.offset_lookup import Place, checked, go_to
-from folkmoot.consumers.offsets.positions import Positions
+from folkmoot.consumers.offsets.progress import Positions
+from folkmoot.consumers.offsets.seek_target import SeekTarget, checked, seek
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
+    ClosedError,
+    CommitBehind,
     ConfigError,
     InstanceReplaced,
     NotAssigned,
@@ -41,9 +43,9 @@ from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.5
+_LOOK: Final = 0.5
 
-Starts = Mapping[TopicPartition, Place | None]
+Starts = Mapping[TopicPartition, SeekTarget | None]
 """Where to go on, per partition; None: at the committed offset, as without an answer."""
 OnAssign = Callable[[list[TopicPartition]], Starts | None]
 OnPartitions = Callable[[list[TopicPartition]], None]
@@ -51,43 +53,23 @@ OnPartitions = Callable[[list[TopicPartition]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Callbacks:
-    """What the application wants to be told, in the polling thread."""
+    """How the application is told, in the thread that polls."""
 
     on_assign: OnAssign
     on_revoke: OnPartitions
     on_lost: OnPartitions
     on_rebalance: Callable[[Rebalanced], None]
 
-    @classmethod
-    def of(cls, consumer: Any, *given: Callable[[Any, Any], Any] | None) -> Self:
-        """The application's callbacks in the order of the fields, with `consumer` as first argument."""
-        bound = [_ignore if each is None else partial(each, consumer) for each in given]
-        return cls(on_assign=bound[0], on_revoke=bound[1], on_lost=bound[2], on_rebalance=bound[3])
-
-
-def _ignore(notice: object) -> None:
-    """The callback of an application that does not want to be told."""
-
 
 def settings_of(config: ConsumerConfig) -> MemberSettings:
     """What the member must know of its consumer's config, which has a group."""
-    assert config.group is not None
-    return MemberSettings(
-        group=config.group,
-        topics=tuple(config.topics),
-        pattern=config.pattern,
-        client_id=config.client_id,
-        instance_id=config.instance_id,
-        rejoin_timeout=config.grace,
-        revoke_timeout=config.hand_over,
-        session_timeout=config.session_timeout,
-        max_processing_time=config.max_processing_time,
-        assignors=assignors_of(config.assignors),
-        rack=config.rack,
-    )
+    names = MemberSettings.__struct_fields__
+    given = {name: getattr(config, name, None) for name in names}
+    given["topics"], given["assignors"] = tuple(config.topics), assignors_of(config.assignors)
+    return MemberSettings(**{name: value for name, value in given.items() if value is not None})
 
 
-class Subscription:
+class RebalanceListener:
     """Serves one member; owned by the polling thread, which `wakeup` wakes."""
 
     def __init__(
@@ -110,9 +92,9 @@ class Subscription:
         self._callbacks = callbacks
         self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
-        self._untaken: dict[TopicPartition, Assigned] = {}
+        self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
-        self._leaving = False
+        self._leave_by: float | None = None
         self._awaited: dict[int, list[Committed]] = {}
         self._token = 0
         self._commit_at = 0.0
@@ -141,53 +123,49 @@ class Subscription:
                 case Replaced():
                     self.replaced = True
         self._check_replaced()
-        if self._untaken and not self._leaving:
-            self._assigned([*self._untaken.values()])
+        if self._unaccepted and self._leave_by is None:
+            self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
-            offsets = self._positions.uncommitted(self.epochs)
+            offsets = self._positions.due(self.epochs)
             if offsets:
-                self._token += 1
-                self.member.commit(self._token, offsets, self.epochs)
+                self._send_commit(offsets)
 
-    def _check_replaced(self) -> None:
-        """Raises InstanceReplaced, at every call from the first one on."""
-        if self.replaced:
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
-
-    def _plan_commit(self) -> None:
-        """The next automatic commit; the application may be busy with one batch for longer."""
-        self._commit_at = time.monotonic() + self._config.commit_interval
-        if self._config.auto_commit:
-            self.member.remind(self._commit_at)
+    # -- commits ----------------------------------------------------------------------------------
 
     def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
-        """Commit and wait. Raises NotOwner, RequestTimeout, InstanceReplaced."""
+        """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
         self._check_replaced()
         self.member.polled(time.monotonic())
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
         refused = offsets.keys() - ours.keys()
-        if ours:
-            refused |= self._commit(ours, timeout)
+        behind = self._positions.behind(ours)
+        forward = {each: offset for each, offset in ours.items() if each not in behind}
+        if forward:
+            refused |= self._commit(forward, timeout)
         if refused:
+            self._check_replaced()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
+        for partition, committed in sorted(behind.items()):
+            raise CommitBehind(
+                f"not committed: {offsets[partition]} in {partition} lies before {committed}, which is "
+                "committed already; only `folkmoot group reset` sets a group back"
+            )
 
     def _commit(self, offsets: dict[TopicPartition, int], timeout: float) -> set[TopicPartition]:
         """Commit and wait; the partitions that were refused."""
-        self._token += 1
-        token = self._token
+        token = self._send_commit(offsets)
         outcomes = self._awaited[token] = []
-        self.member.commit(token, offsets, self.epochs)
         deadline = time.monotonic() + timeout
+        if self._leave_by is not None:  # within on_revoke, on close
+            deadline = min(deadline, self._leave_by)
         try:
             while True:
                 self._pump()
                 if sum(len(each.offsets) + len(each.refused) for each in outcomes) == len(offsets):
                     return set().union(*(each.refused for each in outcomes))
+                self._check_replaced()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise RequestTimeout(
@@ -198,29 +176,47 @@ class Subscription:
         finally:
             del self._awaited[token]
 
+    def _send_commit(self, offsets: dict[TopicPartition, int]) -> int:
+        """Ask for a commit; → the token that its outcome has."""
+        self._token += 1
+        self._positions.asked(offsets)
+        self.member.commit(self._token, offsets, self.epochs)
+        return self._token
+
+    def _plan_commit(self) -> None:
+        """The next automatic commit; the application may be busy with one batch for longer."""
+        self._commit_at = time.monotonic() + self._config.commit_interval
+        if self._config.auto_commit:
+            self.member.remind(self._commit_at)
+
+    # -- the end ----------------------------------------------------------------------------------
+
     def leave(self, deadline: float) -> None:
         """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic).
 
-        Raises what a callback raised, or what has ended the group thread, once all is given up.
+        Whatever interrupts it, the member's thread and its session end. Raises what a callback
+        raised, or what has ended the group thread, once all is given up.
         """
-        self._leaving = True
-        self.member.begin_to_leave()
+        self._leave_by = deadline
         error: Exception | None = None
-        while not self.left and not self.replaced and self.member.error is None:
-            try:
-                self.serve()
-            except Exception as raised:
-                error = error or raised
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
-            if not self.left:
-                self._wakeup.wait(min(remaining, _LOOK))
-        self.member.stop(max(0.0, deadline - time.monotonic()))
+        try:
+            self.member.begin_to_leave()
+            while not self.left and not self.replaced and self.member.error is None:
+                try:
+                    self.serve()
+                except Exception as raised:
+                    error = error or raised
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                if not self.left:
+                    self._wakeup.wait(min(remaining, _LOOK))
+        finally:
+            self.member.stop(max(0.0, deadline - time.monotonic()))
         if error is not None:
             raise error
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- what the group thread says ---------------------------------------------------------------
 
     def _pump(self) -> None:
         """Take what the group thread said. Raises what ended it."""
@@ -229,14 +225,22 @@ class Subscription:
             if not isinstance(notice, Committed):
                 self._notices.append(notice)
                 continue
-            self._positions.commit(notice.offsets)
+            self._positions.committed(notice.offsets)
             if notice.token in self._awaited:
                 self._awaited[notice.token].append(notice)
             elif notice.refused:
                 some = ", ".join(map(str, sorted(notice.refused)))
                 log.warning("a commit was refused: %s is not ours any more", some)
         if self.member.error is not None:
-            raise self.member.error
+            raise _again(self.member.error) from self.member.error
+
+    def _check_replaced(self) -> None:
+        """Raises InstanceReplaced, at every call from the first one on."""
+        if self.replaced or any(isinstance(each, Replaced) for each in self._notices):
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
         """The notices of the same kind that follow at once: the application is called for all."""
@@ -251,32 +255,31 @@ class Subscription:
         """
         try:
             for notice in notices:
-                self._positions.forget(notice.partition)  # what was true in an earlier time of ours
+                self._positions.claim(notice.partition, notice.offset)
                 self.epochs[notice.partition] = notice.epoch
                 self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
-                self._untaken.pop(notice.partition, None)
+                self._unaccepted.pop(notice.partition, None)
             self._go_on(self._callbacks.on_assign([notice.partition for notice in notices]))
         except BaseException:
             for notice in notices:
                 self._fetcher.remove(notice.partition)
                 self._positions.forget(notice.partition)
-                self._untaken[notice.partition] = notice
+                self._unaccepted[notice.partition] = notice
             raise
 
     def _go_on(self, starts: Starts | None) -> None:
         """Go where the application says; all of it is checked before anything is moved."""
         if not isinstance(starts or {}, Mapping):
             raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
-        named = ((TopicPartition(*each), place) for each, place in (starts or {}).items())
-        places = {each: checked(each, place) for each, place in named if place is not None}
-        for partition in places:
-            if partition not in self.epochs or partition in self._untaken:
+        named = ((TopicPartition(*each), target) for each, target in (starts or {}).items())
+        targets = {each: checked(each, target) for each, target in named if target is not None}
+        for partition in targets:
+            if partition not in self.epochs or partition in self._unaccepted:
                 raise NotAssigned(
                     f"on_assign returned a place in {partition}, which is not assigned to this consumer"
                 )
-        for partition, place in places.items():
-            go_to(self._fetcher, partition, place)
-            self._positions.forget(partition)
+        for partition, target in targets.items():
+            self._positions.seek(partition, seek(self._fetcher, partition, target))
 
     def _revoking(self, notices: list[Revoking]) -> None:
         """The application finishes; what it has processed by then is committed with the release.
@@ -287,31 +290,41 @@ class Subscription:
         gone = {each.partition for each in self._notices if isinstance(each, Lost)}
         named = [each.partition for each in notices]
         partitions = [each for each in named if each in self.epochs and each not in gone]
-        taken = [each for each in partitions if each not in self._untaken]
+        accepted = [each for each in partitions if each not in self._unaccepted]
         finished = False
         try:
-            if taken:
-                self._callbacks.on_revoke(taken)
+            if accepted:
+                self._callbacks.on_revoke(accepted)
             finished = True
         finally:  # what the callback raises must not keep the partitions from others
+            commits = finished and self._config.auto_commit
+            final = self._positions.due(frozenset(partitions)) if commits else {}
             for partition in partitions:
-                commits = finished and self._config.auto_commit
-                final = self._positions.processed(partition) if commits else None
                 epoch = self.epochs[partition]
-                self._forget(partition)
-                self.member.drained(partition, epoch, final)
+                self._give_up(partition)
+                self.member.drained(partition, epoch, final.get(partition))
 
     def _lost(self, notices: list[Lost]) -> None:
         named = [each.partition for each in notices]
-        partitions = [each for each in named if each in self.epochs and each not in self._untaken]
+        partitions = [
+            each for each in named if each in self.epochs and each not in self._unaccepted
+        ]
         for notice in notices:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
-            self._forget(notice.partition)
+            self._give_up(notice.partition)
         if partitions:
             self._callbacks.on_lost(partitions)
 
-    def _forget(self, partition: TopicPartition) -> None:
+    def _give_up(self, partition: TopicPartition) -> None:
         self._fetcher.remove(partition)
-        self._positions.forget(partition)
+        self._positions.release(partition)
         self.epochs.pop(partition, None)
-        self._untaken.pop(partition, None)
+        self._unaccepted.pop(partition, None)
+
+
+def _again(error: BaseException) -> BaseException:
+    """Another object that says the same: the one that is raised grows by a traceback each time."""
+    try:
+        return copy.copy(error)
+    except Exception:  # one of an unusual make
+        return ClosedError(f"the consumer's place in its group is lost: {error!r}")

@@ -5,17 +5,20 @@ Every question to ZooKeeper ends by itself, since it is asked on the thread that
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from folkmoot.coordination import topics
 from folkmoot.coordination.brokers import live
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import UnknownTopicOrPartition, ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
+
+T = TypeVar("T")
 
 ZOOKEEPER_WAIT: Final = 5.0
 METADATA_WAIT: Final = 15.0
@@ -50,14 +53,20 @@ class Directory:
 
     def brokers(self) -> list[str]:
         """Addresses of live brokers for our listener. Raises ZooKeeperUnreachable."""
-        found = execute(self._session(), live(), ZOOKEEPER_WAIT).values()
         name = self._listener
+        found = self._ask(live()).values()
         return [each.listeners[name] for each in found if name in each.listeners]
 
     def committed(self, group: str, partition: TopicPartition) -> int | None:
-        """A group's offset, None if there is none. Raises ZooKeeperUnreachable."""
-        state = execute(self._session(), committed(group, partition), ZOOKEEPER_WAIT)
-        return None if state is None else state.offset
+        """A group's offset, None if there is none for the topic that has this name now.
+
+        Raises ZooKeeperUnreachable.
+        """
+        state = self._ask(committed(group, partition))
+        topic = None if state is None else self._ask(topics.read(partition.topic))
+        if state is None or topic is None or state.topic_id not in ("", topic.topic_id):
+            return None
+        return state.offset
 
     def partitions(
         self, topic: str, cluster: Cluster, poll: Callable[[float], None]
@@ -71,7 +80,7 @@ class Directory:
         cluster.want(topic)
         while not (known := cluster.partitions(topic)):
             # Brokers learn of a new topic a moment later than ZooKeeper.
-            if cluster.is_missing(topic) and not self._exists(topic):
+            if cluster.is_missing(topic) and self._ask(topics.read(topic)) is None:
                 cluster.forget(topic)
                 raise UnknownTopicOrPartition(
                     f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
@@ -90,11 +99,8 @@ class Directory:
         if self._own is not None:
             self._own.close()
 
-    def _exists(self, topic: str) -> bool:
-        return execute(self._session(), topics.read(topic), ZOOKEEPER_WAIT) is not None
-
-    def _session(self) -> Session:
-        """The session of the moment. Raises ZooKeeperUnreachable while there is none."""
+    def _ask(self, question: Recipe[T]) -> T:
+        """The answer, in the session of the moment. Raises ZooKeeperUnreachable while there is none."""
         if self._borrow is not None:
             store = self._borrow()
         else:
@@ -103,4 +109,4 @@ class Directory:
             store = self._own
         if store is None or store.state is not SessionState.CONNECTED:
             raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return store
+        return execute(store, question, ZOOKEEPER_WAIT)

@@ -1,13 +1,15 @@
 """What the thread that polls makes of the group's notices: callbacks that fail, and what is left then."""
 
+import time
+import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.subscription import Callbacks, Starts, Subscription
+from folkmoot.consumers.client.rebalance_listener import Callbacks, RebalanceListener, Starts
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -19,9 +21,15 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.offsets.positions import Positions
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.protocol.errors import ConfigError, InstanceReplaced, NotAssigned
+from folkmoot.protocol.errors import (
+    CommitBehind,
+    ConfigError,
+    InstanceReplaced,
+    NotAssigned,
+    RequestTimeout,
+)
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import ONE, TWO, ZERO
 from tests.consumers.fetching import Bench as Workbench
@@ -34,8 +42,11 @@ class FakeMember:
 
     def __init__(self) -> None:
         self.notices: deque[Notice] = deque()
-        self.error = None
+        self.error: BaseException | None = None
+        self.asked: list[dict[TopicPartition, int]] = []
+        self.when_committing: Callable[[int, dict[TopicPartition, int]], list[Notice]] = committed
         self.when_leaving: list[Notice] = []
+        self.stopped = False
         self.released: dict[TopicPartition, int | None] = {}
 
     def polled(self, now: float) -> None:
@@ -45,7 +56,8 @@ class FakeMember:
         """Nobody is woken."""
 
     def commit(self, token: int, offsets: Mapping[TopicPartition, int], epochs: object) -> None:
-        self.notices.append(Committed(token, dict(offsets), frozenset()))
+        self.asked.append(dict(offsets))
+        self.notices.extend(self.when_committing(token, dict(offsets)))
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         self.released[partition] = offset
@@ -54,7 +66,11 @@ class FakeMember:
         self.notices.extend(self.when_leaving)
 
     def stop(self, timeout: float) -> None:
-        """There is no thread."""
+        self.stopped = True
+
+
+def committed(token: int, offsets: dict[TopicPartition, int]) -> list[Notice]:
+    return [Committed(token, offsets, frozenset())]
 
 
 class Scene:
@@ -66,14 +82,16 @@ class Scene:
         self.failure: BaseException | None = None
         self.member = FakeMember()
         self.fetcher = Workbench().fetcher
-        self.subscription = Subscription(
+        self.positions = Positions()
+        self.when_revoking: Callable[[], object] = lambda: None
+        self.listener = RebalanceListener(
             ConsumerConfig(zookeeper="nowhere:1", group="g", topics=["t"]),
             cast(Member, self.member),
             self.fetcher,
-            Positions(),
+            self.positions,
             Callbacks(
                 on_assign=self._on_assign,
-                on_revoke=lambda some: self.calls.append(("revoke", some)),
+                on_revoke=self._on_revoke,
                 on_lost=lambda some: self.calls.append(("lost", some)),
                 on_rebalance=lambda _: None,
             ),
@@ -86,9 +104,18 @@ class Scene:
             raise self.failure
         return cast(Starts | None, self.starts)
 
+    def _on_revoke(self, partitions: list[TopicPartition]) -> None:
+        self.calls.append(("revoke", partitions))
+        self.when_revoking()
+
+    def process(self, partition: TopicPartition, offset: int) -> None:
+        """The application has got so far."""
+        self.positions.of(partition).handed_out = offset
+        self.positions.end_turn()
+
     def serve(self, *notices: Notice) -> None:
         self.member.notices.extend(notices)
-        self.subscription.serve()
+        self.listener.serve()
 
     def serve_in_vain(self, *notices: Notice) -> None:
         self.failure = ZeroDivisionError()
@@ -134,7 +161,7 @@ def test_an_on_assign_that_fails_is_called_again_and_nothing_is_read_before(scen
 @pytest.mark.parametrize(
     ("starts", "error"),
     [
-        ({ZERO: 8, ONE: "begining"}, ConfigError),
+        ({ZERO: 8, ONE: "earlyest"}, ConfigError),
         ({ZERO: 8, ONE: -1}, ConfigError),
         ({ZERO: 8, ONE: True}, ConfigError),
         ({ZERO: 8, ONE: 1.5}, ConfigError),
@@ -163,7 +190,7 @@ def test_what_goes_before_on_assign_has_succeeded_is_given_up_without_a_word(sce
     scene.serve(Revoking(ZERO), Revoking(TWO), Lost(ONE, "stolen"))
     assert scene.called() == [("revoke", [TWO])]
     assert scene.member.released == {ZERO: None, TWO: None}
-    assert (scene.places(), scene.subscription.epochs) == ({}, {})
+    assert (scene.places(), scene.listener.epochs) == ({}, {})
     scene.serve(*assigned(ONE))
     assert scene.called() == [("assign", [ONE])]
 
@@ -182,7 +209,7 @@ def test_leaving_does_not_call_an_on_assign_that_has_failed_again(scene: Scene) 
     scene.serve_in_vain(*assigned(ZERO))
     scene.called()
     scene.member.when_leaving = [Revoking(ZERO), Left()]
-    scene.subscription.leave(float("inf"))
+    scene.listener.leave(time.monotonic() + 10.0)
     assert scene.called() == []
     assert scene.member.released == {ZERO: None}
 
@@ -197,7 +224,7 @@ def test_what_comes_while_on_assign_fails_is_not_skipped_at_the_latest_offset(
     def restore(consumer: Consumer, partitions: list[TopicPartition]) -> Starts:
         if is_down:
             raise OSError("the store is down")
-        return {each: stored.get(each, "beginning") for each in partitions}
+        return {each: stored.get(each, "earliest") for each in partitions}
 
     with bench.member(auto_offset_reset="latest", on_assign=restore) as consumer:
         failures = 0
@@ -225,7 +252,7 @@ def test_who_was_replaced_is_told_so_by_every_commit(scene: Scene) -> None:
         scene.serve(Lost(ZERO, "replaced"), Replaced())
     for offsets in ({}, {ZERO: 5}):
         with pytest.raises(InstanceReplaced):
-            scene.subscription.commit(offsets, 1.0)
+            scene.listener.commit(offsets, 1.0)
 
 
 def test_a_refused_commit_is_told_without_naming_an_owner_that_may_not_be(
@@ -233,3 +260,99 @@ def test_a_refused_commit_is_told_without_naming_an_owner_that_may_not_be(
 ) -> None:
     scene.serve(Committed(99, {}, frozenset({ZERO})))
     assert caplog.messages == ["a commit was refused: t-0 is not ours any more"]
+
+
+def test_who_is_replaced_while_a_commit_waits_is_told_so_at_once(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.member.when_committing = lambda token, offsets: [Lost(ZERO, "replaced"), Replaced()]
+    begun = time.monotonic()
+    with pytest.raises(InstanceReplaced):
+        scene.listener.commit({ZERO: 6}, 30.0)
+    assert time.monotonic() - begun < 5.0
+
+
+def test_what_ended_the_group_thread_is_raised_again_and_again_and_does_not_grow(
+    scene: Scene,
+) -> None:
+    scene.member.error = cause = ValueError("not a path below the chroot")
+    raised, lines = [], []
+    for _ in range(3):
+        with pytest.raises(ValueError, match="not a path") as caught:
+            scene.listener.serve()
+        raised.append(caught.value)
+        lines.append(len(traceback.format_exception(caught.value)))
+    assert lines[0] == lines[1] == lines[2]
+    assert len({*map(id, raised), id(cause)}) == 4
+    assert {each.__cause__ for each in raised} == {cause}
+
+
+# -- a group does not go back -----------------------------------------------------------------------
+
+
+def test_a_commit_behind_what_is_committed_is_refused_and_the_rest_is_committed(
+    scene: Scene,
+) -> None:
+    scene.serve(*assigned(ZERO, ONE))
+    with pytest.raises(CommitBehind, match=r"4 in t-0 lies before 5, .* `folkmoot group reset`"):
+        scene.listener.commit({ZERO: 4, ONE: 8}, 1.0)
+    assert scene.member.asked == [{ONE: 8}]
+    scene.listener.commit({ZERO: 5, ONE: 8}, 1.0)
+    with pytest.raises(CommitBehind, match="7 in t-1 lies before 8"):
+        scene.listener.commit({ONE: 7}, 1.0)
+
+
+def test_a_commit_behind_one_that_was_not_answered_yet_is_refused(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.member.when_committing = lambda token, offsets: []
+    with pytest.raises(RequestTimeout):
+        scene.listener.commit({ZERO: 100}, 0.0)
+    with pytest.raises(CommitBehind, match="99 in t-0 lies before 100"):
+        scene.listener.commit({ZERO: 99}, 0.0)
+
+
+def test_what_is_read_again_is_committed_by_itself_from_where_it_goes_beyond(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.serve(*assigned(ZERO))
+    for offset, commits in ((4, []), (5, []), (6, [{ZERO: 6}]), (3, [{ZERO: 6}])):
+        scene.process(ZERO, offset)
+        monkeypatch.setattr(scene.listener, "_commit_at", 0.0)
+        scene.serve()
+        assert scene.member.asked == commits
+    scene.serve(Revoking(ZERO))
+    assert scene.member.released == {ZERO: None}
+
+
+def test_after_a_reset_the_group_goes_on_at_its_new_offset(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.listener.commit({ZERO: 100}, 1.0)
+    scene.serve(Lost(ZERO, "its offset was reset"), Assigned(ZERO, "id", 2, 8))
+    scene.listener.commit({ZERO: 3}, 1.0)
+    assert scene.member.asked == [{ZERO: 100}, {ZERO: 3}]
+
+
+# -- the end ----------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_leave_ends_the_member_all_the_same(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.member.when_leaving = [Revoking(ZERO), Left()]
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    scene.when_revoking = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        scene.listener.leave(time.monotonic() + 10.0)
+    assert scene.member.stopped
+
+
+def test_a_commit_within_on_revoke_does_not_outlast_the_time_to_leave(scene: Scene) -> None:
+    scene.serve(*assigned(ZERO))
+    scene.member.when_leaving = [Revoking(ZERO), Left()]
+    scene.member.when_committing = lambda token, offsets: []  # ZooKeeper is dead
+    scene.when_revoking = lambda: scene.listener.commit({ZERO: 6}, 30.0)
+    begun = time.monotonic()
+    with pytest.raises(RequestTimeout):
+        scene.listener.leave(begun + 0.3)
+    assert time.monotonic() - begun < 5.0

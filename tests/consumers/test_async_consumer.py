@@ -34,6 +34,57 @@ def test_one_task_reads_at_a_time(bench: Bench) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("word", ["records", "batches", "arrow"])
+def test_a_second_task_that_iterates_is_refused_and_commits_nothing_of_the_first(
+    bench: Bench, word: str
+) -> None:
+    bench.send(range(10))
+
+    async def scenario() -> None:
+        async with member(bench, auto_commit=False) as consumer:
+            working, finished = asyncio.Event(), asyncio.Event()
+            iterate: Any = {"batches": consumer.batches, "arrow": consumer.arrow}
+            begin = iterate.get(word, lambda: aiter(consumer))
+
+            async def work() -> None:
+                async for _ in begin():
+                    working.set()
+                    await finished.wait()
+                    return
+
+            first = asyncio.create_task(work())
+            await asyncio.wait_for(working.wait(), 20.0)
+            for read in (anext(begin()), consumer.poll(0.0), consumer.poll_batch(0.0)):
+                with pytest.raises(ConcurrentUse, match="another task reads"):
+                    await read
+            assert await consumer.committed(bench.partition(0)) is None
+            finished.set()
+            await first
+            await consumer.poll(0.0)  # the iteration is left
+
+    run(scenario)
+
+
+def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> None:
+    """As `asyncio.wait_for` does it."""
+    bench.send(range(3))
+
+    async def scenario() -> None:
+        async with member(bench) as consumer:
+            records: Any = aiter(consumer)
+            for offset in range(3):
+                step = asyncio.create_task(anext(records))
+                assert (await step).offset == offset
+
+            async def read() -> None:
+                with pytest.raises(ConcurrentUse):
+                    await anext(aiter(consumer))
+
+            await asyncio.create_task(read())
+
+    run(scenario)
+
+
 def test_a_consumer_of_another_loop_is_refused_at_once(bench: Bench) -> None:
     async def scenario() -> None:
         async with member(bench) as consumer:
@@ -260,7 +311,8 @@ def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.Mo
     async def scenario() -> None:
         consumer = member(bench)
         await consumer.start()
-        monkeypatch.setattr(consumer._core, "commit", lambda offsets, timeout: release.wait(30.0))
+        group: Any = consumer._core._group
+        monkeypatch.setattr(group, "commit", lambda offsets, timeout: release.wait(30.0))
         committing = asyncio.create_task(consumer.commit())
         await asyncio.sleep(0)
         with pytest.raises(RequestTimeout, match="it goes on"):
@@ -292,7 +344,7 @@ def test_a_blocked_loop_loses_its_partitions_and_is_fenced(bench: Bench) -> None
             await consumer.poll(0.05)
             return not consumer.assignment() & set(stolen)
 
-        async with member(bench, hand_over=0.3, auto_commit=False) as consumer:
+        async with member(bench, revoke_timeout=0.3, auto_commit=False) as consumer:
             assert len(await take(consumer, 30)) == 30
             thief = threading.Thread(target=steal)
             thief.start()
