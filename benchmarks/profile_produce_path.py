@@ -28,13 +28,13 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.producers.chunks import Chunk
 from folkmoot.producers.producer import Producer
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol.errors import ClosedError
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import MemoryZooKeeper
 
 PARTITIONS: Final = 12
 RECORDS: Final = 16_384

@@ -19,9 +19,9 @@ from folkmoot.brokers.storage.config import BrokerConfig, LogConfig
 from folkmoot.coordination import paths
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Recipe
 from folkmoot.coordination.zookeeper.recipes import ensure
+from tests.memory_zookeeper import MemoryZooKeeper
 
 PARTITIONS = 3
 PLAIN, COMPACTED = "plain", "compacted"

@@ -12,7 +12,6 @@ from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
 from folkmoot.brokers.storage.log_manager import Logs
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (
     AddressTaken,
@@ -26,6 +25,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest
 from tests.brokers.batches import a_batch, append
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.waiting import eventually
 
 

@@ -11,11 +11,11 @@ from folkmoot.brokers.server.registration import ClusterWatcher, Identity, Repor
 from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Delete, Get, Operation
 from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
 from tests.coordination.losses import write
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
 
 ADDRESS = {"client": "127.0.0.1:9001"}

@@ -11,13 +11,13 @@ from kazoo.interfaces import IAsyncResult
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from tests.chaos.__main__ import shares
 from tests.chaos.events import surely
 from tests.chaos.member import Trap, TrappedSession
 from tests.chaos.notes import Notes, NotesReader
 from tests.chaos.results import Result, Totals
 from tests.coordination.groups import GROUP, Someone, make_plan, replace
+from tests.memory_zookeeper import MemoryZooKeeper
 
 
 @pytest.fixture

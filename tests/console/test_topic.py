@@ -12,7 +12,7 @@ from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
 @pytest.fixture

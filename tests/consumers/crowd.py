@@ -22,10 +22,10 @@ from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import Create, Multi, Set
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 
 ROUND = 0.001
 """So long a round trip takes."""

@@ -19,12 +19,12 @@ from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Delete, Set
 from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
 
 T0 = TopicPartition("t", 0)

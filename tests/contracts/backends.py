@@ -7,9 +7,9 @@ from kazoo.client import KazooClient
 
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Exists
 from folkmoot.coordination.zookeeper.session import Session
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
     Check,
@@ -37,6 +36,7 @@ from folkmoot.coordination.zookeeper.operations import (
 )
 from folkmoot.coordination.zookeeper.session import Outcome, Session, SessionState
 from tests.contracts.backends import end_session, settle
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("FOLKMOOT_DIFFERENTIAL_SECONDS", "12"))

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import Create, Set
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 
 
 class LossyZooKeeper(MemoryZooKeeper):

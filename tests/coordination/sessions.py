@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Session
+from tests.memory_zookeeper import MemoryZooKeeper
 
 Opener = Callable[[], Session]
 

@@ -5,9 +5,9 @@ import pytest
 from folkmoot.coordination import brokers, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.protocol.errors import BrokerIdTaken
 from tests.coordination.losses import every_loss, write
+from tests.memory_zookeeper import MemoryZooKeeper
 
 MINE = Registration({"client": "10.0.0.1:9000"}, "nonce-1", "directory-1")
 LATER = Registration({"client": "10.0.0.1:9001"}, "nonce-2", "directory-1")

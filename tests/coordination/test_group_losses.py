@@ -11,7 +11,6 @@ from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, Owner
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request, Tree
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -36,6 +35,7 @@ from tests.coordination.groups import (
     version_of,
 )
 from tests.coordination.steps import ENOUGH, Steps, going_on
+from tests.memory_zookeeper import MemoryZooKeeper, Request, Tree
 
 LOSSES = pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
 

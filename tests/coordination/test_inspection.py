@@ -8,7 +8,6 @@ from folkmoot.coordination.groups import offset_admin as resets
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.groups.ownership import OffsetState, encode
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import ZooKeeperUnreachable
@@ -16,6 +15,7 @@ from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, P0, P1, TOPIC_ID, Someone, make_plan
 from tests.coordination.losses import LossyZooKeeper
+from tests.memory_zookeeper import MemoryZooKeeper
 
 PARTITIONS = 100
 

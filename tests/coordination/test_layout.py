@@ -7,11 +7,11 @@ from folkmoot.coordination.connector import connect
 from folkmoot.coordination.layout import LayoutMismatch
 from folkmoot.coordination.zookeeper import kazoo_adapter
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Get
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from tests.coordination.losses import every_loss
 from tests.coordination.steps import Steps, going_on
+from tests.memory_zookeeper import MemoryZooKeeper
 
 
 def test_the_first_session_on_a_chroot_writes_the_version_and_later_ones_find_it(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -19,6 +18,7 @@ from folkmoot.coordination.zookeeper.operations import (
     WatchCallback,
 )
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 
 Answers = list[object]
 

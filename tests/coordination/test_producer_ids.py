@@ -8,11 +8,11 @@ import pytest
 
 from folkmoot.coordination import paths, producer_ids
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import Create, Operation, SessionLost, Set
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 

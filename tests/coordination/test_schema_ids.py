@@ -11,7 +11,6 @@ import pytest
 
 from folkmoot.coordination import paths, schema_ids
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper, Request
 from folkmoot.coordination.zookeeper.operations import (
     Create,
     Delete,
@@ -26,6 +25,7 @@ from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import InvalidName, InvalidSchema
 from tests.coordination.sessions import Opener
+from tests.memory_zookeeper import MemoryZooKeeper, Request
 from tests.schemas.sessions import CountingSession, Loss
 from tests.seeds import new_seed
 

@@ -7,7 +7,6 @@ import pytest
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import _encoded, connect
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import (
     MAX_REQUEST_BYTES,
     Check,
@@ -25,6 +24,7 @@ from folkmoot.coordination.zookeeper.operations import (
     session_end_bytes,
 )
 from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.waiting import eventually
 
 HEADER = 8

@@ -7,7 +7,6 @@ import pytest
 
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import ConnectionLost
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import (
@@ -18,6 +17,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tests.coordination.losses import every_loss, write
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.seeds import new_seed
 
 

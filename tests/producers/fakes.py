@@ -7,7 +7,6 @@ from typing import Any, Self
 from folkmoot.brokers.storage.producer_state import Producers
 from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
@@ -21,6 +20,7 @@ from folkmoot.protocol.messages import (
     TopicMetadata,
 )
 from folkmoot.protocol.records import Record, TopicPartition
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.network.stub import StubBroker
 
 

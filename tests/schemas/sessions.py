@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation
 from folkmoot.coordination.zookeeper.session import Outcome, Session, SessionState
+from tests.memory_zookeeper import MemoryZooKeeper
 
 Loss = Literal["request", "reply"] | None
 """What is lost of an operation: it was never done, or done and nobody was told."""

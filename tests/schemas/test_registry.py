@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper
 from folkmoot.coordination.zookeeper.operations import SessionLost
 from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound
 from folkmoot.schemas.identity import canonical
 from folkmoot.schemas.registry import SchemaRegistry
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.schemas.sessions import CountingSession, memory_session
 
 LONG = {"type": "long"}

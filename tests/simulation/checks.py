@@ -9,10 +9,10 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee as seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan, StaticMember
-from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.coordination.zookeeper.operations import Children, Delete, Get, Multi, Operation
 from folkmoot.coordination.zookeeper.session import Outcome
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import Tree
 from tests.simulation.administrator import NAME
 from tests.simulation.standing import (
     GROUP,

@@ -12,9 +12,9 @@ from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.memory import MemorySession
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Operation, Set
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import MemorySession
 from tests.simulation.administrator import Administrator
 from tests.simulation.application import HAND_OVER, SESSION_TIMEOUT, Application
 from tests.simulation.checks import Checks, Violation

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
@@ -17,6 +16,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Write,
 )
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from tests.memory_zookeeper import Tree
 from tests.simulation.world import World
 
 _OVER = Outcome(None, SessionLost("the session is over"))

@@ -10,8 +10,8 @@ from folkmoot.coordination.groups.membership import MemberInfo, assignee
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.coordination.zookeeper.memory import Tree
 from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import Tree
 
 GROUP = "g"
 NEWEST = 99

@@ -8,7 +8,6 @@ from math import log
 from random import Random
 from typing import Protocol
 
-from folkmoot.coordination.zookeeper.memory import MemorySession, MemoryZooKeeper, Tree
 from folkmoot.coordination.zookeeper.operations import (
     Children,
     Exists,
@@ -17,6 +16,7 @@ from folkmoot.coordination.zookeeper.operations import (
     WatchCallback,
 )
 from folkmoot.coordination.zookeeper.session import Outcome
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Tree
 
 START = 1_000.0
 LAST_LINES = 400
