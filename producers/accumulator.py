@@ -8,8 +8,7 @@ from threading import Condition, Lock
 from typing import Any, Final
 
 from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import TAKEN, Chunk
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import TAKEN, Chunk, Delivery
 from folkmoot.producers.key_memory import KeyMemory
 from folkmoot.producers.rows import ROW
 from folkmoot.protocol.errors import (

@@ -11,9 +11,8 @@ from inspect import iscoroutinefunction
 import msgspec
 
 from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.chunks import Chunk, Delivery
 from folkmoot.producers.column_chunks import BatchDelivery
-from folkmoot.producers.deliveries import Delivery
 from folkmoot.protocol.errors import ConcurrentUse, FolkmootError, RequestTimeout
 from folkmoot.protocol.records import RecordMetadata
 

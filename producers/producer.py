@@ -16,9 +16,9 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import headers_size
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.discovery import Discovery
 from folkmoot.producers.given import HeadersArgument, as_bytes, as_headers, as_int, check_topic
 from folkmoot.producers.loop import Loop

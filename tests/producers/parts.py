@@ -5,8 +5,8 @@ from typing import Any
 
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.batches import Batch
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult

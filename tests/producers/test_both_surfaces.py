@@ -10,8 +10,8 @@ import pytest
 
 from folkmoot.producers.asynchronous import AsyncProducer
 from folkmoot.producers.awaiting import AsyncBatchDelivery, AsyncDelivery
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.column_chunks import BatchDelivery
-from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,

@@ -14,7 +14,7 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import Delivery
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     DeliveryTimeout,

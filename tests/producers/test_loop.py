@@ -7,8 +7,8 @@ import pytest
 
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.deliveries import Delivery
 from folkmoot.producers.loop import TICK, Loop
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol.errors import ClosedError, FolkmootError

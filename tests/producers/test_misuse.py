@@ -10,7 +10,7 @@ import pytest
 from folkmoot.producers.asynchronous import AsyncProducer
 from folkmoot.producers.awaiting import AsyncDelivery
 from folkmoot.producers.batches import Batch, describe
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse
 from folkmoot.protocol.records import TopicPartition

@@ -12,7 +12,7 @@ import pytest
 
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers import loop, producer
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from folkmoot.producers.chunks import Chunk
-from folkmoot.producers.deliveries import Delivery
+from folkmoot.producers.chunks import Chunk, Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import ClosedError
 from folkmoot.protocol.records import TopicPartition
