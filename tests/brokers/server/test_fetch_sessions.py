@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.server import fetching
-from folkmoot.brokers.server.context import Answer, Context
-from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.purgatory import ParkedRequests
-from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.server import request_handlers
+from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
+from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.purgatory import Response
+from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.protocol import batch
+from folkmoot.protocol import batch, requests
 from folkmoot.protocol.errors import (
     InvalidRequest,
     Overloaded,
@@ -29,9 +30,12 @@ from tests.brokers.parts import (
     fetch,
     into,
     make_batch,
+    make_handlers,
     make_logs,
     out_of,
     produce,
+    show,
+    the_log,
 )
 from tests.seeds import new_seed
 
@@ -41,10 +45,10 @@ WALL = 1_700_000_000_000
 
 
 class Bench:
-    """A broker's context, a clock, and a peer that numbers its fetches."""
+    """A broker's handlers, a clock, and a peer that numbers its fetches."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, handlers: RequestHandlers) -> None:
+        self.handlers = handlers
         self.now = 100.0
         self.number = 0
 
@@ -52,45 +56,46 @@ class Bench:
     def moment(self) -> Now:
         return Now(self.now, WALL)
 
-    def ask(self, request: FetchRequest, peer: bytes = b"peer") -> Answer | None:
+    def ask(self, request: FetchRequest, peer: bytes = b"peer") -> Response | None:
         self.number += 1
-        given = carried_out(request, (), self.moment, self.context, peer=peer, number=self.number)
-        assert given is None or isinstance(given, Answer)
+        given = carried_out(request, (), self.moment, self.handlers, peer=peer, number=self.number)
+        assert given is None or isinstance(given, Response)
         return given
 
     def told(self, request: FetchRequest, peer: bytes = b"peer") -> FetchResponse:
         """The answer that is given at once."""
         given = self.ask(request, peer)
         assert given is not None
-        response: FetchResponse = given.response
+        response: FetchResponse = given.body
         return response
 
     def waits(self, request: FetchRequest, peer: bytes = b"peer") -> None:
         assert self.ask(request, peer) is None
 
-    def woken(self) -> list[Answer]:
+    def woken(self) -> list[Response]:
         """What those are answered who wait no longer."""
         return [
-            fetching.wake(parked, self.moment, self.context)
-            for parked in self.context.parked.take_woken(self.now)
+            answer
+            for delayed in self.handlers.purgatory.take_completed(self.now, 1_000)
+            if (answer := self.handlers.complete_fetch(delayed, self.moment)) is not None
         ]
 
     def append(self, partition: int, *batches: bytes) -> None:
         request = produce(*[into(partition) for _ in batches])
-        carried_out(request, batches, self.moment, self.context)
+        carried_out(request, batches, self.moment, self.handlers)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with make_logs(tmp_path / "data", LogConfig(max_batch_bytes=1_000)) as logs:
-        yield Bench(Context(ME, logs, 1_000, VIEW))
+        yield Bench(make_handlers(logs, VIEW))
 
 
 ONE = make_batch(b"a")
 
 
-def partitions(answer: Answer | FetchResponse) -> list[int]:
-    response = answer.response if isinstance(answer, Answer) else answer
+def partitions(answer: Response | FetchResponse) -> list[int]:
+    response = answer.body if isinstance(answer, Response) else answer
     return [each.partition for each in response.results]
 
 
@@ -147,18 +152,18 @@ def test_a_fetch_never_waits_when_it_has_something_to_say(bench: Bench) -> None:
 
 def test_a_wait_is_never_longer_than_the_brokers_own_limit(bench: Bench) -> None:
     bench.waits(fetch(out_of(0), max_wait=3_600.0))
-    assert bench.context.parked.next_deadline() == bench.now + fetching.MAX_WAIT
-    bench.now += fetching.MAX_WAIT
+    assert bench.handlers.purgatory.next_deadline() == bench.now + request_handlers.MAX_WAIT
+    bench.now += request_handlers.MAX_WAIT
     assert [partitions(answer) for answer in bench.woken()] == [[]]
 
 
 def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(bench: Bench) -> None:
     bench.append(0, ONE)
     bench.waits(fetch(out_of(0, offset=1), max_wait=9.0))
-    bench.context.show(ClusterView(BROKERS, {}), frozenset({"id-1"}))
+    show(bench.handlers, ClusterView(BROKERS, {}), frozenset({"id-1"}))
     (answer,) = bench.woken()
-    assert answer.response.results[0].error == UnknownTopicOrPartition.code
-    assert len(bench.context.logs) == 0
+    assert answer.body.results[0].error == UnknownTopicOrPartition.code
+    assert len(bench.handlers.logs) == 0
 
 
 # -- what is kept for the next fetch -----------------------------------------------------------------
@@ -169,9 +174,9 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.waits(fetch(*every, max_wait=2.0, keep=True))
     bench.append(2, ONE)
     (answer,) = bench.woken()
-    assert (partitions(answer), answer.response.kept) == ([2], True)
-    (kept,) = bench.context.parked._kept.values()
-    assert (len(kept.entries), kept.news(), kept.touched) == (PARTITIONS - 1, [], {})
+    assert (partitions(answer), answer.body.kept) == ([2], True)
+    ((_, kept),) = bench.handlers.purgatory.sessions._kept.values()
+    assert (len(kept.entries), kept.changed_entries(), kept.changed) == (PARTITIONS - 1, [], {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
     bench.append(4, ONE)
     bench.append(2, ONE)
@@ -189,7 +194,7 @@ def test_what_happens_between_two_fetches_is_told_at_once(bench: Bench) -> None:
     bench.waits(fetch(max_wait=2.0, after=bench.number))
     bench.append(1, ONE)
     (answer,) = bench.woken()
-    assert (partitions(answer), answer.response.kept) == ([1], False)
+    assert (partitions(answer), answer.body.kept) == ([1], False)
 
 
 def test_what_was_told_of_and_not_named_again_is_not_waited_for(bench: Bench) -> None:
@@ -204,7 +209,7 @@ def test_what_was_told_of_and_not_named_again_is_not_waited_for(bench: Bench) ->
 
 def test_a_topic_that_goes_between_two_fetches_is_an_error_in_the_second(bench: Bench) -> None:
     assert bench.told(fetch(out_of(0), keep=True)).kept
-    bench.context.show(ClusterView(BROKERS, {}), frozenset({"id-1"}))
+    show(bench.handlers, ClusterView(BROKERS, {}), frozenset({"id-1"}))
     response = bench.told(fetch(max_wait=2.0, keep=True, after=bench.number))
     assert [each.error for each in response.results] == [UnknownTopicOrPartition.code]
     assert not response.kept
@@ -217,7 +222,7 @@ def test_nothing_is_kept_unless_asked_for_nor_where_all_was_told(bench: Bench) -
     for number in (1, 2):
         with pytest.raises(UnknownFetch):
             bench.ask(fetch(after=number))
-    assert not bench.context.parked._by_partition
+    assert not bench.handlers.purgatory.sessions._watching
 
 
 def test_a_fetch_is_gone_on_with_once_and_by_the_connection_that_made_it(bench: Bench) -> None:
@@ -232,9 +237,9 @@ def test_a_fetch_is_gone_on_with_once_and_by_the_connection_that_made_it(bench: 
 
 def test_what_nobody_goes_on_with_is_forgotten(bench: Bench) -> None:
     assert bench.told(fetch(out_of(0), keep=True)).kept
-    bench.now += fetching.FORGET_AFTER
+    bench.now += request_handlers.FORGET_AFTER
     assert not bench.woken()
-    assert not bench.context.parked._by_partition
+    assert not bench.handlers.purgatory.sessions._watching
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(after=bench.number))
 
@@ -244,31 +249,41 @@ def test_all_partitions_are_named_again_from_time_to_time(bench: Bench) -> None:
     assert bench.told(fetch(out_of(0), keep=True)).kept
     while bench.told(fetch(keep=True, after=bench.number)).kept:
         bench.now += 1.0
-    assert bench.now == begun + fetching.KEEP_FOR
-    assert not bench.context.parked._by_partition
+    assert bench.now == begun + request_handlers.KEEP_FOR
+    assert not bench.handlers.purgatory.sessions._watching
 
 
 def test_room_for_those_who_wait_is_made_by_forgetting_the_oldest(bench: Bench) -> None:
-    bench.context.parked = ParkedRequests(max_watches=4)
+    purgatory = bench.handlers.purgatory
+    purgatory.sessions = FetchSessions(purgatory._complete, Quota(4, 4))
     for number in (0, 2):
-        assert bench.told(fetch(out_of(number), out_of(number + 1), keep=True)).kept
+        peer = b"%d" % number
+        assert bench.told(fetch(out_of(number), out_of(number + 1), keep=True), peer).kept
     bench.waits(fetch(out_of(4), max_wait=2.0))
     with pytest.raises(UnknownFetch):
-        bench.ask(fetch(after=1))
-    bench.waits(fetch(max_wait=2.0, after=2))
+        bench.ask(fetch(after=1), b"0")
+    bench.waits(fetch(max_wait=2.0, after=2), b"2")
     with pytest.raises(Overloaded):
         bench.ask(fetch(out_of(0), out_of(1), max_wait=2.0))
     assert not bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
 
 
+def test_a_connection_has_one_kept_fetch_the_last_one(bench: Bench) -> None:
+    for _ in range(2):
+        assert bench.told(fetch(out_of(0), keep=True)).kept
+    with pytest.raises(UnknownFetch):
+        bench.ask(fetch(after=1))
+    bench.waits(fetch(max_wait=2.0, after=2))
+
+
 def test_no_more_partitions_gather_than_one_request_may_name(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(requests, "MAX_ENTRIES", 2)
     assert bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
     with pytest.raises(InvalidRequest):
         bench.ask(fetch(out_of(2), keep=True, after=bench.number))
-    assert not bench.context.parked._by_partition
+    assert not bench.handlers.purgatory.sessions._watching
 
 
 def test_a_fetch_that_fails_leaves_nothing_behind(
@@ -281,24 +296,38 @@ def test_a_fetch_that_fails_leaves_nothing_behind(
         raise RuntimeError("a fault of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Context, "written", broken)
+        patch.setattr(MetadataCache, "leader_log", broken)
         with pytest.raises(RuntimeError):
             bench.ask(fetch(after=bench.number))
-    assert not bench.context.parked._by_partition
+    assert not bench.handlers.purgatory.sessions._watching
     bench.waits(fetch(out_of(1), max_wait=2.0))
     bench.append(1, ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(Context, "written", broken)
+        patch.setattr(MetadataCache, "leader_log", broken)
         with pytest.raises(RuntimeError):
             bench.woken()
-    assert not bench.context.parked._by_partition
+    assert not bench.handlers.purgatory.sessions._watching
+
+
+def test_what_found_no_room_is_told_by_the_next_fetch_before_all_else(bench: Bench) -> None:
+    for number in range(4):
+        bench.append(number, ONE)
+    every = [out_of(number) for number in range(PARTITIONS)]
+    response = bench.told(fetch(*every, max_bytes=2 * len(ONE), keep=True))
+    assert (partitions(response), response.kept) == ([0, 1], True)
+    bench.append(5, ONE)
+    bench.append(0, ONE)
+    again = [out_of(number, offset=1) for number in (0, 1)]
+    response = bench.told(fetch(*again, max_wait=2.0, keep=True, after=bench.number))
+    assert partitions(response) == [2, 3, 5, 0]
+    bench.waits(fetch(max_wait=2.0, keep=True, after=bench.number))
 
 
 def test_an_entry_that_failed_is_not_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.append(0, ONE)
-    log = bench.context.logs.get("t", 0)
+    log = the_log(bench.handlers.logs, 0)
 
-    def unreadable(*_: object) -> memoryview:
+    def unreadable(*_: object, **__: object) -> memoryview:
         raise StorageError("a bad disk")
 
     with monkeypatch.context() as patch:
@@ -321,12 +350,14 @@ def test_a_client_that_goes_on_reads_what_one_does_that_names_all(bench: Bench) 
             bench.append(number, ONE)
             appended[number] += 1
         elif step < 0.5:
-            bench.now += rng.choice((0.1, 1.0, fetching.KEEP_FOR, fetching.FORGET_AFTER))
+            bench.now += rng.choice(
+                (0.1, 1.0, request_handlers.KEEP_FOR, request_handlers.FORGET_AFTER)
+            )
         elif step < 0.55:
             reader.lose_connection()
         reader.step()
     for _ in range(3):
-        bench.now += fetching.MAX_WAIT
+        bench.now += request_handlers.MAX_WAIT
         reader.step()
     assert reader.offsets == appended
     assert reader.went_on > 100
@@ -351,10 +382,10 @@ class _Reader:
 
     def step(self) -> None:
         peer = b"%d" % self._peer
-        for parked in self.bench.context.parked.take_woken(self.bench.now):
-            mine = parked.request.peer == peer
-            answer = fetching.wake(parked, self.bench.moment, self.bench.context)
-            if mine:
+        handlers, now = self.bench.handlers, self.bench.now
+        for delayed in handlers.purgatory.take_completed(now, 1_000):
+            answer = handlers.complete_fetch(delayed, self.bench.moment)
+            if delayed.request.peer == peer and answer is not None:
                 self._take(answer)
         if self._waits:
             return
@@ -373,15 +404,15 @@ class _Reader:
         if given is not None:
             self._take(given)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: Response) -> None:
         self._waits = False
-        for result, chunk in zip(answer.response.results, answer.payloads, strict=True):
+        for result, chunk in zip(answer.body.results, answer.payloads, strict=True):
             assert not result.error
             assert result.partition not in self._free, "it was not asked for"
             self._free.add(result.partition)
             for header, _ in batch.split(chunk):
                 assert header.base_offset == self.offsets[result.partition]
                 self.offsets[result.partition] = header.next_offset
-        self._kept = self.bench.number if answer.response.kept else None
+        self._kept = self.bench.number if answer.body.kept else None
         if self._kept is None:
             self._free = set(range(PARTITIONS))

@@ -1,13 +1,14 @@
 """The broker's thread towards ZooKeeper: registration, views, lost sessions."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from folkmoot.brokers.server import registration as module
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.registration import ClusterWatcher, Identity, Reports
+from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.zookeeper.memory import MemoryStore, MemoryZooKeeper
@@ -33,8 +34,7 @@ class Watched:
         identity = Identity(
             broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
         )
-        reports = Reports(view=self._show, failed=self.failures.append)
-        self.watcher = ClusterWatcher(self._connect, identity, reports)
+        self.watcher = ClusterWatcher(self._connect, identity, self._show, self.failures.append)
 
     def _connect(self, session_timeout: float) -> Store:
         if not self.reachable:
@@ -42,7 +42,12 @@ class Watched:
         self.sessions.append(self.ensemble.connect(session_timeout))
         return self.sessions[-1]
 
-    def _show(self, view: ClusterView, deleted: frozenset[str]) -> None:
+    def _show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
+        former = self.views[-1].topics if self.views else {}
+        differ = {
+            name for name in {*former, *view.topics} if former.get(name) != view.topics.get(name)
+        }
+        assert list(changed) == sorted(differ)
         self.views.append(view)
         self.deleted |= deleted
 
@@ -54,7 +59,7 @@ class Watched:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECONNECT_PAUSE", 0.01)
-    monkeypatch.setattr(module, "_EXPIRY_SLACK", 0.1)
+    monkeypatch.setattr(module, "EXPIRY_SLACK", 0.1)
 
 
 @pytest.fixture
@@ -229,14 +234,46 @@ def test_no_zookeeper_at_the_start_is_an_error_at_the_start(watched: Watched) ->
         watched.watcher.start()
 
 
-def test_a_session_lost_while_registering_is_an_unreachable_zookeeper(
+def test_a_session_lost_while_registering_is_replaced_and_the_broker_registers(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
     dead = ensemble.connect()
-    run(dead, brokers.register(1, Registration({}, "older", "d1")))
-    threading.Timer(0.05, lambda: ensemble.expire(watched.sessions[0])).start()
-    with pytest.raises(ZooKeeperUnreachable, match="lost while registering"):
-        watched.watcher.start()
+    run(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+
+    def lose_both() -> None:
+        ensemble.expire(watched.sessions[0])
+        eventually(lambda: len(watched.sessions) == 2)
+        ensemble.expire(dead)
+
+    losses = threading.Thread(target=lose_both)
+    eventually_registering = threading.Timer(0.05, losses.start)
+    eventually_registering.start()
+    watched.watcher.start()
+    eventually_registering.join()
+    losses.join()
+    assert len(watched.sessions) == 2
+    assert watched.view.brokers[1].listeners == ADDRESS
+
+
+def test_a_dead_incarnation_s_session_may_begin_anew_when_zookeeper_was_restarted(
+    watched: Watched, ensemble: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted ZooKeeper gives every session its whole time again: so is the time that we wait."""
+    monkeypatch.setattr(module, "EXPIRY_SLACK", 0.0)
+    dead = ensemble.connect()
+    run(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+    started = threading.Thread(target=watched.watcher.start)
+    started.start()
+    eventually(lambda: watched.views)
+    waited = time.monotonic() + 3 * 0.2
+    while time.monotonic() < waited:
+        ensemble.suspend(watched.sessions[0])
+        ensemble.resume(watched.sessions[0])
+        started.join(0.02)
+        assert started.is_alive(), "it waits as long as ZooKeeper comes and goes"
+    ensemble.expire(dead)
+    started.join()
+    assert watched.view.brokers[1].listeners == ADDRESS
 
 
 def test_closing_ends_the_session_at_once_whatever_the_watcher_waits_for(

@@ -11,10 +11,11 @@ import msgpack
 import msgspec
 import pytest
 
-from folkmoot.brokers.server.context import Context
-from folkmoot.brokers.server.event_loop import NO_CORRELATION, Reactor
-from folkmoot.brokers.server.job_queue import Background
+from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
+from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
+from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch, wire
 from folkmoot.protocol.errors import (
@@ -30,12 +31,11 @@ from folkmoot.protocol.requests import Api, HelloRequest, ListOffsetsEntry, List
 from tests.brokers.parts import (
     BROKERS,
     ME,
-    VIEW,
     Peer,
     fetch,
     into,
     make_batch,
-    make_context,
+    make_handlers,
     make_logs,
     out_of,
     produce,
@@ -51,14 +51,14 @@ def packed(message: list[Any]) -> bytes:
 
 
 class Served:
-    """A reactor on a free port, and what became of it."""
+    """An event loop on a free port, and what became of it."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, handlers: RequestHandlers) -> None:
+        self.handlers = handlers
         self.failures: list[Exception] = []
         self.socket = ServerSocket()
         self.address = f"127.0.0.1:{self.socket.bind('127.0.0.1', 0)}"
-        self.reactor = Reactor(self.socket, context, self.failures.append)
+        self.loop = EventLoop(self.socket, handlers, self.failures.append)
 
     def is_well(self) -> bool:
         with Peer(self.address) as peer:
@@ -69,10 +69,10 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     with make_logs(tmp_path / "data") as logs:
-        made = Served(make_context(logs))
-        made.reactor.start()
+        made = Served(make_handlers(logs))
+        made.loop.start()
         yield made
-        made.reactor.stop()
+        made.loop.stop()
         made.socket.close()
 
 
@@ -98,7 +98,7 @@ def test_a_fetch_that_waits_is_answered_by_the_append_of_another_client(
     served: Served, peer: Peer
 ) -> None:
     asked = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
-    eventually(lambda: len(served.context.parked) == 1)
+    eventually(lambda: len(served.handlers.purgatory) == 1)
     with Peer(served.address) as other:
         other.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
     envelope, frames = peer.receive()
@@ -122,7 +122,7 @@ def test_requests_of_one_client_take_effect_in_order_and_acks_0_is_not_answered(
 
 
 def test_a_new_view_is_what_the_next_request_sees(served: Served, peer: Peer) -> None:
-    served.reactor.show(ClusterView(BROKERS, {}), frozenset())
+    served.loop.show(ClusterView(BROKERS, {}), ["t"], frozenset())
     response, _ = peer.call(Api.FETCH, fetch(out_of(0)))
     assert response.results[0].error
 
@@ -219,24 +219,25 @@ def test_a_fault_of_the_brokers_own_is_an_error_for_one_request(
 
 def test_more_waiting_requests_than_the_broker_keeps_are_told_so(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
-        context = make_context(logs)
-        context.parked._max_watches = 1
-        served = Served(context)
-        served.reactor.start()
+        handlers = make_handlers(logs)
+        purgatory = handlers.purgatory
+        purgatory.sessions = FetchSessions(purgatory._complete, Quota(1, 1))
+        served = Served(handlers)
+        served.loop.start()
         with Peer(served.address) as peer:
             first = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
             peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
             envelope, _ = peer.receive()
             assert (envelope.correlation_id, envelope.error) == (first + 1, Overloaded.code)
-            served.reactor.stop()
+            served.loop.stop()
 
 
 def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served) -> None:
     with Peer(served.address) as peer:
         peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
-        eventually(lambda: len(served.context.parked) == 1)
-        served.reactor.post(lambda: _ask_and_wait_until_it_is_there(peer, served))
-        served.reactor.stop()
+        eventually(lambda: len(served.handlers.purgatory) == 1)
+        served.loop.post(lambda: _ask_and_wait_until_it_is_there(peer, served))
+        served.loop.stop()
         answers = [peer.receive()[0] for _ in range(2)]
     assert {(each.correlation_id, each.error) for each in answers} == {
         (1, BrokerStopping.code),
@@ -246,14 +247,13 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
 
 def test_stopping_answers_those_whose_partitions_are_still_being_made(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
-        jobs: list[object] = []
-        context = Context(ME, logs, 2**20, VIEW, submit=lambda job, report: jobs.append(job))
-        served = Served(context)
-        served.reactor.start()
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
         with Peer(served.address) as peer:
             peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
-            eventually(lambda: jobs)
-            served.reactor.stop()
+            eventually(lambda: jobs._queues)
+            served.loop.stop()
             assert peer.receive()[0].error == BrokerStopping.code
 
 
@@ -261,38 +261,38 @@ def test_a_produce_to_a_new_partition_is_answered_when_its_directory_is_there(
     tmp_path: Path,
 ) -> None:
     with make_logs(tmp_path / "data") as logs:
-        hands = Background(lambda error: None, "directories")
-        served = Served(Context(ME, logs, 2**20, VIEW, submit=hands.submit))
-        hands.start(served.reactor.post)
-        served.reactor.start()
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        jobs.start(served.loop.post)
+        served.loop.start()
         with Peer(served.address) as peer:
             response, _ = peer.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
             assert [each.base_offset for each in response.results] == [0]
-        hands.close()
-        served.reactor.stop()
+        served.loop.stop()
+        jobs.close()
 
 
 def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:
     peer.ask(Api.HELLO, HelloRequest("too late"))
     assert served.socket._socket.poll(10_000), "the request did not arrive"
-    eventually(lambda: served.reactor._inbox)  # the word to stop, which is acted on before requests
+    eventually(lambda: served.loop._inbox)  # the word to stop, which is acted on before requests
 
 
 def test_a_failure_of_the_loop_itself_is_reported_and_ends_it(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
-        served = Served(make_context(logs, VIEW))
-        served.reactor.start()
-        served.reactor.post(lambda: next(iter(())))
+        served = Served(make_handlers(logs))
+        served.loop.start()
+        served.socket.close()
+        served.loop.post(lambda: None)
         eventually(lambda: served.failures)
-        assert isinstance(served.failures[0], StopIteration)
-        served.reactor.stop()
+        served.loop.stop()
 
 
-def test_work_may_be_posted_from_any_thread_and_is_done_on_the_reactors(served: Served) -> None:
+def test_work_may_be_posted_from_any_thread_and_is_done_on_the_event_loop(served: Served) -> None:
     seen: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: served.reactor.post(lambda: seen.append(threading.current_thread().name))
+            target=lambda: served.loop.post(lambda: seen.append(threading.current_thread().name))
         )
         for _ in range(20)
     ]
@@ -301,4 +301,4 @@ def test_work_may_be_posted_from_any_thread_and_is_done_on_the_reactors(served: 
     for thread in threads:
         thread.join()
     eventually(lambda: len(seen) == 20)
-    assert set(seen) == {"reactor"}
+    assert set(seen) == {"event-loop"}

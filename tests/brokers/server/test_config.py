@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
+from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol.errors import ConfigError
 
 
