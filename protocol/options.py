@@ -1,20 +1,64 @@
-"""Building a frozen config from keyword options, so that a typing slip is found where it was made."""
+"""Building a frozen config from keyword options, so that a typing slip is found where it was made.
+
+A config is a dataclass; what its numbers may be is said where each is declared, by msgspec's `Meta`:
+`batch_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024`.
+"""
 
 import dataclasses
 import difflib
-import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, TypeVar, get_args
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from msgspec import Meta
 
 from folkmoot.protocol.errors import ConfigError
+
+NONE = "none"
 
 _Config = TypeVar("_Config")
 
 
+class _Declared(NamedTuple):
+    """What a field's annotation says."""
+
+    kinds: tuple[type[Any], ...]
+    ranges: tuple[Meta, ...]
+
+    @property
+    def is_number(self) -> bool:
+        return all(kind in (int, float, NoneType) for kind in self.kinds)
+
+    def allows(self, value: Any) -> bool:
+        if value is None:
+            return NoneType in self.kinds
+        is_number = isinstance(value, Real if float in self.kinds else Integral)
+        if isinstance(value, bool) or not is_number or not isfinite(value):
+            return False
+        return all(
+            (each.ge is None or value >= each.ge)
+            and (each.gt is None or value > each.gt)
+            and (each.le is None or value <= each.le)
+            for each in self.ranges
+        )
+
+    def __str__(self) -> str:
+        """What to use, in words."""
+        said = "a number" if float in self.kinds else "a whole number"
+        for each in self.ranges:
+            if each.ge is not None and each.le is not None:
+                said += f" from {each.ge:.15g} to {each.le:.15g}"
+                continue
+            bounds = ((" of at least", each.ge), (" above", each.gt), (" of at most", each.le))
+            said += "".join(f"{words} {end:.15g}" for words, end in bounds if end is not None)
+        return f"{said}, or None" if NoneType in self.kinds else said
+
+
 def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
-    """A `config` (a dataclass) of these options. Raises ConfigError for an unknown or missing one."""
+    """A `config` of these options. Raises ConfigError for an unknown or missing one."""
     assert dataclasses.is_dataclass(config)
     fields = {field.name: field for field in dataclasses.fields(config)}
     for name in options:
@@ -30,6 +74,22 @@ def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
     return built
 
 
+def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """The values of options written as text, by the types of a config's fields. Raises ConfigError.
+
+    Numbers as Python writes them; `none` where an option can be switched off.
+    """
+    return {name: _value(config, name, text) for name, text in options.items()}
+
+
+def check_numbers(config: Any) -> None:
+    """Raises ConfigError for an option declared as a number that is none, or outside its range."""
+    for name, declared in _declarations(type(config)).items():
+        value = getattr(config, name)
+        if declared.is_number and not declared.allows(value):
+            raise ConfigError(f"{name}={value!r} is not allowed: use {declared}")
+
+
 def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an option that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -37,17 +97,40 @@ def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"option {name!r} is not known{hint}")
 
 
-def check_numbers(config: Any) -> None:
-    """Raises ConfigError for an option that is declared as a number and is none, or not a finite one."""
-    for field in dataclasses.fields(config):
-        kinds = get_args(field.type) or (field.type,)
-        if not all(kind in (int, float, types.NoneType) for kind in kinds):
-            continue
-        value = getattr(config, field.name)
-        if value is None and types.NoneType in kinds:
-            continue
-        is_number = isinstance(value, Real if float in kinds else Integral)
-        if isinstance(value, bool) or not is_number or not isfinite(value):
-            what = "a number" if float in kinds else "a whole number"
-            also = ", or None" if types.NoneType in kinds else ""
-            raise ConfigError(f"{field.name}={value!r} is not allowed: use {what}{also}")
+def _value(config: type[Any], name: str, text: str) -> Any:
+    known = _declarations(config)
+    if name not in known:
+        raise unknown_option(name, known)
+    kinds = known[name].kinds
+    if text.strip().lower() == NONE and NoneType in kinds:
+        return None
+    if not known[name].is_number:
+        return text
+    try:
+        return float(text) if float in kinds else int(text)
+    except ValueError:
+        also = f" or {NONE!r}" if NoneType in kinds else ""
+        unit = "" if name.endswith("_ratio") else " of seconds"
+        what = f"a number{unit}" if float in kinds else "a whole number"
+        raise ConfigError(f"{name}={text!r} is not allowed: use {what}{also}") from None
+
+
+@cache
+def _declarations(config: type[Any]) -> Mapping[str, _Declared]:
+    hints = get_type_hints(config, include_extras=True)
+    return {field.name: _declared(hints[field.name]) for field in dataclasses.fields(config)}
+
+
+def _declared(hint: Any) -> _Declared:
+    """The plain types in `int`, `float | None`, `Annotated[int, Meta(…)] | None` and their like."""
+    if hasattr(hint, "__metadata__"):
+        inner = _declared(hint.__origin__)
+        ranges = tuple(each for each in hint.__metadata__ if isinstance(each, Meta))
+        return _Declared(inner.kinds, inner.ranges + ranges)
+    parts = [_declared(each) for each in get_args(hint)] if type(None) in get_args(hint) else []
+    if not parts:
+        return _Declared((hint,), ())
+    return _Declared(
+        tuple(kind for part in parts for kind in part.kinds),
+        tuple(each for part in parts for each in part.ranges),
+    )

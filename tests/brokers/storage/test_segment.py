@@ -25,7 +25,7 @@ class CountedReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self._real = os.pread
-        monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.pread", self)
+        monkeypatch.setattr("folkmoot.brokers.storage.segment.os.pread", self)
 
     def __call__(self, fd: int, count: int, position: int) -> bytes:
         self.calls += 1
@@ -42,7 +42,7 @@ def test_one_who_reads_on_costs_one_system_call_a_read(
         append(log, each)
     counted = CountedReads(monkeypatch)
     offset, reads, found = 0, 0, []
-    while offset < log.end_offset:
+    while offset < log.log_end:
         found += values_of(log.read(offset, 1000))
         offset, reads = found[-1][0] + 1, reads + 1
         assert counted.calls == reads
@@ -50,8 +50,8 @@ def test_one_who_reads_on_costs_one_system_call_a_read(
     # At the end of the log too, where records come in between.
     for number in range(20):
         append(log, a_batch(bytes([number])))
-        assert values_of(log.read(log.end_offset - 1, 1000)) == [
-            (log.end_offset - 1, bytes([number]))
+        assert values_of(log.read(log.log_end - 1, 1000)) == [
+            (log.log_end - 1, bytes([number]))
         ]
     assert counted.calls == reads + 20
     log.close()
@@ -67,7 +67,7 @@ def test_any_offset_costs_one_stretch_of_headers_more(
     counted = CountedReads(monkeypatch)
     for _ in range(200):
         counted.calls = 0
-        offset = source.randrange(log.end_offset)
+        offset = source.randrange(log.log_end)
         assert values_of(log.read(offset, 1000))[0][0] <= offset
         assert counted.calls <= 2
     log.close()

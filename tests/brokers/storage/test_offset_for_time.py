@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.times import NEVER, TIME_ENTRY_BYTES, TimeIndex
+from folkmoot.brokers.storage.segment import Segment
+from folkmoot.brokers.storage.segment_index import ENTRY_BYTES, FOOTER_BYTES
 from folkmoot.protocol import batch
-from tests.brokers.batches import NAME, ONE_SEGMENT, SMALL, append, make_log, reopened, timed_batch
+from tests.brokers.batches import (
+    NOW,
+    ONE_SEGMENT,
+    SMALL,
+    append,
+    delete_before,
+    make_log,
+    reopened,
+    timed_batch,
+)
 
 T = 1_700_000_000_000
 
@@ -83,18 +92,22 @@ def test_equal_timestamps_are_found_at_the_first_of_them(tmp_path: Path) -> None
 
 def spoiled(good: bytes) -> Iterator[tuple[str, bytes | None]]:
     source = random.Random(43)
-    size = TIME_ENTRY_BYTES
+    size = ENTRY_BYTES
     half = len(good) // size // 2 * size
+    entries, footer = good[:-FOOTER_BYTES], good[-FOOTER_BYTES:]
     yield "missing", None
     yield "empty", b""
     yield "short", good[:half]
     yield "torn", good[:-3]
-    yield "presized", good + bytes(10 * size)
+    yield "with zeros behind", good + bytes(10 * size)
+    yield "without a footer", entries
+    yield "short, with the footer", entries[:half] + footer
     yield "zeros in the middle", good[:half] + bytes(size) + good[half + size :]
-    yield "turned round", b"".join(good[n : n + size] for n in range(len(good) - size, -1, -size))
-    yield "too far", good + good[-size:-8] + (10**6).to_bytes(8, "big")
-    yield "beside the batches", good[:-size] + good[-size:-1] + bytes([good[-1] ^ 1])
-    yield "too late", good[: half + 2] + b"\x7f" + good[half + 3 :]
+    turned = [entries[n : n + size] for n in range(len(entries) - size, -1, -size)]
+    yield "turned round", b"".join(turned) + footer
+    yield "too far", entries + (2**32 - 1).to_bytes(4, "big") * 2 + entries[-8:] + footer
+    yield "too late", good[: half + 10] + b"\x7f" + good[half + 11 :]
+    yield "too early", good[: half + 15] + bytes([good[half + 15] ^ 1]) + good[half + 16 :]
     for number in range(10):
         yield f"random {number}", source.randbytes(len(good))
 
@@ -106,15 +119,14 @@ def test_every_time_is_found_whatever_the_index_holds(tmp_path: Path) -> None:
     for each in batches:
         append(log, each)
     end = log.close()
-    path = log.directory / f"{0:020}.timeindex"
+    path = log.directory / f"{0:020}.index"
     good = path.read_bytes()
-    assert len(good) > 20 * TIME_ENTRY_BYTES
+    assert len(good) > 20 * ENTRY_BYTES
     for what, content in spoiled(good):
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
-        log = Log(tmp_path, NAME, "first", ONE_SEGMENT)
-        log.start(end)
+        log = reopened(tmp_path, ONE_SEGMENT, end)
         for timestamp in times_of(batches)[::7]:
             assert log.offset_for_time(timestamp) == first_at(batches, timestamp), what
         log.close()
@@ -127,9 +139,9 @@ def test_every_time_is_found_whatever_the_index_of_a_sealed_segment_holds(tmp_pa
     log = make_log(tmp_path)
     for each in batches:
         append(log, each)
-    assert log.segments > 4
+    assert len(log.segments) > 4
     log.close()
-    path = sorted(log.directory.glob("*.timeindex"))[2]
+    path = sorted(log.directory.glob("*.index"))[2]
     good = path.read_bytes()
     for what, content in spoiled(good):
         path.unlink(missing_ok=True)
@@ -141,45 +153,60 @@ def test_every_time_is_found_whatever_the_index_of_a_sealed_segment_holds(tmp_pa
         log.close()
 
 
-@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT])
-def test_a_time_index_that_promises_too_late_a_time_hides_nothing_behind_it(
-    tmp_path: Path, config: LogConfig
-) -> None:
-    log = make_log(tmp_path, config)
-    for number in range(120):
-        append(log, timed_batch(T + number))
-    end = log.close()
-    path = sorted(log.directory.glob("*.timeindex"))[-2 if config is SMALL else -1]
-    rotten = bytearray(path.read_bytes())
-    rotten[-TIME_ENTRY_BYTES] ^= 0x40
-    path.write_bytes(rotten)
-    log = Log(tmp_path, NAME, "first", config)
-    log.start(end)
-    for number in (119, 500, 60, 119, 500):
-        assert log.offset_for_time(T + number) == min(number, 120)
-    log.close()
-
-
-def test_the_time_index_of_a_sealed_segment_says_its_highest_timestamp(tmp_path: Path) -> None:
+def test_the_index_of_a_sealed_segment_says_its_largest_timestamp(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     batches = random_batches(random.Random(53), 100)
     for each in batches:
         append(log, each)
-    assert log.segments > 3
-    bases = sorted(int(path.stem) for path in log.directory.glob("*.log"))
+    assert len(log.segments) > 3
     log.close()
-    highest, offset = NEVER, 0
-    for each in batches:
-        if offset in bases[1:]:
-            index = TimeIndex(
-                log.directory / f"{max(b for b in bases if b < offset):020}.timeindex", 0
-            )
-            assert index.open(10**6, offset, 0)
-            assert index.entries()[-1] == (highest, offset)
-            index.close()
-            highest = NEVER
-        header = batch.read_header(each)
-        highest, offset = max(highest, header.max_timestamp), offset + header.record_count
+    log = reopened(tmp_path)
+    for segment in log.sealed_segments:
+        largest, offset = [], 0
+        for each in batches:
+            header = batch.read_header(each)
+            if segment.base_offset <= offset < segment.end_offset:
+                largest.append(header.max_timestamp)
+            offset += header.record_count
+        assert segment.summary is None
+        assert segment.load_summary() == (NOW, NOW, max(largest))
+    log.close()
+
+
+@pytest.mark.parametrize("stop", ["close", "abandon"])
+def test_a_time_that_rotted_in_the_index_is_noticed(tmp_path: Path, stop: str) -> None:
+    """Even where it still rises: an earlier time would let a look-up answer too late a batch."""
+    log = make_log(tmp_path)
+    for number in range(120):
+        append(log, timed_batch(T + 2 * number))
+    assert len(log.segments) > 4
+    getattr(log, stop)()
+    for path in sorted(log.directory.glob("*.index"))[:-1]:
+        rotten = bytearray(path.read_bytes())
+        rotten[2 * ENTRY_BYTES - 1] ^= 1  # one millisecond earlier, or later
+        path.write_bytes(rotten)
+    log = reopened(tmp_path)
+    for number in range(240):
+        assert log.offset_for_time(T + number) == min(-(-number // 2), 120)
+    log.close()
+
+
+def test_a_look_up_in_an_emptied_log_opens_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path)
+    append(log, timed_batch(T))
+    delete_before(log, 1)
+    assert [segment.size for segment in log.segments] == [0]
+    built: list[object] = []
+    for name in ("build_index", "open_index", "_active_index"):
+        monkeypatch.setattr(Segment, name, lambda *_: built.append(_))
+    for point in (log.close(), None):
+        log = reopened(tmp_path, SMALL, point)
+        for timestamp in (-(2**61), 0, T, 2**61):
+            assert log.offset_for_time(timestamp) == 1
+        log.abandon()
+    assert built == []
 
 
 def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_stretch(
@@ -189,7 +216,7 @@ def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_st
     log = make_log(tmp_path, config)
     for number in range(5200):
         append(log, timed_batch(T + number))
-    assert log.segments >= 1000
+    assert len(log.segments) >= 1000
     log.close()
     log = reopened(tmp_path, config)
 
@@ -203,8 +230,8 @@ def test_a_look_up_among_a_thousand_segments_lists_no_directory_and_reads_one_st
         reads.append(count)
         return real(fd, count, position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.directories.os.scandir", refuse)
-    monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.pread", counted)
+    monkeypatch.setattr("folkmoot.brokers.storage.recovery.os.scandir", refuse)
+    monkeypatch.setattr("folkmoot.brokers.storage.segment.os.pread", counted)
     source = random.Random(59)
     log.offset_for_time(T + 5199)
     for _ in range(100):
