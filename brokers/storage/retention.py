@@ -1,96 +1,277 @@
-"""Which segments have had their time."""
+"""Letting go of old segments, and of records before an offset that a client has named."""
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Final
 
-from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.atomic_file import disk_error
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.segment import Segment
-from folkmoot.protocol.errors import StorageError
-
-if TYPE_CHECKING:
-    from folkmoot.brokers.storage.log import Log
-    from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import save_log_start
+from folkmoot.brokers.storage.segment import Segment, SegmentReader
+from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    Overloaded,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL: Final = 60.0
-LOGS_AT_ONCE: Final = 100
+LOGS_AT_ONCE: Final = 50
+SUMMARIES_AT_ONCE: Final = 20
+"""So many segments of a log are read at once for the times of their appends."""
+
+MOST_WAITING: Final = 100_000
 _MORE = 0.05
+_INTERVAL = 4096
+
+Done = Callable[[FolkmootError | None], None]
 
 
-def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
-    """How many segments, from the oldest on, retention no longer covers. Raises StorageError.
+class NotRead(Exception):
+    """The summaries of these segments have to be read first."""
 
-    Age counts from the append, not from the records' timestamps: those of a log of old flights lie
-    far back on the day that they are written. By size, so many bytes stay at least, and the active
-    segment always does.
-    """
-    if not config.deletes:
-        return 0
-    excess = 0
-    if config.retention_bytes is not None:
-        excess = sum(segment.size for segment in segments) - config.retention_bytes
-    count = 0
-    for number, segment in enumerate(segments):
-        old = config.retention is not None and _is_older(
-            segments[number:], now - config.retention * 1000, now
-        )
-        # One that compaction has emptied goes with what lies behind it.
-        surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
-        if not (old or surplus):
-            break
-        excess -= segment.size
-        count += 1
-    return count
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+
+
+def summary_of(segments: Sequence[Segment]) -> Summary:
+    """The summary of the first of some segments. Raises NotRead."""
+    summary = segments[0].summary
+    if summary is None:
+        some = segments[:SUMMARIES_AT_ONCE]
+        raise NotRead([each for each in some if each.summary is None])
+    return summary
 
 
 def last_append(segments: Sequence[Segment], now: int) -> int | None:
     """When the first of some segments, followed by the others, was appended to last; None: not known.
 
     A time that has not come is that of a clock that was ahead: then it is when the next one began
-    that says otherwise, which was later. Raises StorageError.
+    that says otherwise, which was later. One that compaction has emptied goes with the next. Raises
+    NotRead.
     """
-    ended = segments[0].ended()
-    if ended is None or ended <= now:
-        return ended
-    began = (segment.began() for segment in segments[1:])
-    return next((each for each in began if each is not None and each <= now), None)
+    last = summary_of(segments).last_append
+    if last is not None and last <= now:
+        return last
+    for number in range(1, len(segments)):
+        following = summary_of(segments[number:])
+        if last is None:
+            return last_append(segments[number:], now)
+        if following.first_append is not None and following.first_append <= now:
+            return following.first_append
+    return None
 
 
-def _is_older(segments: Sequence[Segment], limit: float, now: int) -> bool:
+def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> tuple[int, NotRead | None]:
+    """How many segments, from the oldest on, retention no longer covers; what to read to say more.
+
+    Age counts from the append, not from the records' timestamps: those of a log of old flights lie
+    far back on the day that they are written. By size, so many bytes stay at least, and the active
+    segment always does.
+    """
+    if not config.deletes:
+        return 0, None
+    excess = 0
+    if config.retention_bytes is not None:
+        excess = sum(segment.size for segment in segments) - config.retention_bytes
+    for number, segment in enumerate(segments):
+        surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
+        try:
+            if not surplus and not _is_older(segments[number:], config.retention, now):
+                return number, None
+        except NotRead as unread:
+            return number, unread
+        excess -= segment.size
+    return len(segments), None
+
+
+def _is_older(segments: Sequence[Segment], retention: float | None, now: int) -> bool:
+    if retention is None:
+        return False
+    limit = now - retention * 1000
     ended = last_append(segments, now)
     if ended is None or ended > limit:
         return False
     # A clock that went back and forth again has not made the segment end before it began.
-    began = segments[0].began()
+    began = summary_of(segments).first_append
     return began is None or not limit < began <= now
 
 
-class Retention:
-    """Goes through all logs every RETENTION_INTERVAL, some at a time. The reactor's thread.
+def read_summaries(
+    submit: Submit, wanted: Sequence[tuple[Log, NotRead]], done: Callable[[list[Log]], None]
+) -> None:
+    """Read summaries in the background; `done` gets the logs of which all could be read."""
+    readers = [(segment, segment.reader()) for _, unread in wanted for segment in unread.segments]
 
-    Producers of which nothing came for long are forgotten by the way. Of each log only the oldest
-    segment is looked at, unless that goes; the time of its last append is
-    read once and then known. A log whose topic's own options are not known yet keeps all. Files are
-    removed in the background.
+    def finish(outcome: list[Summary | None] | Exception) -> None:
+        found = [None] * len(readers) if isinstance(outcome, Exception) else outcome
+        for (segment, reader), summary in zip(readers, found, strict=True):
+            if summary is not None and segment.size == reader.size:
+                segment.adopt(summary)
+        done([log for log, unread in wanted if all(each.summary for each in unread.segments)])
+
+    submit("summaries", partial(_read_all, [reader for _, reader in readers]), finish)
+
+
+def _read_all(readers: Sequence[SegmentReader]) -> list[Summary | None]:
+    return [_read(reader) for reader in readers]
+
+
+def _read(reader: SegmentReader) -> Summary | None:
+    """By the index if that can be trusted, else by the headers."""
+    try:
+        return reader.load_summary() or reader.build_index(_INTERVAL).summary
+    except StorageError as error:
+        logger.warning("times of appends are not known: %s", error)
+        return None
+    finally:
+        reader.close()
+
+
+class Retention:
+    """Goes through all logs every RETENTION_INTERVAL, some at a time, and deletes records on request.
+
+    Producers of which nothing came for long are forgotten by the way. A log whose topic's own options
+    are not known yet keeps all. Times of appends that are not in memory are read in the background,
+    and files are removed there. Owner: the event loop.
+
+    Crash story of `delete_records`: (1) the log is flushed, with a snapshot of what the headers that go
+    tell of producers; (2) the new start is noted on disk; (3) it moves in memory, and segments before
+    it are removed. Before 2 nothing has happened; from 2 on the records are gone, answered or not, and
+    segments that are left are deleted by a later round.
     """
 
-    def __init__(self, logs: "Logs") -> None:
+    def __init__(self, logs: LogManager, flusher: Flusher, submit: Submit) -> None:
         self._logs = logs
-        self._round: list[Log] = []
+        self._flusher = flusher
+        self._submit = submit
+        self._round: deque[Log] = deque()
+        self._reading = False
+        self._wanted: dict[Log, list[tuple[int, Done]]] = {}
+        self._count = 0
 
-    def chore(self, now: Now) -> float:
+    # -- by age and size ----------------------------------------------------------------------------
+
+    def task(self, now: Now) -> float:
         """Some logs; then a pause."""
+        if self._reading:
+            return _MORE
         if not self._round:
-            self._round = list(self._logs)
-        some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
-        for log in some:
+            self._round.extend(self._logs)
+        unread: list[tuple[Log, NotRead]] = []
+        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
+            log = self._round.popleft()
             try:
                 if log.configured and log.is_open:
-                    log.forget_producers(now.monotonic)
-                    log.expire(now.wall)
+                    log.expire_producers(now.monotonic)
+                    found = self._expire(log, now.wall)
+                    if found is not None:
+                        unread.append((log, found))
             except StorageError as error:
                 logger.warning("%s: old segments are kept for now: %s", log.name, error)
-        return _MORE if self._round else RETENTION_INTERVAL
+        if unread:
+            self._reading = True
+            read_summaries(self._submit, unread, self._read)
+        return _MORE if self._round or self._reading else RETENTION_INTERVAL
+
+    def _expire(self, log: Log, now: int) -> NotRead | None:
+        """Delete what is known to be old. → what has to be read to know more. Raises StorageError."""
+        segments = log.segments
+        count, unread = expired(segments, log.config, now)
+        # Those that a deletion of records could not remove at once.
+        given_up = bisect_right(segments, log.log_start, key=attrgetter("base_offset")) - 1
+        count = max(count, given_up)
+        if count > 0:
+            self._logs.remove(log.delete_segments(count))
+            if log.dirty:
+                self._logs.dirty[log] = None  # what is left goes when a snapshot is on disk
+        return unread
+
+    def _read(self, logs: list[Log]) -> None:
+        self._reading = False
+        self._round.extendleft(logs)
+
+    # -- by offset ----------------------------------------------------------------------------------
+
+    def delete_records(self, log: Log, offset: int, done: Done) -> None:
+        """Give up all records of `log` before `offset`, which is not behind its end.
+
+        `done` is called once, with what went wrong if it did. Raises Overloaded.
+        """
+        if offset <= log.log_start:
+            done(None)
+            return
+        if self._count >= MOST_WAITING:
+            raise Overloaded("too many partitions wait for records to be deleted: ask again later")
+        self._count += 1
+        waiting = self._wanted.setdefault(log, [])
+        waiting.append((offset, done))
+        if len(waiting) == 1:
+            self._flush(log)
+
+    def _flush(self, log: Log) -> None:
+        """Step 1, for all that is wanted of a log by now."""
+        offset = max(each for each, _ in self._wanted[log])
+        try:
+            if offset == log.log_end and log.is_open and log.segments[-1].size:
+                log.roll()  # so that the segments before can go
+        except StorageError as error:
+            logger.warning("%s: the last segment stays for now: %s", log.name, error)
+        log.snapshot_covers(offset)
+        self._flusher.flush(log, partial(self._note, log, offset))
+
+    def _note(self, log: Log, offset: int, error: FolkmootError | None) -> None:
+        """Step 2."""
+        error = error if log.is_open else _why_closed(log)
+        if error is not None:
+            self._answer(log, offset, error)
+        else:
+            work = partial(save_log_start, log.directory, offset)
+            self._submit("log starts", work, partial(self._noted, log, offset))
+
+    def _noted(self, log: Log, offset: int, outcome: Exception | None) -> None:
+        """Step 3."""
+        error: FolkmootError | None = None
+        if not log.is_open:
+            error = _why_closed(log)
+        elif isinstance(outcome, OSError):
+            error = disk_error(f"{log.directory}: nothing was deleted", outcome)
+        elif outcome is not None:
+            error = StorageError(f"{log.directory}: nothing was deleted: {outcome}")
+        else:
+            self._logs.remove(log.advance_log_start(offset))
+        self._answer(log, offset, error)
+
+    def _answer(self, log: Log, offset: int, error: FolkmootError | None) -> None:
+        waiting = self._wanted.pop(log)
+        later = [each for each in waiting if each[0] > offset]
+        self._count -= len(waiting) - len(later)
+        if later:
+            self._wanted[log] = later
+            self._flush(log)
+        for each, done in waiting:
+            if each <= offset:
+                done(error)
+
+
+def _why_closed(log: Log) -> FolkmootError:
+    """What to answer of a log that is not open: it has failed, or was deleted meanwhile."""
+    try:
+        log.require_open()
+    except ClosedError:
+        return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")
+    except StorageError as error:
+        return error
+    return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")

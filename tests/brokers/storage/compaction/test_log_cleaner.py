@@ -1,5 +1,6 @@
 """Compaction keeps the last record of every key, at its offset, and loses nothing else."""
 
+import os
 import random
 import time
 from dataclasses import replace
@@ -7,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage import produced
-from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE, load
-from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, Compactor
+from folkmoot.brokers.storage.compaction import cleaning_pass
+from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CHECKPOINT_FILE, load
+from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.config import DAY, LogConfig
+from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -36,7 +37,7 @@ def fill(upkept: Upkept, written: list[Row], batches: int, keys: int, seed: int 
 
 def active(upkept: Upkept) -> int:
     """Where the segment begins that is written to."""
-    return upkept.log.all_sealed()[-1].end_offset
+    return upkept.log.sealed_segments[-1].end_offset
 
 
 @pytest.mark.parametrize("stop", [None, True, False])
@@ -52,11 +53,11 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path: Path, stop: bo
             upkept.reopen(clean=stop)
         found = records_in(upkept.log)
         assert rows(found) == last_of_each(written, active(upkept))
-        assert (upkept.log.start_offset, upkept.log.end_offset) == (0, len(written))
-        assert load(upkept.log.directory, "first").clean_before == active(upkept)
-        assert not any(segment.damage for segment in upkept.log.all_sealed())
+        assert (upkept.log.log_start, upkept.log.log_end) == (0, len(written))
+        assert load(upkept.log.directory).clean_before == active(upkept)
+        assert not any(segment.damage for segment in upkept.log.sealed_segments)
     left = {path.suffix for path in upkept.log.directory.iterdir() if path.is_file()}
-    assert left == {".log", ".index", ".timeindex", ".snapshot", ""}
+    assert left == {".log", ".index", ".snapshot", ""}
     assert not [path for path in upkept.log.directory.iterdir() if path.is_dir()]
     found = records_in(upkept.log)
     # Every place can be read from, in a gap or not, and small reads lead to the end as well.
@@ -139,7 +140,7 @@ def test_a_tombstone_goes_once_readers_had_time_to_see_it(tmp_path: Path) -> Non
     upkept.compact()
     assert tombstones() == []
     assert records_in(upkept.log)[0].offset == 1
-    assert upkept.log.compacted.tombstones == 0
+    assert upkept.compacted().tombstones == 0
     upkept.logs.close()
 
 
@@ -164,8 +165,8 @@ def test_more_keys_than_there_is_memory_for_take_several_passes(tmp_path: Path) 
     fill(upkept, written, 150, keys=250)
     passes = []
     upkept.checkpoint()
-    while upkept.step() < 15:
-        done = upkept.log.compacted.clean_before
+    while upkept.step() < COMPACTION_INTERVAL:
+        done = upkept.compacted().clean_before
         passes += [done] if done not in passes else []
     assert len(passes) > 3
     assert passes == sorted(passes)
@@ -177,9 +178,9 @@ def test_small_segments_become_one(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path)
     written: list[Row] = []
     fill(upkept, written, 400, keys=5)
-    assert upkept.log.segments > 20
+    assert len(upkept.log.segments) > 20
     upkept.compact()
-    assert upkept.log.segments <= 3
+    assert len(upkept.log.segments) <= 3
     assert rows(records_in(upkept.log)) == last_of_each(written, active(upkept))
     upkept.logs.close()
 
@@ -190,14 +191,14 @@ def test_a_log_is_compacted_when_enough_of_it_is_new_or_has_waited_too_long(tmp_
     written: list[Row] = []
     fill(upkept, written, 200, keys=200)
     upkept.compact()
-    first = upkept.log.compacted.clean_before
+    first = upkept.compacted().clean_before
     assert first > 0
     fill(upkept, written, 30, keys=200)
     upkept.compact()
-    assert upkept.log.compacted.clean_before == first
+    assert upkept.compacted().clean_before == first
     upkept.later(3600.0)
     upkept.compact()
-    assert upkept.log.compacted.clean_before > first
+    assert upkept.compacted().clean_before > first
     upkept.logs.close()
 
 
@@ -206,14 +207,14 @@ def test_what_is_young_is_left_alone(tmp_path: Path) -> None:
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)
     upkept.compact()
-    assert upkept.log.compacted.clean_before == 0
+    assert upkept.compacted().clean_before == 0
     boundary = active(upkept)
     upkept.later(300.0)
     fill(upkept, written, 100, keys=5)
     upkept.later(300.0)
     upkept.compact()
-    assert 0 < upkept.log.compacted.clean_before <= boundary + 40
-    assert rows(records_in(upkept.log)) == last_of_each(written, upkept.log.compacted.clean_before)
+    assert 0 < upkept.compacted().clean_before <= boundary + 40
+    assert rows(records_in(upkept.log)) == last_of_each(written, upkept.compacted().clean_before)
     upkept.logs.close()
 
 
@@ -228,12 +229,12 @@ def test_what_was_written_while_the_clock_was_ahead_is_compacted_with_what_is_be
     upkept.now = Now(upkept.now.monotonic, upkept.now.wall - round(years * 1000))
     fill(upkept, written, 100, keys=5)
     upkept.compact()
-    assert upkept.log.compacted.clean_before == 0
+    assert upkept.compacted().clean_before == 0
     upkept.later(600.0)
     fill(upkept, written, 1, keys=5)
     upkept.compact()
-    assert upkept.log.compacted.clean_before > 100
-    assert rows(records_in(upkept.log)) == last_of_each(written, upkept.log.compacted.clean_before)
+    assert upkept.compacted().clean_before > 100
+    assert rows(records_in(upkept.log)) == last_of_each(written, upkept.compacted().clean_before)
     upkept.logs.close()
 
 
@@ -243,7 +244,7 @@ def test_nothing_is_compacted_that_a_power_cut_could_take(tmp_path: Path) -> Non
     fill(upkept, written, 100, keys=5)
     for _ in range(50):
         upkept.step()  # without a checkpoint
-    assert upkept.log.compacted.clean_before == 0
+    assert upkept.compacted().clean_before == 0
     assert rows(records_in(upkept.log)) == [(n, *row) for n, row in enumerate(written)]
     upkept.logs.close()
 
@@ -255,16 +256,16 @@ def test_only_topics_that_ask_for_it_are_compacted_and_their_old_segments_stay(
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)
     upkept.compact()
-    assert upkept.log.compacted.clean_before == 0
-    upkept.logs.configure("first", {"cleanup_policy": "compact"})
+    assert upkept.compacted().clean_before == 0
+    upkept.logs.configure("flights", "first", {"cleanup_policy": "compact"})
     upkept.compact()
-    assert upkept.log.compacted.clean_before > 0
+    assert upkept.compacted().clean_before > 0
     upkept.later(3600.0)
     upkept.expire()
-    assert upkept.log.start_offset == 0
-    upkept.logs.configure("first", {"cleanup_policy": "compact,delete"})
+    assert upkept.log.log_start == 0
+    upkept.logs.configure("flights", "first", {"cleanup_policy": "compact,delete"})
     upkept.expire()
-    assert upkept.log.start_offset == upkept.log.end_offset
+    assert upkept.log.log_start == upkept.log.log_end
     upkept.logs.close()
 
 
@@ -272,13 +273,13 @@ def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path)
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)
-    second = upkept.log.all_sealed()[1]
+    second = upkept.log.sealed_segments[1]
     path = upkept.log.directory / f"{second.base_offset:020}.log"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     upkept.compact()
-    assert upkept.log.compacted.clean_before == active(upkept)
+    assert upkept.compacted().clean_before == active(upkept)
     (damage,) = upkept.log.sealed(second.base_offset).damage  # type: ignore[union-attr]
     assert path.read_bytes() == content
     gone = range(damage.offset, damage.next_offset)
@@ -290,27 +291,20 @@ def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
     upkept.logs.close()
 
 
-def test_without_its_note_gaps_are_told_as_damage_and_the_rest_is_served(tmp_path: Path) -> None:
+def test_without_its_checkpoint_a_log_is_read_as_before_and_compacted_anew(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path)
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)
     upkept.compact()
-    before = [r.offset for r in records_in(upkept.log)]
+    before = records_in(upkept.log)
     upkept.logs.close()
-    (upkept.log.directory / COMPACTED_FILE).unlink()
-    (tmp_path / "clean-shutdown").unlink()
-    (tmp_path / "durable").unlink()
+    (upkept.log.directory / CHECKPOINT_FILE).unlink()
+    (tmp_path / "recovery-points").unlink()
     upkept.open()
-    damage = [each for segment in upkept.log.all_sealed() for each in segment.damage]
-    assert damage
-    lost = {offset for each in damage for offset in range(each.offset, each.next_offset)}
-    found = []
-    for offset in range(upkept.log.end_offset):
-        if offset not in lost:
-            chunk = upkept.log.read(offset, 1)
-            header, data = next(batch.split(chunk))
-            found += [r.offset for r in batch.records_of("t", 0, header, data)]
-    assert sorted(set(found)) == before
+    assert records_in(upkept.log) == before
+    assert not any(segment.damage for segment in upkept.log.segments)
+    upkept.compact()
+    assert rows(records_in(upkept.log)) == last_of_each(written, active(upkept))
     upkept.logs.close()
 
 
@@ -333,8 +327,8 @@ def test_a_producer_is_known_after_all_that_it_wrote_was_compacted_away(
     upkept.reopen(clean=clean)
     with pytest.raises(OutOfOrderSequence):
         upkept.append(sent(7, 3))
-    assert produced.append(upkept.log, [sent(7, 1)], now=NOW, leader_epoch=3) == [1]  # a duplicate
-    assert produced.append(upkept.log, [sent(7, 2)], now=NOW, leader_epoch=3) == [62]
+    assert upkept.append(sent(7, 1)) == [1]  # a duplicate
+    assert upkept.append(sent(7, 2)) == [62]
     upkept.logs.close()
 
 
@@ -354,7 +348,7 @@ def test_a_million_records_of_ten_thousand_keys_are_compacted_in_seconds(tmp_pat
     upkept.compact()
     taken = time.process_time() - began
     assert taken < 20.0  # about one second of a quiet machine
-    clean = upkept.log.compacted.clean_before
+    clean = upkept.compacted().clean_before
     assert clean > 900_000
     found = [record for record in records_in(upkept.log, max_bytes=2**20) if record.offset < clean]
     assert len(found) == len({record.key for record in found}) <= 10_000
@@ -362,20 +356,66 @@ def test_a_million_records_of_ten_thousand_keys_are_compacted_in_seconds(tmp_pat
     upkept.logs.close()
 
 
-def test_the_work_is_cut_into_pieces_with_pauses_between(
+def test_the_work_is_done_at_a_rate_with_pauses_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.brokers.storage.compaction.cleaning.STEP_BYTES", 2000)
+    monkeypatch.setattr(cleaning_pass, "STEP_BYTES", 2000)
     upkept = Upkept(tmp_path)
     written: list[Row] = []
     fill(upkept, written, 100, keys=5)
     size = upkept.log.size
     upkept.checkpoint()
-    upkept.compactor = Compactor(upkept.logs, upkept.background, 1_000_000, 1000)
-    pauses = []
-    while (pause := upkept.step()) < COMPACTION_INTERVAL:
-        pauses.append(pause)
+    upkept.cleaner = LogCleaner(upkept.logs, upkept.hands.submit, upkept.pause, 1_000_000, 1000)
+    upkept.compact()
     # All was read twice, and hardly anything written, at 1,000 bytes a second.
-    assert 1.5 * size / 1000 < sum(pauses) < 3 * size / 1000
-    assert 2.0 < max(pauses) < 4.0
+    assert 1.5 * size / 1000 < sum(upkept.pauses) < 3 * size / 1000
+    assert 2.0 < max(upkept.pauses) < 4.0
+    upkept.logs.close()
+
+
+def test_a_broker_that_stops_is_not_kept_waiting_by_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning_pass, "STEP_BYTES", 2000)
+    upkept = Upkept(tmp_path)
+    written: list[Row] = []
+    fill(upkept, written, 100, keys=5)
+    upkept.checkpoint()
+
+    def stop(seconds: float) -> bool:
+        upkept.pauses.append(seconds)
+        return True
+
+    upkept.cleaner = LogCleaner(upkept.logs, upkept.hands.submit, stop, 1_000_000, 1000)
+    upkept.compact()
+    assert len(upkept.pauses) == 1
+    assert rows(records_in(upkept.log)) == [(n, *row) for n, row in enumerate(written)]
+    assert not list(upkept.log.directory.glob("*.cleaned"))
+    upkept.logs.close()
+
+
+def test_nothing_of_it_touches_the_disk_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkept = Upkept(tmp_path)
+    written: list[Row] = []
+    fill(upkept, written, 100, keys=5)
+    upkept.reopen(clean=True)
+    fill(upkept, written, 10, keys=5)
+    upkept.checkpoint()
+    names = ("fsync", "fdatasync", "rename", "replace", "unlink", "open", "scandir", "pread")
+    for _ in range(40):
+        with monkeypatch.context() as slow:
+            for name in names:
+                slow.setattr(os, name, None)
+            upkept.cleaner.task(upkept.now)
+        while upkept.hands.jobs:
+            _, work, done = upkept.hands.jobs.pop(0)
+            result = work()
+            with monkeypatch.context() as slow:
+                for name in names:
+                    slow.setattr(os, name, None)
+                done(result)
+        upkept.checkpoint()
+    assert upkept.compacted().clean_before > 0
     upkept.logs.close()

@@ -7,16 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.brokers.storage.compaction import batch_filter as thinning
-from folkmoot.brokers.storage.compaction.compacted import Compacted
-from folkmoot.brokers.storage.compaction.offset_map import KeyMap
-from folkmoot.brokers.storage.damage import Damage
+from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
+from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
+from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
+from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import CorruptBatch, UnsupportedCodec
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Upkept, keyed, records_in, rows
+from tests.brokers.hands import create
 
 CONFIG = replace(COMPACT, segment_bytes=512, delete_retention=60.0)
 
@@ -50,7 +51,7 @@ def values_of(upkept: Upkept, key: bytes) -> list[bytes | None]:
 
 def test_a_tombstone_stays_behind_a_damaged_segment(tmp_path: Path) -> None:
     upkept = with_a_deleted_key(tmp_path)
-    first = upkept.log.all_sealed()[0]
+    first = upkept.log.sealed_segments[0]
     first.mark(Damage(first.end_offset, first.end_offset, first.size, first.size))
     compact_until_tombstones_could_go(upkept)
     assert values_of(upkept, b"k") == [b"v" * 400, None]
@@ -96,33 +97,34 @@ def test_a_topic_created_anew_during_a_pass_does_not_inherit_its_progress(tmp_pa
         upkept.checkpoint()
         for _ in range(steps):
             upkept.step()
-        upkept.compactor.chore(upkept.now)  # what it hands to the background comes too late
+        upkept.cleaner.task(upkept.now)  # what it hands to the background comes too late
         upkept.logs.delete_topic("first")
-        upkept.log = upkept.logs.create("flights", "second", 0)
-        upkept.background.run_all()
-        for _ in range(5):
+        upkept.logs.deletion_task(upkept.now)
+        upkept.log = create(upkept.logs, "flights", "second", 0)
+        upkept.logs.configure("flights", "second", {})
+        for _ in range(10):
             upkept.step()
+        assert upkept.compacted() == CleanerCheckpoint()
+        upkept.hands.work_all()
         upkept.logs.close()
-        upkept.logs.start()
-        upkept.log = upkept.logs.get("flights", 0)
-        assert upkept.log.compacted == Compacted(topic_id="second")
-        upkept.logs.close()
+        assert [path.name for path in upkept.data.iterdir() if path.is_dir()] == ["second-0"]
 
 
 def test_retention_by_size_goes_on_behind_segments_that_compaction_has_emptied(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("folkmoot.brokers.storage.compaction.cleaning_pass.MOST_OFFSETS", 20)
     both = {"cleanup_policy": "compact,delete", "retention": None, "retention_bytes": 1500}
     config = replace(CONFIG, **both)  # type: ignore[arg-type]
     upkept = Upkept(tmp_path, config)
     for _ in range(70):
         upkept.append(keyed((b"k", b"v" * 400)))
     upkept.compact()
-    assert upkept.log.all_sealed()[0].size == 0
+    assert upkept.log.sealed_segments[0].size == 0
     fill(upkept, b"new")
     upkept.expire()
     assert 1500 <= upkept.log.size < 2500
-    assert upkept.log.read(upkept.log.start_offset, 1)
+    assert upkept.log.read(upkept.log.log_start, 1)
     upkept.logs.close()
 
 
@@ -132,12 +134,12 @@ def test_one_long_key_of_many_records_is_hashed_once() -> None:
     data = memoryview(batch.encode(columns))
     assert len(data) < 1000
     header = batch.check(data)
-    keymap = KeyMap(1_000_000)
+    keep_last = BatchFilter(OffsetMap(1_000_000))
     begun = time.thread_time()
-    thinning.remember(keymap, header, data, 0)
-    thinned = thinning.thin(header, data, keymap, 0)
+    keep_last.index_keys(header, data, 0)
+    kept = keep_last.retain(header, data, 0)
     assert time.thread_time() - begun < 5.0
-    found = batch.records_of("t", 0, batch.check(thinned.data), thinned.data)
+    found = batch.records_of("t", 0, batch.check(kept.data), kept.data)
     assert [record.offset for record in found] == [99_999]
 
 
@@ -166,7 +168,9 @@ def test_a_pass_that_ends_with_any_error_gives_up_its_log_and_not_the_broker(
     for _ in range(60):
         upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.compaction.cleaning.thin", refuse)
+        broken.setattr(
+            "folkmoot.brokers.storage.compaction.cleaning_pass.BatchFilter.retain", refuse
+        )
         upkept.compact()
     assert upkept.log.is_open
     upkept.append(keyed((b"k", b"1")))

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL
-from folkmoot.protocol.errors import StorageError
-from tests.brokers.batches import a_batch, append, delete_before, read_all
+from folkmoot.brokers.storage.compaction import cleaning_pass, segment_swap
+from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.segment import SegmentName
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
-from tests.brokers.test_compaction import active, fill
+from tests.brokers.hands import result_of
+from tests.brokers.storage.compaction.test_log_cleaner import active, fill
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
 _WRITES = os.O_CREAT | os.O_TRUNC
@@ -48,6 +49,12 @@ def before_every_change(look: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass makes several segments."""
+    monkeypatch.setattr(cleaning_pass, "MOST_OFFSETS", 40)
+
+
+@pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill takes nothing that was written, flushed or not."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
@@ -68,18 +75,31 @@ class Snapshots:
         self.taken.append(copy)
 
 
+def both_lie_there(copy: Path) -> bool:
+    """Whether a compacted segment lies beside one that it stands for."""
+    names = [SegmentName.parse(path.name) for path in (copy / "first-0").glob("*.log")]
+    known = [name for name in names if name is not None]
+    return any(
+        new.generation > old.generation and new.base <= old.base < new.end
+        for new in known
+        for old in known
+    )
+
+
 def check(copy: Path, written: list[Row], final: list[Any]) -> None:
     """Nothing is lost in it, nothing invented, and compacting again ends as it would have."""
     upkept = Upkept(copy)
-    assert not any(segment.damage for segment in upkept.log.all_sealed())
-    assert (upkept.log.start_offset, upkept.log.end_offset) == (0, len(written))
+    assert not any(segment.damage for segment in upkept.log.sealed_segments)
+    assert (upkept.log.log_start, upkept.log.log_end) == (0, len(written))
     found = rows(records_in(upkept.log))
     assert set(final) <= set(found)
     assert set(found) <= {(at, *row) for at, row in enumerate(written)}
     upkept.compact()
     assert set(rows(records_in(upkept.log))) >= set(final)
     left = {path.name.partition(".")[2] for path in upkept.log.directory.iterdir()}
-    assert left <= {"log", "index", "timeindex", "snapshot", ""}, left
+    assert left <= {"log", "index", "snapshot", ""}, left
+    bases = [path.name[:20] for path in upkept.log.directory.glob("*.log")]
+    assert len(bases) == len(set(bases)) == len(upkept.log.segments)
     upkept.logs.close()
     shutil.rmtree(copy)
 
@@ -97,8 +117,8 @@ def test_a_kill_before_or_after_any_step_of_a_compaction_loses_nothing(tmp_path:
         upkept.compact()
     snapshots.take()
     assert rows(records_in(upkept.log)) == final
-    states = {path.suffix for copy in snapshots.taken for path in (copy / "flights-0").iterdir()}
-    assert {".cleaned", ".swap", ".deleted"} <= states
+    assert any(list((copy / "first-0").glob("*.cleaned")) for copy in snapshots.taken)
+    assert any(both_lie_there(copy) for copy in snapshots.taken)
     for copy in snapshots.taken:
         check(copy, written, final)
     upkept.logs.close()
@@ -113,7 +133,11 @@ def test_a_second_kill_while_a_compaction_is_being_finished_loses_nothing(tmp_pa
     upkept.checkpoint()
     with before_every_change(first.take):
         upkept.compact()
-    interrupted = [copy for copy in first.taken if any((copy / "flights-0").glob("*.swap"))]
+    interrupted = [
+        copy
+        for copy in first.taken
+        if list((copy / "first-0").glob("*.cleaned")) or both_lie_there(copy)
+    ]
     assert len(interrupted) > 5
     for number, copy in enumerate(interrupted[:: len(interrupted) // 5]):
         second = Snapshots(copy, tmp_path / f"again-{number}")
@@ -126,12 +150,18 @@ def test_a_second_kill_while_a_compaction_is_being_finished_loses_nothing(tmp_pa
 
 
 def steps_of(upkept: Upkept) -> Iterator[int]:
-    """A compaction, step by step."""
+    """A compaction, step by step: what the event loop does, and what the background does."""
     upkept.checkpoint()
     number = 0
-    while upkept.step() < COMPACTION_INTERVAL:
-        yield number
-        number += 1
+    while upkept.cleaner.task(upkept.now) < COMPACTION_INTERVAL:
+        while upkept.hands.jobs:
+            _, work, done = upkept.hands.jobs.pop(0)
+            yield number
+            result = result_of(work)
+            yield number + 1
+            done(result)
+            number += 2
+    yield number
 
 
 @pytest.mark.parametrize("what", ["delete_before", "expire", "delete", "read"])
@@ -149,33 +179,35 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
             if step != moment:
                 continue
             if what == "delete_before":
-                start = upkept.log.all_sealed()[0].end_offset + 3
-                delete_before(upkept.log, start)
+                start = upkept.log.sealed_segments[0].end_offset + 3
+                upkept.delete_before(start)
             elif what == "expire":
-                start = upkept.log.end_offset
-                upkept.logs.configure("first", {"cleanup_policy": "compact,delete"})
+                start = upkept.log.log_end
+                upkept.logs.configure("flights", "first", {"cleanup_policy": "compact,delete"})
                 upkept.later(10**9)
-                upkept.log.expire(upkept.now.wall)
+                upkept.expire()
             elif what == "delete":
                 upkept.logs.delete_topic("first")
+                upkept.logs.deletion_task(upkept.now)
                 break
             else:
                 records_in(upkept.log)
         for _ in range(5):
             upkept.step()
         if what == "delete":
-            assert not (upkept.data / "flights-0").exists()
+            upkept.hands.work_all()
+            assert not (upkept.data / "first-0").exists()
             upkept.logs.close()
             continue
         upkept.compact()
-        upkept.log.expire(upkept.now.wall)
+        upkept.expire()
         for clean in (None, True, False):
             if clean is not None:
                 upkept.reopen(clean=clean)
-            assert (upkept.log.start_offset, upkept.log.end_offset) == (start, len(written))
+            assert (upkept.log.log_start, upkept.log.log_end) == (start, len(written))
             kept = (
                 [row for row in last_of_each(written, active(upkept)) if row[0] >= start]
-                if (upkept.log.all_sealed())
+                if (upkept.log.sealed_segments)
                 else []
             )
             found = rows(records_in(upkept.log))
@@ -184,45 +216,56 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
         upkept.logs.close()
 
 
-def test_a_swap_that_fails_halfway_takes_its_log_out_of_use_and_the_next_start_finishes_it(
+@pytest.mark.parametrize("fails", ["rename", "write_index", "sync_directory", "remove_files"])
+def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A disk that is read-only by now, or has no room for a name."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    upkept = Upkept(tmp_path / "data")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    final = last_of_each(written, active(upkept))
+    upkept.checkpoint()
+    where = {"remove_files": cleaning_pass, "rename": os}.get(fails, segment_swap)
+    with monkeypatch.context() as broken:
+        broken.setattr(where, fails, refuse)
+        for _ in range(20):
+            upkept.step()
+    assert upkept.compacted().clean_before == 0
+    assert set(final) <= set(rows(records_in(upkept.log)))
+    upkept.append(keyed((b"a", b"b")))
+    upkept.later(RETRY_PAUSE)
+    upkept.compact()
+    assert upkept.compacted().clean_before > 0
+    for clean in (True, False):
+        assert set(final) <= set(rows(records_in(upkept.log)))
+        upkept.reopen(clean=clean)
+        upkept.compact()
+    upkept.logs.close()
+
+
+def test_a_compacted_segment_that_was_left_behind_gives_way_to_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is read-only by now, or has no room for a name: other partitions are served."""
-    counted = Upkept(tmp_path / "counted")
-    fill(counted, [], 36, keys=6)
-    real, renames = Path.rename, 0
-    fails_at = -1
-
-    def rename(self: Path, target: Path) -> Path:
-        nonlocal renames
-        if self.parent.suffix == ".swap" or target.suffix == ".deleted":
-            renames += 1
-            if renames == fails_at:
-                raise OSError(30, "Read-only file system")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    counted.compact()
-    assert renames > 8
-    for fails_at in range(1, renames + 1, 5):
-        renames = 0
-        upkept = Upkept(tmp_path / str(fails_at))
-        other = upkept.logs.create("other", "second", 0)
-        written: list[Row] = []
-        fill(upkept, written, 36, keys=6)
-        final = last_of_each(written, active(upkept))
-        upkept.compact()
-        assert not upkept.log.is_open
-        with pytest.raises(StorageError, match="restart the broker"):
-            upkept.log.read(0, 100)
-        with pytest.raises(StorageError, match="restart the broker"):
-            upkept.append(keyed((b"a", b"b")))
-        append(other, a_batch(b"still"))
-        assert read_all(other) == [(0, b"still")]
-        upkept.logs.close()
-        upkept.open()
-        assert set(final) <= set(rows(records_in(upkept.log)))
-        upkept.append(keyed((b"a", b"b")))
-        upkept.compact()
-        assert set(final) <= set(rows(records_in(upkept.log)))
-        upkept.logs.close()
+    """The first old segment was deleted, then the pass was given up, and the files were not removed."""
+    monkeypatch.setattr(cleaning_pass, "MOST_OFFSETS", 2**32 - 1)
+    upkept = Upkept(tmp_path / "data")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    upkept.compact()
+    directory = upkept.log.directory
+    compacted = min(directory.glob("*-1.log"))
+    left = compacted.read_bytes()
+    fill(upkept, written, 36, keys=6)
+    upkept.compact()
+    final = rows(records_in(upkept.log))
+    upkept.logs.close()
+    compacted.write_bytes(left)
+    upkept.open()
+    assert rows(records_in(upkept.log)) == final
+    assert not compacted.exists()
+    upkept.logs.close()

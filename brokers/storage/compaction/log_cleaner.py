@@ -1,0 +1,289 @@
+"""Compaction: which log is next, and taking over what the background has written."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CleanerCheckpoint, load
+from folkmoot.brokers.storage.compaction.cleaning_pass import (
+    CleanedSegment,
+    CleaningPass,
+    CorruptSegment,
+    Finished,
+    Pause,
+    Plan,
+)
+from folkmoot.brokers.storage.compaction.segment_swap import files_of
+from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager, remove_files
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.retention import NotRead, last_append, read_summaries, summary_of
+from folkmoot.brokers.storage.segment import Segment
+from folkmoot.protocol.errors import ClosedError
+
+logger = logging.getLogger(__name__)
+
+COMPACTION_INTERVAL: Final = 15.0
+LOGS_AT_ONCE: Final = 50
+RETRY_PAUSE: Final = 600.0
+OVERDUE: Final = 2.0
+TOMBSTONES: Final = 0.0
+_BUSY = 0.5
+_MORE = 0.05
+
+
+class _Pass(NamedTuple):
+    log: Log
+    segments: dict[int, Segment]
+    work: CleaningPass
+
+
+class LogCleaner:
+    """Keeps the last record of each key in logs that ask for it (`cleanup_policy`).
+
+    Every COMPACTION_INTERVAL all logs are looked at, some at a time, and the one with the largest
+    part not compacted yet is taken, if that is `min_cleanable_dirty_ratio` of it or older than
+    `max_compaction_lag`, or if tombstones have had their time. One pass after another.
+
+    Only what can never change or be lost is touched: sealed segments before the one that the noted
+    recovery point names, if a record is there. So an unclean start never looks into a compacted
+    segment, and behind every gap there is a record. Damaged segments stay as they are.
+
+    The background does the work, one job for each new segment (CleaningPass); the event loop takes the
+    segment over (segment_swap) if those it was made from are all still there: what deleted one
+    meanwhile wins.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        submit: Submit,
+        pause: Pause,
+        memory_bytes: int,
+        bytes_per_second: int,
+    ) -> None:
+        self._logs = logs
+        self._submit = submit
+        self._pause = pause
+        self._memory_bytes = memory_bytes
+        self._bytes_per_second = bytes_per_second
+        self._now = Now(0.0, 0)
+        self._round: deque[Log] = deque()
+        self._best: tuple[float, Log] | None = None
+        self._pass: _Pass | None = None
+        self._busy = False
+        self._retry_at: dict[Log, float] = {}
+        self.checkpoints: dict[Log, CleanerCheckpoint] = {}
+        """How far each log is compacted, of those that ask for it."""
+
+    def task(self, now: Now) -> float:
+        """Look at some logs, or begin a pass; → when to be called again."""
+        self._now = now
+        if self._busy or self._pass is not None:
+            return _BUSY
+        if not self._round:
+            self._begin_round()
+        unloaded: list[Log] = []
+        unread: list[tuple[Log, NotRead]] = []
+        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
+            log = self._round.popleft()
+            if not log.is_open or self._retry_at.get(log, 0.0) > now.monotonic:
+                continue
+            if log not in self.checkpoints:
+                unloaded.append(log)
+                continue
+            try:
+                score = self._dirty_ratio(log)
+            except NotRead as needed:
+                unread.append((log, needed))
+                continue
+            if score is not None and (self._best is None or score > self._best[0]):
+                self._best = score, log
+        if unloaded:
+            self._load(unloaded)
+        if unread:
+            self._busy = True
+            read_summaries(self._submit, unread, self._look_again)
+        if self._round or self._busy:
+            return _MORE
+        if self._best is None:
+            return COMPACTION_INTERVAL
+        self._begin(self._best[1])
+        return _MORE
+
+    # -- which log ----------------------------------------------------------------------------------
+
+    def _begin_round(self) -> None:
+        self._best = None
+        self._round.extend(
+            log for log in self._logs if log.configured and log.config.compacts and log.is_open
+        )
+        for known in (self.checkpoints, self._retry_at):
+            for gone in [log for log in known if not log.is_open]:
+                del known[gone]
+
+    def _load(self, logs: list[Log]) -> None:
+        """Read how far these are compacted, then look at them again."""
+        self._busy = True
+        work = partial(_load_all, [log.directory for log in logs])
+        self._submit("cleaner", work, partial(self._loaded, logs))
+
+    def _loaded(self, logs: list[Log], outcome: list[CleanerCheckpoint] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self._busy = False
+            logger.error("how far logs are compacted cannot be read: %s", outcome)
+            return
+        self.checkpoints.update(zip(logs, outcome, strict=True))
+        self._look_again(logs)
+
+    def _look_again(self, logs: list[Log]) -> None:
+        self._busy = False
+        self._round.extendleft(logs)
+
+    def _cleanable(self, log: Log) -> list[Segment]:
+        """The segments of a log that may be compacted, the oldest first. Raises NotRead."""
+        point = self._logs.checkpointed.get(log.directory.name)
+        clean_before = self.checkpoints[log].clean_before
+        found = cleanable(log, point, clean_before, self._now.wall)
+        if log.dirty:
+            self._logs.dirty[log] = None  # it may want a snapshot of producers on disk
+        return found
+
+    def _dirty_ratio(self, log: Log) -> float | None:
+        """How much a log is in need of compaction; None: not at all. Raises NotRead.
+
+        As a rule the part of its bytes that was not gone through yet, if the log's options find that
+        enough; more if records have waited for too long; least if there are only tombstones to drop.
+        """
+        segments, now = self._cleanable(log), self._now.wall
+        config, checkpoint = log.config, self.checkpoints[log]
+        dirty = [each for each in segments if each.end_offset > checkpoint.clean_before]
+        dirty_bytes = sum(segment.size for segment in dirty)
+        if dirty_bytes:
+            ratio = dirty_bytes / sum(segment.size for segment in segments)
+            if config.max_compaction_lag is not None:
+                began = summary_of(dirty).first_append
+                if began is not None and abs(now - began) >= config.max_compaction_lag * 1000:
+                    return OVERDUE + ratio
+            if ratio >= config.min_cleanable_dirty_ratio:
+                return ratio
+        droppable = checkpoint.droppable_before(config.delete_retention, now)
+        if segments and checkpoint.tombstones and droppable:
+            return TOMBSTONES
+        return None
+
+    # -- a pass -------------------------------------------------------------------------------------
+
+    def _begin(self, log: Log) -> None:
+        self._best = None
+        config, checkpoint = log.config, self.checkpoints[log]
+        segments = self._cleanable(log)
+        readers = {segment.base_offset: segment.reader() for segment in segments}
+        plan = Plan(
+            directory=log.directory,
+            checkpoint=checkpoint,
+            sources=list(readers.values()),
+            groups=[
+                [readers[each.base_offset] for each in group] for group in group_segments(segments)
+            ],
+            segment_bytes=config.segment_bytes,
+            droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
+            memory_bytes=self._memory_bytes,
+            bytes_per_second=self._bytes_per_second,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+        logger.info("%s: compacting %d segments", log.name, len(segments))
+        known = {segment.base_offset: segment for segment in segments}
+        self._pass = _Pass(log, known, CleaningPass(plan, self._pause))
+        self._next_step(self._pass, [])
+
+    def _next_step(self, under_way: _Pass, doomed: Sequence[Path]) -> None:
+        work = partial(under_way.work.step, doomed, self._now.wall)
+        self._submit("cleaner", work, partial(self._take, under_way))
+
+    def _take(self, under_way: _Pass, outcome: CleanedSegment | Finished | Exception) -> None:
+        log = under_way.log
+        match outcome:
+            case CleanedSegment():
+                self._swap(under_way, outcome)
+                return
+            case Finished():
+                self.checkpoints[log] = outcome.checkpoint
+                logger.info(
+                    "%s: compacted up to offset %d", log.name, outcome.checkpoint.clean_before
+                )
+            case CorruptSegment():
+                segment = under_way.segments[outcome.base_offset]
+                if log.sealed(outcome.base_offset) is segment:
+                    segment.mark(outcome.damage)
+            case Exception():
+                # Else something was deleted meanwhile, or the broker is stopping.
+                if _are_there(log, under_way.segments.values()) and not isinstance(
+                    outcome, ClosedError
+                ):
+                    logger.error("%s: not compacted: %s", log.name, outcome)
+                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+        self._pass = None
+
+    def _swap(self, under_way: _Pass, cleaned: CleanedSegment) -> None:
+        log, name = under_way.log, cleaned.name
+        old = [each for base, each in under_way.segments.items() if name.base <= base < name.end]
+        if _are_there(log, old):
+            self._next_step(under_way, log.replace_segments(old, name, cleaned.size))
+        else:  # what was to be replaced has changed: begin again another time
+            work = partial(remove_files, files_of(log.directory, name))
+            self._submit("cleaner", work, partial(_report_left, log))
+            self._pass = None
+
+
+def cleanable(log: Log, point: RecoveryPoint | None, clean_before: int, now: int) -> list[Segment]:
+    """The segments that may be compacted, the oldest first. Raises NotRead.
+
+    They lie before the one that the noted recovery point names, which has a record: so they are sealed
+    and on disk, no unclean start looks into them, and behind what compaction removes a record is left.
+    What they tell of producers is in a snapshot on disk. They end where `min_compaction_lag` begins.
+    """
+    if point is None or point.end_offset <= point.segment or not log.snapshot_covers(point.segment):
+        return []
+    found: list[Segment] = []
+    youngest = now - log.config.min_compaction_lag * 1000
+    sealed = log.sealed_segments
+    for number, segment in enumerate(sealed):
+        if segment.end_offset > point.segment:
+            break
+        if log.config.min_compaction_lag and segment.end_offset > clean_before:
+            ended = last_append(sealed[number:], now)
+            if ended is None or ended > youngest:
+                break
+        found.append(segment)
+    return found
+
+
+def group_segments(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Neighbours that may become one segment. Damaged ones are in none."""
+    found: list[list[Segment]] = [[]]
+    for segment in segments:
+        if segment.damage:
+            found.append([])
+        else:
+            found[-1].append(segment)
+    return [group for group in found if group]
+
+
+def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
+    return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
+
+
+def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint]:
+    return [load(directory) for directory in directories]
+
+
+def _report_left(log: Log, outcome: Exception | None) -> None:
+    if outcome is not None:
+        logger.error("%s: files of a compaction are left behind: %s", log.name, outcome)
