@@ -286,7 +286,8 @@ class SegmentReader:
                 break
             except _Broken as broken:
                 logger.error("%s: damaged at position %d: %s", self.path, broken.position, broken)
-                position = self.damage_at(broken.position, broken.offset).end
+                # What is found behind it gets an entry, so that it can be found again.
+                index.due = position = self.damage_at(broken.position, broken.offset).end
         if index.last_append is None:  # what could tell has rotted, or was compacted away
             with suppress(OSError):
                 index.last_append = os.stat(self.path).st_mtime_ns // 1_000_000
@@ -459,6 +460,7 @@ class Segment(SegmentReader):
 
     def descriptor_to_flush(self) -> int:
         """A descriptor for a background job to flush and to close. Raises StorageError."""
+        self._files.use(self)
         try:
             return os.dup(self._file())
         except OSError as error:
@@ -467,7 +469,7 @@ class Segment(SegmentReader):
     def seal(self) -> None:
         """No more appends will come."""
         self.seal_index()
-        self.close()
+        self.release()
         self.sealed = True
 
     def seal_index(self) -> None:
@@ -783,6 +785,9 @@ class Segment(SegmentReader):
     def _opened_index(self) -> SegmentIndex:
         """The index, which is not loaded yet. Raises StorageError."""
         self._index = self.open_index(self._interval) if self.sealed else self._active_index()
+        if not self.sealed:
+            # The first append of a life gets an entry: no damage from before it reaches behind it.
+            self._index.due = min(self._index.due, max(self.size, 1))
         return self._index
 
     def _active_index(self) -> SegmentIndex:

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from folkmoot.brokers.storage.producer_state import Producers
+from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Store, run
@@ -43,7 +43,7 @@ class FakeCluster:
         self.requests = 0
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.payloads: list[bytes] = []
-        self.producers: dict[TopicPartition, Producers] = {}
+        self.producers: dict[TopicPartition, ProducerState] = {}
         self.brokers: dict[int, StubBroker] = {}
         self._count = count
         self._store = self.zookeeper.connect()
@@ -112,13 +112,13 @@ class FakeCluster:
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
         header = batch_format.check(payload)
         partition = TopicPartition(entry.topic, entry.partition)
-        producers = self.producers.setdefault(partition, Producers(1000))
+        producers = self.producers.setdefault(partition, ProducerState(1000))
         original = producers.check(header, {})
         if original is not None:
             return original
         self.payloads.append(payload)
         base = len(log)
-        producers.note(header, base)
+        producers.update(header, base)
         log += batch_format.records_of(entry.topic, entry.partition, header, payload)
         return base
 

@@ -3,7 +3,7 @@
 from collections import deque
 from random import Random
 
-from folkmoot.brokers.storage.producer_state import Producers
+from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.producers.sender import Shipment
 from folkmoot.protocol import batch as batch_format
 from folkmoot.protocol.batch import BatchHeader
@@ -29,7 +29,7 @@ class Log:
     def __init__(self) -> None:
         self.headers: list[BatchHeader] = []
         self.values: list[bytes] = []
-        self.producers = Producers(100)
+        self.producers = ProducerState(100)
 
     def append(self, payload: bytes) -> int:
         """The base offset, of the original if there is one. Raises what a broker refuses it with."""
@@ -43,7 +43,7 @@ class Log:
         if original is not None:
             return original
         offset = len(self.values)
-        self.producers.note(header, offset)
+        self.producers.update(header, offset)
         self.headers.append(batch_format.read_header(stamped(payload, offset)))
         self.values += values
         return offset
@@ -51,9 +51,9 @@ class Log:
     def restart(self, chance: Random) -> None:
         """Rebuild what is known of producers: from a snapshot at any batch, and the log behind it."""
         cut = chance.randrange(len(self.headers) + 1)
-        snapshot = Producers(100)
+        snapshot = ProducerState(100)
         snapshot.replay(self.headers[:cut])
-        self.producers = Producers(100, snapshot.states)
+        self.producers = ProducerState(100, snapshot.entries)
         self.producers.replay(self.headers[cut:])
 
     def lose_end(self, chance: Random) -> None:
@@ -61,12 +61,12 @@ class Log:
         del self.headers[len(self.headers) - chance.randrange(min(4, len(self.headers) + 1)) :]
         end = self.headers[-1].next_offset if self.headers else 0
         del self.values[end:]
-        self.producers = Producers(100)
+        self.producers = ProducerState(100)
         self.producers.replay(self.headers)
 
     def forget(self) -> None:
         """The producers' time is over."""
-        self.producers = Producers(100)
+        self.producers = ProducerState(100)
 
 
 def stamped(payload: bytes, offset: int) -> bytes:

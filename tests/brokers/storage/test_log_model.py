@@ -10,15 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.openfiles import OpenFiles
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.retention import expired
+from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import OffsetOutOfRange
-from tests.brokers.batches import NAME, NOW, flushed, values_of
+from tests.brokers.batches import NAME, NOW, append, removed, values_of
 
 RETENTION = 30.0
 CONFIG = LogConfig(
@@ -38,17 +39,21 @@ class LogAgainstList(RuleBasedStateMachine):
         self.scratch = Path(tempfile.mkdtemp(prefix="folkmoot-log-"))
         self.lives = 0
         self.now = NOW
-        self.files = OpenFiles(2)
+        self.files = OpenSegments(2)
         self.data = self.scratch / "0"
         (self.data / str(NAME)).mkdir(parents=True)
-        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
-        self.log.start()
+        self.open(None)
         self.values: list[bytes] = []
         self.begin = 0
         self.starts: list[int] = []
         self.lengths: list[int] = []
         self.times: list[int] = []
         self.appended: list[int] = []
+
+    def open(self, point: RecoveryPoint | None) -> None:
+        self.log = Log(self.data / str(NAME), NAME, "first", CONFIG, self.files)
+        self.log.start(point)
+        self.log.advance_high_watermark(self.log.log_end)
 
     def teardown(self) -> None:
         self.log.abandon()
@@ -74,7 +79,7 @@ class LogAgainstList(RuleBasedStateMachine):
             self.values += values
         self.starts += bases
         self.lengths += [len(each) for each in batches]
-        assert produced.append(self.log, batches, now=self.now, leader_epoch=3) == bases
+        assert append(self.log, *batches, now=self.now) == bases
 
     @precondition(lambda self: self.begin < len(self.values))
     @rule(where=st.floats(0, 1, exclude_max=True), max_bytes=st.integers(0, 3000))
@@ -105,8 +110,8 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule()
     def release_files(self) -> None:
-        self.files.sweep()
-        self.files.sweep()
+        self.files.release_idle()
+        self.files.release_idle()
         assert len(self.files) == 0
 
     @rule(later=st.integers(0, 40))
@@ -122,9 +127,13 @@ class LogAgainstList(RuleBasedStateMachine):
             for at, appended in zip(self.starts, self.appended, strict=True)
             if self.now - appended < RETENTION * 1000
         ]
-        self.log.expire(self.now)
-        flushed(self.log)  # with what the headers that go tell of producers
-        self.log.expire(self.now)
+        for _ in range(2):
+            for segment in self.log.segments:
+                segment.load_summary()
+            count, missing = expired(self.log.segments, CONFIG, self.now)
+            assert missing is None
+            removed(self.log.delete_segments(count))
+            self.log.flush()  # with what the headers that go tell of producers
         kept = young[0] if young else len(self.values)
         self.begin = max(
             [self.begin, *(base for base in [*bases, len(self.values)] if base <= kept)]
@@ -146,8 +155,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule()
     def close_and_open(self) -> None:
         end = self.log.close()
-        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
-        self.log.start(end)
+        self.open(end)
 
     @rule()
     def kill_and_open(self) -> None:
@@ -155,12 +163,12 @@ class LogAgainstList(RuleBasedStateMachine):
         killed, self.data = self.data, self.scratch / str(self.lives)
         shutil.copytree(killed, self.data)
         self.log.abandon()
-        self.log = Log(self.data, NAME, "first", CONFIG, self.files)
-        self.log.start()
+        self.open(None)
 
     @invariant()
     def ends_agree(self) -> None:
-        assert (self.log.start_offset, self.log.end_offset) == (self.begin, len(self.values))
+        assert (self.log.log_start, self.log.log_end) == (self.begin, len(self.values))
+        assert self.log.high_watermark == self.log.log_end
         left = zip(self.starts, self.lengths, strict=True)
         assert self.log.size == sum(length for at, length in left if at >= self.begin)
 

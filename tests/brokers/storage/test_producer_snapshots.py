@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage import producer_memory
-from folkmoot.brokers.storage.atomic_file import note_checked
-from folkmoot.brokers.storage.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
+from folkmoot.brokers.storage import producer_state
+from folkmoot.brokers.storage.atomic_file import write_checked
 from folkmoot.brokers.storage.config import FOREVER, LogConfig
-from folkmoot.brokers.storage.directories import save_start
-from folkmoot.brokers.storage.flushing import CleanEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.brokers.storage.retention import Retention
-from folkmoot.brokers.storage.segments import Segments
+from folkmoot.brokers.storage.recovery import save_log_start
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
 from folkmoot.protocol.errors import (
@@ -32,7 +24,6 @@ from folkmoot.protocol.errors import (
 )
 from tests.brokers.batches import (
     NAME,
-    NOW,
     SMALL,
     a_batch,
     append,
@@ -40,7 +31,9 @@ from tests.brokers.batches import (
     flushed,
     make_log,
     read_all,
+    removed,
     reopened,
+    states_of,
 )
 from tests.seeds import new_seed
 
@@ -51,13 +44,6 @@ def sent(first: int, *, producer: int = 1, epoch: int = 0, records: int = 1) -> 
     return batch.signed(a_batch(*values), producer, epoch, first)
 
 
-def states_of(log: Log) -> list[ProducerState]:
-    found = list(log._memory.producers().states)
-    for state in found:
-        state.idle_since = None
-    return found
-
-
 def snapshots(log: Log) -> list[int]:
     return sorted(int(path.stem) for path in log.directory.glob("*.snapshot"))
 
@@ -65,9 +51,7 @@ def snapshots(log: Log) -> list[int]:
 def killed(log: Log, to: Path) -> Log:
     """The log as it is found after a kill, in a directory of its own."""
     shutil.copytree(log.directory, to / str(NAME))
-    again = Log(to, NAME, "first", log.config)
-    again.start()
-    return again
+    return reopened(to, log.config)
 
 
 def test_a_batch_that_comes_again_is_answered_with_its_offset_and_not_written(
@@ -77,11 +61,11 @@ def test_a_batch_that_comes_again_is_answered_with_its_offset_and_not_written(
     assert append(log, sent(0, records=3), sent(3)) == [0, 3]
     assert append(log, sent(3)) == [3]
     assert append(log, sent(0, records=3), sent(4)) == [0, 4]
-    assert log.end_offset == 5
+    assert log.log_end == 5
     assert [value for _, value in read_all(log)] == [b"1.0.%d" % n for n in range(5)]
     with pytest.raises(OutOfOrderSequence):
-        append(log, sent(5), sent(7))
-    assert log.end_offset == 5, "all of a call or none"
+        append(log, sent(6), sent(7))
+    assert log.log_end == 5
     log.abandon()
 
 
@@ -94,26 +78,27 @@ def test_producers_are_known_after_a_kill_when_all_their_records_were_given_up(
     assert states_of(killed(log, tmp_path / "b")) == states_of(log)
     append(log, sent(2))
     for _ in range(2):
-        log.expire(NOW + round(log.config.retention or 0) * 1000 + 10**9)
-        flushed(log)
-    assert log.start_offset == 3
+        removed(log.delete_segments(len(log.segments)))
+        log.flush()
+    assert log.log_start == 3
     again = killed(log, tmp_path / "c")
     assert states_of(again) == states_of(log)
     assert append(again, sent(2), sent(3)) == [2, 3]
 
 
-def test_producers_are_known_after_a_kill_while_records_are_given_up(tmp_path: Path) -> None:
+def test_no_segment_goes_before_a_snapshot_on_disk_tells_what_its_headers_tell(
+    tmp_path: Path,
+) -> None:
     log = make_log(tmp_path / "a")
     append(log, sent(0), sent(1))
-    save_start(log.directory, "first", 2)
+    save_log_start(log.directory, 2)
     assert states_of(killed(log, tmp_path / "b")) == states_of(log)
-    log._segments.roll()
     again = killed(log, tmp_path / "c")
-    again.expire(NOW)
-    assert (again.start_offset, again.segments) == (2, 2), "a power cut may still take the snapshot"
+    assert again.delete_segments(0) == []
+    assert (again.log_start, len(again.segments)) == (2, 2), "a power cut may take the headers' end"
     flushed(again)
-    again.expire(NOW)
-    assert (again.start_offset, again.segments) == (2, 1)
+    removed(again.delete_segments(0))
+    assert (again.log_start, len(again.segments)) == (2, 1)
     assert states_of(again) == states_of(log)
     assert states_of(killed(again, tmp_path / "d")) == states_of(log)
 
@@ -128,7 +113,7 @@ def test_a_duplicate_is_answered_when_the_disk_is_full(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.storage.logfile.write_at", full)
+        patch.setattr("folkmoot.brokers.storage.segment.write_at", full)
         with pytest.raises(DiskFull):
             append(log, sent(1))
         assert append(log, sent(0)) == [0]
@@ -136,21 +121,29 @@ def test_a_duplicate_is_answered_when_the_disk_is_full(
     log.abandon()
 
 
-def test_a_duplicate_is_not_acknowledged_if_the_flush_asked_for_has_failed(
+def test_a_log_whose_flush_has_failed_takes_nothing_and_answers_no_duplicate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = make_log(tmp_path, replace(SMALL, flush_records=1))
     append(log, sent(0))
+    assert log.flush_due
+    flushed(log)
+    assert not log.flush_due
+    append(log, sent(1))
 
     def refuse(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("os.fdatasync", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", refuse)
+        flushed(log)
+    assert (log.recovery_point_offset, log.flush_due, log.dirty) == (1, True, False)
+    for again in (0, 1, 2):
+        with pytest.raises(StorageError, match="could not be flushed"):
+            append(log, sent(again))
+    assert log.begin_flush() is None, "a second flush would succeed and prove nothing"
     with pytest.raises(StorageError):
-        append(log, sent(1))
-    with pytest.raises(StorageError):
-        append(log, sent(1))
-    log.abandon()
+        log.close()
 
 
 def test_producers_are_known_after_an_orderly_stop_without_reading_the_log(
@@ -161,10 +154,9 @@ def test_producers_are_known_after_an_orderly_stop_without_reading_the_log(
         append(log, sent(first))
     before, end = states_of(log), log.close()
     assert snapshots(log)[-1] == 50
-    monkeypatch.setattr("folkmoot.brokers.storage.segments.Segments.headers", None)
-    log = Log(tmp_path, NAME, "first", SMALL)
-    log.start(end)
-    assert log._memory._known is None, "an idle log has loaded nothing"
+    monkeypatch.setattr(Log, "headers", None)
+    log = reopened(tmp_path, SMALL, end)
+    assert log._snapshots.state is None, "an idle log has loaded nothing"
     assert append(log, sent(49)) == [49]
     assert states_of(log) == before
     log.abandon()
@@ -176,17 +168,19 @@ def test_producers_are_known_after_a_kill_from_the_snapshot_and_the_headers_behi
     log = make_log(tmp_path / "a")
     for first in range(50):
         append(log, sent(first))
+        if first == 30:
+            log.flush()
     (*_, last) = snapshots(log)
     assert 0 < last < 50
     monkeypatch.setattr("folkmoot.protocol.codecs.decompress", None)
     asked: list[int] = []
-    original = Segments.headers
+    original = Log.headers
 
-    def headers(self: Segments, offset: int) -> Iterator[BatchHeader]:
+    def headers(self: Log, offset: int) -> Iterator[BatchHeader]:
         asked.append(offset)
         return original(self, offset)
 
-    monkeypatch.setattr(Segments, "headers", headers)
+    monkeypatch.setattr(Log, "headers", headers)
     again = killed(log, tmp_path / "b")
     assert asked == [last]
     assert states_of(again) == states_of(log)
@@ -213,10 +207,9 @@ def test_without_a_snapshot_that_can_be_read_the_log_is(tmp_path: Path, harm: st
             case "empty":
                 path.write_bytes(b"")
             case "foreign":
-                note_checked(path, b"\x93\x01\x02\x03")
+                write_checked(path, b"\x93\x01\x02\x03")
     for clean in (end, None):
-        log = Log(tmp_path, NAME, "first", SMALL)
-        log.start(clean)
+        log = reopened(tmp_path, SMALL, clean)
         assert states_of(log) == before
         log.abandon()
 
@@ -224,16 +217,16 @@ def test_without_a_snapshot_that_can_be_read_the_log_is(tmp_path: Path, harm: st
 def test_a_snapshot_ahead_of_a_log_that_lost_its_end_is_not_believed(tmp_path: Path) -> None:
     log = make_log(tmp_path, replace(SMALL, segment_bytes=1 << 20))
     append(log, sent(0))
-    log._memory.save(0)
+    log.snapshot_covers(1)
+    log.flush()
     size = log.size
     append(log, sent(1))
-    log._memory.save(0)
-    log.abandon()
-    assert snapshots(log) == [1, 2]
+    log.close()
+    assert snapshots(log) == [2]
     with (log.directory / f"{0:020}.log").open("r+b") as file:
         file.truncate(size)
     log = reopened(tmp_path)
-    assert (log.end_offset, snapshots(log)) == (1, [1])
+    assert (log.log_end, snapshots(log)) == (1, [])
     assert append(log, sent(1, records=2)) == [1], "what the log lost was not written"
     log.abandon()
 
@@ -248,8 +241,7 @@ def test_a_start_offset_that_moves_or_segments_that_go_take_no_producer_along(
     assert append(log, sent(59)) == [59]
     end = log.close()
     for clean in (end, None):
-        log = Log(tmp_path, NAME, "first", SMALL)
-        log.start(clean)
+        log = reopened(tmp_path, SMALL, clean)
         assert append(log, sent(59)) == [59]
         with pytest.raises(OutOfOrderSequence):
             append(log, sent(61))
@@ -262,31 +254,33 @@ def test_a_snapshot_that_cannot_be_written_costs_nothing_but_time(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(producer_memory, "note_checked", full)
+    monkeypatch.setattr("folkmoot.brokers.storage.log.write_checked", full)
     log = make_log(tmp_path)
     for first in range(60):
         append(log, sent(first))
-    assert log.segments > 1
-    assert snapshots(log) == []
+    assert len(log.segments) > 1
+    flushed(log)
+    assert (log.recovery_point_offset, log.failed) == (60, None)
     before, end = states_of(log), log.close()
+    assert snapshots(log) == []
     assert "producers are not noted" in caplog.text
-    log = Log(tmp_path, NAME, "first", SMALL)
-    log.start(end)
+    log = reopened(tmp_path, SMALL, end)
     assert states_of(log) == before
     log.abandon()
 
 
 def test_damage_in_the_log_hides_only_the_batches_in_it(tmp_path: Path) -> None:
-    config = LogConfig(segment_bytes=1 << 20, index_interval_bytes=256)
-    log = make_log(tmp_path, config)
+    log = make_log(tmp_path)
     for first in range(60):
         append(log, sent(first), sent(first, producer=2))
-    log.abandon()
+    end = log.close()
+    for path in log.directory.glob("*.snapshot"):
+        path.unlink()
     path = log.directory / f"{0:020}.log"
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(sent(0)) + 9] ^= 1
     path.write_bytes(data)
-    log = reopened(tmp_path, config)
+    log = reopened(tmp_path, SMALL, end)
     assert [(state.producer_id, state.batches[-1].last) for state in states_of(log)] == [
         *((1, 59), (2, 59))
     ]
@@ -294,51 +288,38 @@ def test_damage_in_the_log_hides_only_the_batches_in_it(tmp_path: Path) -> None:
     log.abandon()
 
 
-def test_checkpoints_take_snapshots_of_what_was_written_to_much(
+def test_a_flush_takes_a_snapshot_of_what_was_written_to_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_memory, "BATCHES_BETWEEN", 10)
-    with Logs(tmp_path / "data", 1, LogConfig()) as logs:
-        busy, calm = logs.create("t", "id", 0), logs.create("t", "id", 1)
-        background = Background(lambda error: None)
-        checkpoints = Checkpoints(logs, background)
-        now = 0.0
-        for first in range(30):
-            append(busy, sent(first))
-            if first < 3:
-                append(calm, sent(first))
-            if first % 10 == 9:
-                now += CHECKPOINT_INTERVAL
-                while checkpoints.chore(Now(now, NOW)) < 1.0:
-                    background.run_all()
-        assert snapshots(busy) == [30], "it is on disk, and needs none before it"
-        assert snapshots(calm) == []
-    assert (snapshots(busy), snapshots(calm)) == ([30], [3])
+    monkeypatch.setattr(producer_state, "SNAPSHOT_BATCHES", 10)
+    log = make_log(tmp_path, LogConfig())
+    for first in range(30):
+        append(log, sent(first))
+        if first in (2, 12, 14, 29):
+            flushed(log)
+            assert snapshots(log) == {2: [], 12: [13], 14: [13], 29: [30]}[first]
+    log.close()
+    assert snapshots(log) == [30], "it is on disk, and needs none before it"
 
 
 def test_producers_that_are_idle_for_long_are_forgotten_and_so_after_a_restart(
     tmp_path: Path,
 ) -> None:
     config = LogConfig(producer_id_expiry=100.0)
-    with Logs(tmp_path / "data", 1, config) as logs:
-        log = logs.create("t", "id", 0)
-        logs.configure("id", {})
-        retention = Retention(logs)
-        append(log, sent(0), sent(0, producer=2))
-        retention.chore(Now(1000.0, NOW))
-        append(log, sent(1, producer=2))
-        retention.chore(Now(1060.0, NOW))
-    with Logs(tmp_path / "data", 1, config) as logs:
-        log = logs.create("t", "id", 0)
-        logs.configure("id", {})
-        retention = Retention(logs)
-        assert append(log, sent(0)) == [0]
-        retention.chore(Now(5.0, NOW))
-        assert append(log, sent(0)) == [0], "the time while the broker was down does not count"
-        retention.chore(Now(46.0, NOW))
-        with pytest.raises(UnknownProducer):
-            append(log, sent(1))
-        assert append(log, sent(2, producer=2)) == [3]
+    log = make_log(tmp_path, config)
+    append(log, sent(0), sent(0, producer=2))
+    log.expire_producers(1000.0)
+    append(log, sent(1, producer=2))
+    log.expire_producers(1060.0)
+    log = reopened(tmp_path, config, log.close())
+    assert append(log, sent(0)) == [0]
+    log.expire_producers(5.0)
+    assert append(log, sent(0)) == [0], "the time while the broker was down does not count"
+    log.expire_producers(46.0)
+    with pytest.raises(UnknownProducer):
+        append(log, sent(1))
+    assert append(log, sent(2, producer=2)) == [3]
+    log.close()
 
 
 def test_the_state_after_any_kills_and_stops_is_the_one_before(tmp_path: Path) -> None:
@@ -361,16 +342,13 @@ def test_the_state_after_any_kills_and_stops_is_the_one_before(tmp_path: Path) -
                 append(log, *made)
                 sequences[producer] = [epoch, first + records]
             except FolkmootError:
-                # Forgotten, or no room for it: it begins anew, once the others were idle for long.
-                sequences[producer] = [epoch + 1, 0]
-                for now in (0.0, 1000.0, 2000.0):
-                    log.forget_producers(now + 10_000.0 * life)
+                sequences[producer] = [epoch + 1, 0]  # it was forgotten, and begins anew
             if chance.random() < 0.05:
-                log._memory.save(0 if log.durable is None else log.durable.end_offset)
+                log.snapshot_covers(log.log_end)
             if chance.random() < 0.05:
                 log.flush()
-        before, end = states_of(log), log.end_offset
-        clean: CleanEnd | None = None
+        before, end = states_of(log), log.log_end
+        clean = log.recovery_point if chance.random() < 0.5 else None
         data = tmp_path / str(life)
         if chance.random() < 0.5:
             clean = log.close()
@@ -381,8 +359,7 @@ def test_the_state_after_any_kills_and_stops_is_the_one_before(tmp_path: Path) -
         for path in (data / str(NAME)).glob("*.snapshot"):
             if chance.random() < 0.2:
                 path.write_bytes(path.read_bytes()[:-1])
-        log = Log(data, NAME, "first", config)
-        log.start(clean)
-        assert log.end_offset == end
+        log = reopened(data, config, clean)
+        assert log.log_end == end
         assert states_of(log) == before
     log.abandon()

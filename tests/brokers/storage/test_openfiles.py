@@ -2,14 +2,15 @@
 
 import mmap
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage import produced
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.openfiles import DESCRIPTORS, OpenFiles
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
+from folkmoot.protocol.records import TopicPartition
 from tests.brokers.batches import (
     NOW,
     SMALL,
@@ -39,6 +40,16 @@ def mapped_below(directory: Path) -> int:
     return Path("/proc/self/maps").read_text().count(str(directory))
 
 
+def many_logs(data: Path, files: OpenSegments, count: int) -> list[Log]:
+    logs = []
+    for number in range(count):
+        directory = data / f"flights-{number}"
+        directory.mkdir()
+        logs.append(Log(directory, TopicPartition("flights", number), "first", SMALL, files))
+        logs[-1].start()
+    return logs
+
+
 def test_a_sealed_segment_is_read_from_its_mapping_without_a_copy(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     for number in range(20):
@@ -60,9 +71,7 @@ def test_a_chunk_of_a_mapped_segment_outlives_the_release_and_the_deletion_of_it
     chunks = [log.read(offset, 700) for offset in (0, 10, 20)]
     log.abandon()
     assert mapped_below(tmp_path) == 3
-    again = reopened(tmp_path)
-    again.delete()
-    assert list(tmp_path.iterdir()) == []
+    shutil.rmtree(log.directory)
     right = dict(expected(batches))
     for chunk in chunks:
         found = values_of(chunk)
@@ -76,42 +85,44 @@ def test_a_chunk_of_a_mapped_segment_outlives_the_release_and_the_deletion_of_it
 def test_open_files_are_bounded_however_many_partitions_are_written_and_read(
     tmp_path: Path,
 ) -> None:
-    files = OpenFiles(7)
+    files = OpenSegments(7)
     source = random.Random(61)
     written: dict[int, list[bytes]] = {number: [] for number in range(60)}
-    with Logs(tmp_path / "data", 1, SMALL, files) as logs:
-        for _ in range(600):
-            number = source.randrange(60)
-            each = random_batch(source, value_bytes=200)
-            append(logs.create("flights", "first", number), each)
-            written[number].append(each)
-            assert len(files) <= 7
-        assert open_below(tmp_path / "data") <= 7 * DESCRIPTORS + 1
-        for number, batches in written.items():
-            assert read_all(logs.get("flights", number)) == expected(batches)
-        assert open_below(tmp_path / "data") <= 7 * DESCRIPTORS + 1
+    logs = many_logs(tmp_path, files, 60)
+    for _ in range(600):
+        number = source.randrange(60)
+        each = random_batch(source, value_bytes=200)
+        append(logs[number], each)
+        written[number].append(each)
+        assert len(files) <= 7
+    assert open_below(tmp_path) <= 7 * OPEN_FILES_PER_SEGMENT
+    for number, batches in written.items():
+        assert read_all(logs[number]) == expected(batches)
+    assert open_below(tmp_path) <= 7 * OPEN_FILES_PER_SEGMENT
+    for log in logs:
+        log.close()
 
 
 def test_what_was_not_used_between_two_sweeps_holds_no_descriptor(tmp_path: Path) -> None:
-    with Logs(tmp_path / "data", 1, SMALL) as logs:
-        own = open_below(tmp_path / "data")
-        idle, busy = (logs.create("flights", "first", number) for number in (0, 1))
-        for log in (idle, busy):
-            for _ in range(10):
-                append(log, a_batch(b"x" * 400))
-            read_all(log)
-        logs.files.sweep()
-        assert len(logs.files) > 2
-        append(busy, a_batch(b"y"))
-        logs.files.sweep()
-        assert len(logs.files) == 1
-        assert open_below(tmp_path / "data") <= own + DESCRIPTORS
-        logs.files.sweep()
-        logs.files.sweep()
-        assert open_below(tmp_path / "data") == own
-        assert mapped_below(tmp_path / "data") == 0
-        assert append(idle, a_batch(b"z")) == [10]
-        assert len(read_all(busy)) == 11
+    files = OpenSegments()
+    idle, busy = many_logs(tmp_path, files, 2)
+    for log in (idle, busy):
+        for _ in range(10):
+            append(log, a_batch(b"x" * 400))
+        read_all(log)
+    files.release_idle()
+    assert len(files) > 2
+    append(busy, a_batch(b"y"))
+    files.release_idle()
+    assert len(files) == 1
+    assert open_below(tmp_path) <= OPEN_FILES_PER_SEGMENT
+    files.release_idle()
+    files.release_idle()
+    assert (open_below(tmp_path), mapped_below(tmp_path)) == (0, 0)
+    assert append(idle, a_batch(b"z")) == [10]
+    assert len(read_all(busy)) == 11
+    for log in (idle, busy):
+        log.close()
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -120,7 +131,7 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
 ) -> None:
     config = LogConfig(segment_age=60.0)
     log = make_log(tmp_path, config)
-    produced.append(log, [a_batch(b"a")], now=NOW, leader_epoch=0)
+    append(log, a_batch(b"a"), now=NOW)
     for later, segments in (
         (0, 1),
         (59_999, 1),
@@ -132,8 +143,8 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
         if stop:
             log.close()
             log = reopened(tmp_path, config)
-        produced.append(log, [a_batch(b"b")], now=NOW + later, leader_epoch=0)
-        assert log.segments == segments
+        append(log, a_batch(b"b"), now=NOW + later)
+        assert len(log.segments) == segments
     assert [offset for offset, _ in read_all(log)] == list(range(7))
     log.close()
 
@@ -155,7 +166,7 @@ def test_a_segment_begun_by_a_clock_far_ahead_is_followed_once_that_is_put_right
         if stop:
             log.close()
             log = reopened(tmp_path, config)
-        produced.append(log, [a_batch(b"b")], now=NOW + later, leader_epoch=0)
-        assert log.segments == segments
+        append(log, a_batch(b"b"), now=NOW + later)
+        assert len(log.segments) == segments
     assert [offset for offset, _ in read_all(log)] == list(range(6))
     log.close()
