@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
-from folkmoot.brokers.storage.options import parsed
+from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import build, unknown_option
+from folkmoot.protocol.options import build, parse, unknown_option
 
 PREFIX: Final = "FOLKMOOT_"
 LOG: Final = "log"
@@ -59,8 +59,8 @@ def broker_config(
         if isinstance(options.get(name), str):
             options[name] = _made(name, kind, options[name])
     texts = {name: value for name, value in options.items() if isinstance(value, str)}
-    options |= parsed(BrokerConfig, texts)
-    log |= parsed(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
+    options |= parse(BrokerConfig, texts)
+    log |= parse(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
 
 

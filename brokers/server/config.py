@@ -6,38 +6,19 @@ Every value is checked where the object is made; a ConfigError names the option.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from folkmoot.brokers.storage.config import LogConfig
+from msgspec import Meta
+
+from folkmoot.brokers.storage.config import DAY, FOREVER, LogConfig
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.options import check_numbers
 
-DAY: Final = 86_400.0
 MAX_BROKER_ID: Final = 2**31 - 1
 
 _LISTENER: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+):(?P<port>[0-9]{1,5})")
 _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
-
-# Lowest and highest value of each option that is a number; those with a whole number as lowest are whole.
-_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "broker_id": (0, MAX_BROKER_ID),
-    "session_timeout": (0.5, 300.0),
-    "open_segments": (1, 1_000_000),
-    "scrub_period": (1.0, 1000 * 365 * DAY),
-    "compaction_memory_bytes": (4096, 2**40),
-    "compaction_bytes_per_second": (1024, 2**40),
-}
-
-
-def _check(option: str, value: object, lowest: float, highest: float) -> None:
-    """Raises ConfigError. A bool is no number, and not-a-number is in no range."""
-    whole = isinstance(lowest, int)
-    kinds = (int,) if whole else (int, float)
-    if type(value) not in kinds or not lowest <= value <= highest:  # type: ignore[operator]
-        what = f"a whole number from {lowest} to {highest}"
-        if not whole:
-            what = f"{lowest:g} to {highest:g} seconds"
-        raise ConfigError(f"{option}={value!r} is not allowed: use {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +39,11 @@ class Listener:
         if not _LISTENER.fullmatch(self.name):
             raise ConfigError(f"listener name {self.name!r} is not allowed: use a-z, 0-9, '-', '_'")
         for option, port in (("port", self.bind_port), ("advertised port", self.advertised_port)):
-            _check(f"listener {self.name}: {option}", port, 0, 65535)
+            if type(port) is not int or not 0 <= port <= 65535:
+                raise ConfigError(
+                    f"listener {self.name}: {option}={port!r} is not allowed: "
+                    "use a whole number from 0 to 65535"
+                )
         for host in (self.bind_host, self.advertised_host):
             if not _ADDRESS.fullmatch(f"{host}:0"):
                 raise ConfigError(f"listener {self.name}: {host!r} is not a host")
@@ -95,7 +80,7 @@ DEFAULT_LISTENER: Final = Listener("client", "127.0.0.1", 0, "127.0.0.1", 0)
 class BrokerConfig:
     """One broker process."""
 
-    broker_id: int
+    broker_id: Annotated[int, Meta(ge=0, le=MAX_BROKER_ID)]
     """Names the broker in its cluster, for good: it is written into the data directory."""
 
     data: Path
@@ -107,30 +92,29 @@ class BrokerConfig:
     listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
     """Where the broker answers; clients use the listener `client` unless told another."""
 
-    session_timeout: float = 6.0
+    session_timeout: Annotated[float, Meta(ge=0.5, le=300)] = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
     rack: str = ""
     """Where the broker stands; members of a group may prefer what is led near them."""
 
-    open_segments: int = 1_000
+    open_segments: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """How many segments may have files open at a time."""
 
-    scrub_period: float = 7 * DAY
+    scrub_period: Annotated[float, Meta(ge=1, le=FOREVER)] = 7 * DAY
     """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
 
-    compaction_memory_bytes: int = 64 * 1024 * 1024
+    compaction_memory_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
     """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
 
-    compaction_bytes_per_second: int = 64 * 1024 * 1024
+    compaction_bytes_per_second: Annotated[int, Meta(ge=1024, le=2**40)] = 64 * 1024 * 1024
     """The most that compaction reads and writes."""
 
     log: LogConfig = field(default_factory=LogConfig)
     """For topics that have no settings of their own."""
 
     def __post_init__(self) -> None:
-        for option, (lowest, highest) in _RANGES.items():
-            _check(option, getattr(self, option), lowest, highest)
+        check_numbers(self)
         if not isinstance(self.data, Path):
             raise ConfigError(f"data={self.data!r} is not a path")
         for option in ("rack", "zookeeper"):

@@ -1,5 +1,7 @@
 """A whole broker in this process: the order of starting and stopping, and what it refuses."""
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -8,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.server.broker import Broker
-from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.zookeeper.memory import MemoryZooKeeper
 from folkmoot.coordination.zookeeper.session import Store, run
+from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     AddressTaken,
     BrokerIdTaken,
@@ -20,10 +24,12 @@ from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
+    StorageError,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.requests import Api, HelloRequest, MetadataRequest
 from tests.brokers.batches import a_batch, append
+from tests.brokers.hands import create
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.waiting import eventually
 
@@ -63,7 +69,6 @@ def test_what_was_produced_is_there_after_a_restart(
             batch = make_batch(b"a", b"b")
             peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
     assert run(user, brokers.live()) == {}
-    assert (tmp_path / "b" / "clean-shutdown").exists()
     with (
         make_broker(ensemble, tmp_path / "b") as broker,
         Peer(broker.listeners["client"]) as peer,
@@ -81,9 +86,10 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
         topic = run(user, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
         peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
-        assert (tmp_path / "b" / "t-0").exists()
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        assert directory.exists()
         run(user, topics.delete("t"))
-        eventually(lambda: not (tmp_path / "b" / "t-0").exists())
+        eventually(lambda: not directory.exists())
 
 
 def test_every_listener_is_bound_and_advertised(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:
@@ -156,10 +162,10 @@ def test_a_log_out_of_use_neither_hides_why_a_start_failed_nor_makes_a_stop_fail
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
     data = tmp_path / "b"
-    with Logs(data, 1, LogConfig()) as logs:
+    with LogManager(data, 1, LogConfig()) as logs:
         for partition in range(2):
-            append(logs.create("t", "first", partition), a_batch(b"a"))
-    segment = data / "t-1" / f"{0:020}.log"
+            append(create(logs, "t", "first", partition), a_batch(b"a"))
+    segment = data / "first-1" / f"{0:020}.log"
     segment.unlink()
     segment.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -200,6 +206,42 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
         ensemble.expire(sessions[0])  # type: ignore[arg-type]
         with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
             broker.wait(10.0)
+
+
+def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(
+    ensemble: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    broker = make_broker(ensemble, tmp_path / "b")
+    broker.start()
+    topic = run(ensemble.connect(), topics.create("t", 2, [1], {"flush_records": "1"}))
+    entry = into(0, topic_id=topic.topic_id)
+    with Peer(broker.listeners["client"]) as peer, Peer(broker.listeners["client"]) as other:
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", refuse)
+            peer.ask(Api.PRODUCE, produce(entry), [make_batch(b"b")])
+            envelope, _ = peer.receive()
+            if not envelope.error:
+                response = wire.response_body(Api.PRODUCE, envelope)
+                assert [each.error for each in response.results] == [StorageError.code]
+            with pytest.raises(StorageError, match="could not be flushed"):
+                broker.wait(10.0)
+            other.ask(Api.PRODUCE, produce(into(1, topic_id=topic.topic_id)), [make_batch(b"c")])
+            assert other.hears_nothing(within=0.2) or other.receive()[0].error
+            broker.close()
+
+
+def test_a_broker_tells_once_of_logs_whose_topics_went_while_it_was_away(
+    ensemble: MemoryZooKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogManager(tmp_path / "b", 1, LogConfig()) as logs:
+        append(create(logs, "gone", "id-gone", 0), a_batch(b"a"))
+    assert starts_after_all(make_broker(ensemble, tmp_path / "b"))
+    assert caplog.text.count("1 topics that have logs") == 1
 
 
 def test_a_broker_starts_without_what_it_does_not_need() -> None:

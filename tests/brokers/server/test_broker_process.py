@@ -55,7 +55,7 @@ def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
     assert list(run(store, brokers.live())) == [1]
     broker.stop()
     assert run(store, brokers.live()) == {}
-    assert (tmp_path / "b" / "clean-shutdown").exists()
+    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
     store.close()
 
 
@@ -66,7 +66,7 @@ def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
     os.kill(broker.pid, signal.SIGINT)
     eventually(lambda: not broker.is_running)
     assert broker.child.exit_code == 0
-    assert (tmp_path / "b" / "clean-shutdown").exists()
+    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
 
 
 def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(

@@ -1,9 +1,10 @@
 """The loop behind a real socket: answers, long polls, garbage, faults of its own, and its end."""
 
+import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import msgpack
 import msgspec
 import pytest
 
+from folkmoot.brokers.server import event_loop, request_handlers
 from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
 from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
 from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now, Task
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch, wire
 from folkmoot.protocol.errors import (
@@ -28,6 +32,8 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
 )
 from folkmoot.protocol.requests import Api, HelloRequest, ListOffsetsEntry, ListOffsetsRequest
+from tests.brokers.batches import append, timed_batch
+from tests.brokers.hands import create
 from tests.brokers.parts import (
     BROKERS,
     ME,
@@ -53,12 +59,12 @@ def packed(message: list[Any]) -> bytes:
 class Served:
     """An event loop on a free port, and what became of it."""
 
-    def __init__(self, handlers: RequestHandlers) -> None:
+    def __init__(self, handlers: RequestHandlers, tasks: Sequence[Task] = ()) -> None:
         self.handlers = handlers
         self.failures: list[Exception] = []
         self.socket = ServerSocket()
         self.address = f"127.0.0.1:{self.socket.bind('127.0.0.1', 0)}"
-        self.loop = EventLoop(self.socket, handlers, self.failures.append)
+        self.loop = EventLoop(self.socket, handlers, self.failures.append, tasks)
 
     def is_well(self) -> bool:
         with Peer(self.address) as peer:
@@ -302,3 +308,185 @@ def test_work_may_be_posted_from_any_thread_and_is_done_on_the_event_loop(served
         thread.join()
     eventually(lambda: len(seen) == 20)
     assert set(seen) == {"event-loop"}
+
+
+# -- tasks, faults in deferred work, slow steps --------------------------------------------------------
+
+
+def test_tasks_are_done_one_a_turn_when_they_are_due(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def task(name: str, pause: float) -> Task:
+        def run(now: Now) -> float:
+            done.append(name)
+            return pause
+
+        return run
+
+    with make_logs(tmp_path / "data") as logs:
+        socket = ServerSocket()
+        tasks = [task("a", 10.0), task("b", 3.0)]
+        loop = EventLoop(socket, make_handlers(logs), lambda error: None, tasks)
+        for moment in (0.0, 0.0, 0.0, 2.9, 3.0, 6.5, 10.0, 10.0):
+            loop._run_task(Now(moment, 0))
+        assert done == ["a", "b", "b", "b", "b", "a"]
+        loop.stop()
+        socket.close()
+
+
+def test_a_fault_in_a_callback_or_a_task_is_logged_and_the_broker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_loop, "TRY_TASK_AGAIN", 0.01)
+    runs: list[Now] = []
+
+    def broken_task(now: Now) -> float:
+        runs.append(now)
+        raise ZeroDivisionError("a bug in a task")
+
+    def broken_callback() -> None:
+        raise ZeroDivisionError("a bug in a callback")
+
+    with make_logs(tmp_path / "data") as logs:
+        served = Served(make_handlers(logs), [broken_task])
+        served.loop.start()
+        served.loop.post(broken_callback)
+        eventually(lambda: len(runs) > 3)
+        assert served.is_well()
+        served.loop.stop()
+    assert "a bug in a task" in caplog.text
+    assert "a bug in a callback" in caplog.text
+
+
+def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with make_logs(tmp_path / "data") as logs:
+        jobs = JobQueue()
+        handlers = make_handlers(logs, submit=jobs.submit)
+        served = Served(handlers)
+        jobs.start(served.loop.post)
+        handlers.flusher.wait_for = broken  # type: ignore[assignment, method-assign]
+        served.loop.start()
+        with Peer(served.address) as peer:
+            peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            assert peer.receive()[0].error == UnknownServerError.code
+        assert served.is_well()
+        served.loop.stop()
+        jobs.close()
+
+
+def test_a_produce_of_a_topic_that_asks_for_it_is_answered_when_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_logs(tmp_path / "data", LogConfig(flush_records=1)) as logs:
+        log = create(logs, "t", "id-1", 0)
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        disk = threading.Event()
+        real = os.fdatasync
+
+        def slow(descriptor: int) -> None:
+            disk.wait()
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        jobs.start(served.loop.post)
+        served.loop.start()
+        with Peer(served.address) as one, Peer(served.address) as other:
+            one.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            eventually(lambda: log.log_end == 1)
+            for _ in range(3):
+                other.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"b")])
+            eventually(lambda: log.log_end == 4)
+            assert log.high_watermark == 0
+            assert one.hears_nothing(within=0.05)
+            assert served.is_well()
+            disk.set()
+            assert one.receive()[0].error == 0
+            assert [other.receive()[0].error for _ in range(3)] == [0, 0, 0]
+        assert log.high_watermark == 4
+        served.loop.stop()
+        jobs.close()
+
+
+def test_steps_that_take_too_long_are_counted_and_logged(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert served.is_well()
+    before = served.loop.slow_steps
+    served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", -1.0))
+    eventually(lambda: served.loop.slow_steps > before)
+    served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", 3600.0))
+    pause = served.loop._report_slow_steps(Now(0.0, 0))
+    assert pause > 0
+    assert "steps of the event loop took longer than" in caplog.text
+    assert served.loop.longest_step > 0
+
+
+# -- requests of many entries --------------------------------------------------------------------------
+
+
+def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_between(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    answered_at: list[int] = []
+    begun, other_has_asked = threading.Event(), threading.Event()
+    append_some, send = RequestHandlers._append, EventLoop._send
+
+    def counted(self: RequestHandlers, *args: Any, **kwargs: Any) -> None:
+        append_some(self, *args, **kwargs)
+        steps.append(1)
+        if len(steps) == 1:
+            begun.set()
+            other_has_asked.wait(10)
+            assert served.socket._socket.poll(10_000), "the other's request did not arrive"
+
+    def noted(self: EventLoop, request: Any, response: Any) -> None:
+        if isinstance(request.body, HelloRequest):
+            answered_at.append(len(steps))
+        send(self, request, response)
+
+    monkeypatch.setattr(RequestHandlers, "_append", counted)
+    monkeypatch.setattr(EventLoop, "_send", noted)
+    monkeypatch.setattr(request_handlers, "ENTRIES_PER_STEP", 1)
+    with Peer(served.address) as greedy, Peer(served.address) as other:
+        greedy.ask(Api.PRODUCE, produce(*[into(0), into(1)] * 20), [make_batch(b"a")] * 40)
+        assert begun.wait(10)
+        other.ask(Api.HELLO, HelloRequest("x"))
+        other_has_asked.set()
+        greedy.ask(Api.LIST_OFFSETS, ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 1, -1)]))
+        other.receive()
+        first, _ = greedy.receive()
+        second, _ = greedy.receive()
+    assert answered_at[0] < 40 <= len(steps)
+    assert (first.correlation_id, second.correlation_id) == (1, 2)
+    listed = wire.response_body(Api.LIST_OFFSETS, second)
+    assert listed.results[0].offset == 20, "what was sent later sees what was sent before"
+
+
+def test_a_look_up_of_times_waits_for_cold_indexes_and_nobody_else_does(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=512)
+    with make_logs(tmp_path / "data", config) as logs:
+        log = create(logs, "t", "id-1", 0)
+        for number in range(30):
+            append(log, timed_batch(*[1000 + number] * 9))
+    with make_logs(tmp_path / "data", config) as logs:
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
+        with Peer(served.address) as peer, Peer(served.address) as other:
+            entries = [ListOffsetsEntry("t", "id-1", 0, 1000 + number) for number in (5, 17)]
+            peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(entries))
+            other.ask(Api.FETCH, fetch(out_of(0), max_bytes=1))
+            eventually(lambda: jobs._queues)
+            assert served.is_well()
+            jobs.start(served.loop.post)
+            response = wire.response_body(Api.LIST_OFFSETS, peer.receive()[0])
+            assert [each.offset for each in response.results] == [9 * 5, 9 * 17]
+            _, (chunk,) = other.receive()
+            assert batch.check(chunk).base_offset == 0
+        served.loop.stop()
+        jobs.close()

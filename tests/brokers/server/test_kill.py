@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.compaction import compacted
-from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE
+from folkmoot.brokers.storage.compaction import cleaner_checkpoint
+from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CHECKPOINT_FILE
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.protocol import batch, wire
 from folkmoot.protocol.codecs import Codec
 from folkmoot.protocol.columns import Columns
@@ -171,13 +171,13 @@ def test_what_was_acknowledged_outlives_any_number_of_kills(
             while load.waiting and not peer.hears_nothing(0.01):
                 load.take(peer)
     assert all(load.acknowledged.values())
-    with Logs(tmp_path / "data", 1, CONFIG) as logs:
+    with LogManager(tmp_path / "data", 1, CONFIG) as logs:
         for place in PLACES:
-            check(load, place, logs.get(*place))
+            check(load, place, log_of(logs, place))
         assert compactions == ROUNDS // 10
         if ROUNDS >= 20:
-            thinned = logs.get(COMPACTED, 0)
-            assert len(records_in(thinned)) < thinned.end_offset
+            thinned = log_of(logs, (COMPACTED, 0))
+            assert len(records_in(thinned)) < thinned.log_end
 
 
 def caught_compacting(data: Path, load: Load, peer: Peer, done: bool) -> bool:
@@ -193,9 +193,14 @@ def caught_compacting(data: Path, load: Load, peer: Peer, done: bool) -> bool:
 
 def clean_before(data: Path) -> int:
     """How far whole passes of compaction are noted to have come."""
-    files = found(data, COMPACTED_FILE)
-    topic_id = TOPICS[COMPACTED].topic_id
-    return max((compacted.load(path.parent, topic_id).clean_before for path in files), default=0)
+    files = found(data, CHECKPOINT_FILE)
+    return max((cleaner_checkpoint.load(path.parent).clean_before for path in files), default=0)
+
+
+def log_of(logs: LogManager, place: Place) -> Log:
+    log = logs.find(TOPICS[place[0]].topic_id, place[1])
+    assert log is not None
+    return log
 
 
 def found(data: Path, pattern: str) -> Iterator[Path]:
@@ -208,8 +213,8 @@ def found(data: Path, pattern: str) -> Iterator[Path]:
 
 def check(load: Load, place: Place, log: Log) -> None:
     """Every acknowledged record at its offset, none invented, none out of order, none twice."""
-    assert log.start_offset <= load.starts[place]
-    assert not any(segment.damage for segment in log.all_sealed())
+    assert log.log_start <= load.starts[place]
+    assert not any(segment.damage for segment in log.sealed_segments)
     found = records_in(log)
     numbers = []
     for record in found:
@@ -221,7 +226,7 @@ def check(load: Load, place: Place, log: Log) -> None:
     assert numbers == sorted(set(numbers))
     by_offset = dict(zip((record.offset for record in found), numbers, strict=True))
     if place[0] == PLAIN:
-        assert list(by_offset) == list(range(log.start_offset, log.end_offset))
+        assert list(by_offset) == list(range(log.log_start, log.log_end))
     last = {record.key: record.offset for record in found}
     for offset, number in load.acknowledged[place].items():
         if offset >= load.starts[place] and offset in by_offset:
@@ -229,7 +234,7 @@ def check(load: Load, place: Place, log: Log) -> None:
         elif offset >= load.starts[place]:
             # Only compaction may have taken it, for a later one of its key.
             assert place[0] == COMPACTED
-            assert offset < log.compacted.sparse_before
+            assert log.segment_at(offset).sparse
     if place[0] == COMPACTED:
         assert len(last) == KEYS
-        assert log.end_offset > max(load.acknowledged[place])
+        assert log.log_end > max(load.acknowledged[place])
