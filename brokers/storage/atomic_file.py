@@ -3,13 +3,20 @@ unplugged, and several buffers in one call.
 """
 
 import errno
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from folkmoot.protocol.checksum import crc32c
 from folkmoot.protocol.errors import DiskFull, StorageError
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 _NEW_SUFFIX = ".new"
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _MAX_BYTES = 64 * 1024 * 1024
@@ -39,6 +46,21 @@ def read_checked(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     return data if checksum == b"%08x" % crc32c(data) else None
+
+
+def save_json(path: Path, value: object) -> None:
+    """Put a value at `path` as JSON, behind its checksum; on disk when this returns. Raises OSError."""
+    write_checked(path, msgspec.json.encode(value))
+
+
+def load_json(path: Path, kind: type[_T]) -> _T | None:
+    """What `save_json` wrote; None if it is missing or cannot be trusted. Raises OSError."""
+    data = read_checked(path)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        logger.warning("%s: not understood, going on without it: %s", path, error)
+        return None
 
 
 def sync_file(path: Path) -> None:

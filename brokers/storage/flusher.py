@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error
+from folkmoot.brokers.storage.atomic_file import disk_error, save_json
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
-from folkmoot.brokers.storage.log_manager import LogManager, write_recovery_points
+from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.protocol.errors import FolkmootError
 
@@ -211,7 +211,7 @@ class Flusher:
         self._unnoted = False
         self._busy.add("checkpoint")
         points = dict(self._logs.recovery_points)
-        work = partial(write_recovery_points, self._logs.data, points)
+        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
         self._submit("checkpoint", work, partial(self._noted, points))
 
     def _noted(self, points: dict[str, RecoveryPoint], outcome: Exception | None) -> None:

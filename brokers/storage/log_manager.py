@@ -15,11 +15,11 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from folkmoot.brokers.storage.atomic_file import (
+    load_json,
     make_directory,
-    read_checked,
+    save_json,
     sync_directory,
     write_atomic,
-    write_checked,
 )
 from folkmoot.brokers.storage.config import LogConfig, topic_config
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
@@ -166,7 +166,7 @@ class LogManager:
                 self.recovery_points[log.directory.name] = point
         try:
             delete_directories(self.data, [log.directory.name for log in self._deleted])
-            write_recovery_points(self.data, self.recovery_points)
+            save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
         self.abandon()
@@ -336,7 +336,7 @@ class LogManager:
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
-        points = _read_recovery_points(self.data / RECOVERY_POINTS_FILE)
+        points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
         failure: FolkmootError | None = None
@@ -411,23 +411,6 @@ def remove_files(paths: Iterable[Path]) -> None:
     """Remove files, in order; what is not there is passed over. Raises OSError."""
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def write_recovery_points(data: Path, points: Mapping[str, RecoveryPoint]) -> None:
-    """On disk when this returns. Raises OSError."""
-    write_checked(data / RECOVERY_POINTS_FILE, msgspec.json.encode(points))
-
-
-def _read_recovery_points(path: Path) -> dict[str, RecoveryPoint]:
-    """What the file says; nothing if it is missing or cannot be trusted: then all logs are checked."""
-    data = read_checked(path)
-    if data is None:
-        return {}
-    try:
-        return msgspec.json.decode(data, type=dict[str, RecoveryPoint])
-    except msgspec.MsgspecError as error:
-        logger.warning("%s: not understood, checking all logs: %s", path, error)
-        return {}
 
 
 def _remove_deleted(data: Path) -> None:

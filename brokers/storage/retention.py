@@ -1,11 +1,9 @@
 """Letting go of old segments, and of records before an offset that a client has named."""
 
 import logging
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Final
 
 from folkmoot.brokers.storage.atomic_file import disk_error
@@ -29,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL: Final = 60.0
 LOGS_AT_ONCE: Final = 50
-SUMMARIES_AT_ONCE: Final = 20
-"""So many segments of a log are read at once for the times of their appends."""
-
 MOST_WAITING: Final = 100_000
 _MORE = 0.05
 _INTERVAL = 4096
@@ -39,88 +34,68 @@ _INTERVAL = 4096
 Done = Callable[[FolkmootError | None], None]
 
 
-class NotRead(Exception):
-    """The summaries of these segments have to be read first."""
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments = segments
-
-
-def summary_of(segments: Sequence[Segment]) -> Summary:
-    """The summary of the first of some segments. Raises NotRead."""
-    summary = segments[0].summary
-    if summary is None:
-        some = segments[:SUMMARIES_AT_ONCE]
-        raise NotRead([each for each in some if each.summary is None])
-    return summary
-
-
 def last_append(segments: Sequence[Segment], now: int) -> int | None:
     """When the first of some segments, followed by the others, was appended to last; None: not known.
 
     A time that has not come is that of a clock that was ahead: then it is when the next one began
-    that says otherwise, which was later. One that compaction has emptied goes with the next. Raises
-    NotRead.
+    that says otherwise, which was later. One that compaction has emptied goes with the next.
     """
-    last = summary_of(segments).last_append
-    if last is not None and last <= now:
-        return last
-    for number in range(1, len(segments)):
-        following = summary_of(segments[number:])
-        if last is None:
-            return last_append(segments[number:], now)
-        if following.first_append is not None and following.first_append <= now:
-            return following.first_append
+    for number, segment in enumerate(segments):
+        summary = segment.summary
+        if summary is None:
+            return None
+        if number and summary.first_append is not None and summary.first_append <= now:
+            return summary.first_append
+        if summary.last_append is not None and summary.last_append <= now:
+            return summary.last_append
     return None
 
 
-def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> tuple[int, NotRead | None]:
-    """How many segments, from the oldest on, retention no longer covers; what to read to say more.
+def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
+    """How many segments, from the oldest on, retention no longer covers.
 
     Age counts from the append, not from the records' timestamps: those of a log of old flights lie
     far back on the day that they are written. By size, so many bytes stay at least, and the active
     segment always does.
     """
     if not config.deletes:
-        return 0, None
+        return 0
     excess = 0
     if config.retention_bytes is not None:
         excess = sum(segment.size for segment in segments) - config.retention_bytes
     for number, segment in enumerate(segments):
         surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
-        try:
-            if not surplus and not _is_older(segments[number:], config.retention, now):
-                return number, None
-        except NotRead as unread:
-            return number, unread
+        if not surplus and not _is_older(segments[number:], config.retention, now):
+            return number
         excess -= segment.size
-    return len(segments), None
+    return len(segments)
 
 
 def _is_older(segments: Sequence[Segment], retention: float | None, now: int) -> bool:
-    if retention is None:
-        return False
-    limit = now - retention * 1000
     ended = last_append(segments, now)
-    if ended is None or ended > limit:
+    if retention is None or ended is None or ended > now - retention * 1000:
         return False
     # A clock that went back and forth again has not made the segment end before it began.
-    began = summary_of(segments).first_append
-    return began is None or not limit < began <= now
+    summary = segments[0].summary
+    began = None if summary is None else summary.first_append
+    return began is None or not now - retention * 1000 < began <= now
 
 
-def read_summaries(
-    submit: Submit, wanted: Sequence[tuple[Log, NotRead]], done: Callable[[list[Log]], None]
-) -> None:
-    """Read summaries in the background; `done` gets the logs of which all could be read."""
-    readers = [(segment, segment.reader()) for _, unread in wanted for segment in unread.segments]
+def unread_segments(log: Log) -> list[Segment]:
+    """Those of which the times of appends are not in memory yet."""
+    return [segment for segment in log.segments if segment.summary is None]
+
+
+def read_summaries(submit: Submit, logs: Iterable[Log], done: Callable[[], None]) -> None:
+    """Read the times of appends in the background; what cannot be read stays unknown."""
+    readers = [(segment, segment.reader()) for log in logs for segment in unread_segments(log)]
 
     def finish(outcome: list[Summary | None] | Exception) -> None:
         found = [None] * len(readers) if isinstance(outcome, Exception) else outcome
         for (segment, reader), summary in zip(readers, found, strict=True):
             if summary is not None and segment.size == reader.size:
                 segment.adopt(summary)
-        done([log for log, unread in wanted if all(each.summary for each in unread.segments)])
+        done()
 
     submit("summaries", partial(_read_all, [reader for _, reader in readers]), finish)
 
@@ -170,38 +145,26 @@ class Retention:
             return _MORE
         if not self._round:
             self._round.extend(self._logs)
-        unread: list[tuple[Log, NotRead]] = []
-        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
-            log = self._round.popleft()
-            try:
-                if log.configured and log.is_open:
-                    log.expire_producers(now.monotonic)
-                    found = self._expire(log, now.wall)
-                    if found is not None:
-                        unread.append((log, found))
-            except StorageError as error:
-                logger.warning("%s: old segments are kept for now: %s", log.name, error)
+        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        unread = [log for log in some if log.config.deletes and unread_segments(log)]
+        self._expire(set(some).difference(unread), now)
         if unread:
             self._reading = True
-            read_summaries(self._submit, unread, self._read)
+            read_summaries(self._submit, unread, partial(self._read, unread, now))
         return _MORE if self._round or self._reading else RETENTION_INTERVAL
 
-    def _expire(self, log: Log, now: int) -> NotRead | None:
-        """Delete what is known to be old. → what has to be read to know more. Raises StorageError."""
-        segments = log.segments
-        count, unread = expired(segments, log.config, now)
-        # Those that a deletion of records could not remove at once.
-        given_up = bisect_right(segments, log.log_start, key=attrgetter("base_offset")) - 1
-        count = max(count, given_up)
-        if count > 0:
-            self._logs.remove(log.delete_segments(count))
-            if log.dirty:
-                self._logs.dirty[log] = None  # what is left goes when a snapshot is on disk
-        return unread
-
-    def _read(self, logs: list[Log]) -> None:
+    def _read(self, logs: Sequence[Log], now: Now) -> None:
         self._reading = False
-        self._round.extendleft(logs)
+        self._expire(logs, now)
+
+    def _expire(self, logs: Iterable[Log], now: Now) -> None:
+        """Let go of what is known to be old, and of what a deletion of records left."""
+        for log in logs:
+            if log.configured and log.is_open:
+                log.expire_producers(now.monotonic)
+                self._logs.remove(log.delete_segments(expired(log.segments, log.config, now.wall)))
+                if log.dirty:
+                    self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
 
     # -- by offset ----------------------------------------------------------------------------------
 

@@ -3,12 +3,11 @@
 import heapq
 import logging
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
+from folkmoot.brokers.storage.atomic_file import load_json, save_json
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -76,7 +75,9 @@ class Scrubber:
             return _BUSY
         if self._place is None:
             self._busy = True
-            self._submit("scrub", partial(_read_place, self._path), partial(self._resume, now))
+            self._submit(
+                "scrub", partial(load_json, self._path, _Place), partial(self._resume, now)
+            )
             return 0.0
         if self._unlisted:
             self._list_some(self._place)
@@ -147,7 +148,7 @@ class Scrubber:
     def _note(self, now: float) -> None:
         if now >= self._next_note:
             self._next_note = now + NOTE_INTERVAL
-            work = partial(write_checked, self._path, msgspec.json.encode(self._place))
+            work = partial(save_json, self._path, self._place)
             self._submit("scrub", work, _report)
 
     # -- a step -------------------------------------------------------------------------------------
@@ -171,11 +172,6 @@ class Scrubber:
         if self._position >= segment.size:
             self._segment = None
             self._place = _Place(place.began, place.directory, segment.base_offset + 1)
-
-
-def _read_place(path: Path) -> _Place | None:
-    data = read_checked(path)
-    return None if data is None else msgspec.json.decode(data, type=_Place)
 
 
 def _read_step(reader: SegmentReader, position: int, offset: int) -> _Step:

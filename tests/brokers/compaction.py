@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
+from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher

@@ -5,23 +5,24 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CleanerCheckpoint, load
+from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 from folkmoot.brokers.storage.compaction.cleaning_pass import (
     CleanedSegment,
+    CleanerCheckpoint,
     CleaningPass,
     CorruptSegment,
-    Finished,
     Pause,
-    Plan,
+    load_checkpoint,
 )
+from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
 from folkmoot.brokers.storage.compaction.segment_swap import files_of
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager, remove_files
 from folkmoot.brokers.storage.recovery import RecoveryPoint
-from folkmoot.brokers.storage.retention import NotRead, last_append, read_summaries, summary_of
+from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.protocol.errors import ClosedError
 
@@ -34,12 +35,6 @@ OVERDUE: Final = 2.0
 TOMBSTONES: Final = 0.0
 _BUSY = 0.5
 _MORE = 0.05
-
-
-class _Pass(NamedTuple):
-    log: Log
-    segments: dict[int, Segment]
-    work: CleaningPass
 
 
 class LogCleaner:
@@ -76,7 +71,6 @@ class LogCleaner:
         self._now = Now(0.0, 0)
         self._round: deque[Log] = deque()
         self._best: tuple[float, Log] | None = None
-        self._pass: _Pass | None = None
         self._busy = False
         self._retry_at: dict[Log, float] = {}
         self.checkpoints: dict[Log, CleanerCheckpoint] = {}
@@ -85,32 +79,24 @@ class LogCleaner:
     def task(self, now: Now) -> float:
         """Look at some logs, or begin a pass; → when to be called again."""
         self._now = now
-        if self._busy or self._pass is not None:
+        if self._busy:
             return _BUSY
         if not self._round:
             self._begin_round()
-        unloaded: list[Log] = []
-        unread: list[tuple[Log, NotRead]] = []
-        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
-            log = self._round.popleft()
-            if not log.is_open or self._retry_at.get(log, 0.0) > now.monotonic:
-                continue
-            if log not in self.checkpoints:
-                unloaded.append(log)
-                continue
-            try:
-                score = self._dirty_ratio(log)
-            except NotRead as needed:
-                unread.append((log, needed))
-                continue
-            if score is not None and (self._best is None or score > self._best[0]):
-                self._best = score, log
+        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        some = [log for log in some if self._retry_at.get(log, 0.0) <= now.monotonic]
+        unloaded = [log for log in some if log not in self.checkpoints]
+        unread = [log for log in some if _has_lags(log) and unread_segments(log)]
         if unloaded:
-            self._load(unloaded)
-        if unread:
             self._busy = True
-            read_summaries(self._submit, unread, self._look_again)
-        if self._round or self._busy:
+            work = partial(_load_all, [log.directory for log in unloaded])
+            self._submit("cleaner", work, partial(self._loaded, unloaded, some))
+        elif unread:
+            self._busy = True
+            read_summaries(self._submit, unread, partial(self._look, some))
+        else:
+            self._look(some)
+        if self._busy or self._round:
             return _MORE
         if self._best is None:
             return COMPACTION_INTERVAL
@@ -128,26 +114,26 @@ class LogCleaner:
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
 
-    def _load(self, logs: list[Log]) -> None:
-        """Read how far these are compacted, then look at them again."""
-        self._busy = True
-        work = partial(_load_all, [log.directory for log in logs])
-        self._submit("cleaner", work, partial(self._loaded, logs))
-
-    def _loaded(self, logs: list[Log], outcome: list[CleanerCheckpoint] | Exception) -> None:
+    def _loaded(
+        self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint] | Exception
+    ) -> None:
+        self._busy = False
         if isinstance(outcome, Exception):
-            self._busy = False
             logger.error("how far logs are compacted cannot be read: %s", outcome)
             return
         self.checkpoints.update(zip(logs, outcome, strict=True))
-        self._look_again(logs)
+        self._round.extendleft(some)
 
-    def _look_again(self, logs: list[Log]) -> None:
+    def _look(self, logs: Iterable[Log]) -> None:
+        """Whether one of these is more in need of it than what was found before."""
         self._busy = False
-        self._round.extendleft(logs)
+        for log in logs:
+            ratio = self._dirty_ratio(log) if log.is_open else None
+            if ratio is not None and (self._best is None or ratio > self._best[0]):
+                self._best = ratio, log
 
     def _cleanable(self, log: Log) -> list[Segment]:
-        """The segments of a log that may be compacted, the oldest first. Raises NotRead."""
+        """The segments of a log that may be compacted, the oldest first."""
         point = self._logs.checkpointed.get(log.directory.name)
         clean_before = self.checkpoints[log].clean_before
         found = cleanable(log, point, clean_before, self._now.wall)
@@ -156,7 +142,7 @@ class LogCleaner:
         return found
 
     def _dirty_ratio(self, log: Log) -> float | None:
-        """How much a log is in need of compaction; None: not at all. Raises NotRead.
+        """How much a log is in need of compaction; None: not at all.
 
         As a rule the part of its bytes that was not gone through yet, if the log's options find that
         enough; more if records have waited for too long; least if there are only tombstones to drop.
@@ -167,8 +153,8 @@ class LogCleaner:
         dirty_bytes = sum(segment.size for segment in dirty)
         if dirty_bytes:
             ratio = dirty_bytes / sum(segment.size for segment in segments)
-            if config.max_compaction_lag is not None:
-                began = summary_of(dirty).first_append
+            if config.max_compaction_lag is not None and dirty[0].summary is not None:
+                began = dirty[0].summary.first_append
                 if began is not None and abs(now - began) >= config.max_compaction_lag * 1000:
                     return OVERDUE + ratio
             if ratio >= config.min_cleanable_dirty_ratio:
@@ -183,67 +169,71 @@ class LogCleaner:
     def _begin(self, log: Log) -> None:
         self._best = None
         config, checkpoint = log.config, self.checkpoints[log]
-        segments = self._cleanable(log)
-        readers = {segment.base_offset: segment.reader() for segment in segments}
-        plan = Plan(
+        segments = {each.base_offset: each for each in self._cleanable(log)}
+        readers = {base: segment.reader() for base, segment in segments.items()}
+        work = CleaningPass(
             directory=log.directory,
             checkpoint=checkpoint,
             sources=list(readers.values()),
             groups=[
-                [readers[each.base_offset] for each in group] for group in group_segments(segments)
+                [readers[each.base_offset] for each in group]
+                for group in group_segments(segments.values())
             ],
             segment_bytes=config.segment_bytes,
             droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
-            memory_bytes=self._memory_bytes,
-            bytes_per_second=self._bytes_per_second,
             index_interval_bytes=config.index_interval_bytes,
+            filter=BatchFilter(OffsetMap(self._memory_bytes)),
+            bytes_per_second=self._bytes_per_second,
+            pause=self._pause,
         )
         logger.info("%s: compacting %d segments", log.name, len(segments))
-        known = {segment.base_offset: segment for segment in segments}
-        self._pass = _Pass(log, known, CleaningPass(plan, self._pause))
-        self._next_step(self._pass, [])
+        self._busy = True
+        self._next_step(log, segments, work, [])
 
-    def _next_step(self, under_way: _Pass, doomed: Sequence[Path]) -> None:
-        work = partial(under_way.work.step, doomed, self._now.wall)
-        self._submit("cleaner", work, partial(self._take, under_way))
+    def _next_step(
+        self,
+        log: Log,
+        segments: dict[int, Segment],
+        work: CleaningPass,
+        doomed: Sequence[Path],
+    ) -> None:
+        step = partial(work.step, doomed, self._now.wall)
+        self._submit("cleaner", step, partial(self._take, log, segments, work))
 
-    def _take(self, under_way: _Pass, outcome: CleanedSegment | Finished | Exception) -> None:
-        log = under_way.log
+    def _take(
+        self,
+        log: Log,
+        segments: dict[int, Segment],
+        work: CleaningPass,
+        outcome: CleanedSegment | CleanerCheckpoint | Exception,
+    ) -> None:
         match outcome:
-            case CleanedSegment():
-                self._swap(under_way, outcome)
-                return
-            case Finished():
-                self.checkpoints[log] = outcome.checkpoint
-                logger.info(
-                    "%s: compacted up to offset %d", log.name, outcome.checkpoint.clean_before
-                )
+            case CleanedSegment(name, size):
+                old = [each for base, each in segments.items() if name.base <= base < name.end]
+                if _are_there(log, old):
+                    doomed = log.replace_segments(old, name, size)
+                    self._next_step(log, segments, work, doomed)
+                    return
+                # What was to be replaced has changed: begin again another time.
+                remove = partial(remove_files, files_of(log.directory, name))
+                self._submit("cleaner", remove, partial(_report_left, log))
+            case CleanerCheckpoint():
+                self.checkpoints[log] = outcome
+                logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
             case CorruptSegment():
-                segment = under_way.segments[outcome.base_offset]
+                segment = segments[outcome.base_offset]
                 if log.sealed(outcome.base_offset) is segment:
                     segment.mark(outcome.damage)
             case Exception():
                 # Else something was deleted meanwhile, or the broker is stopping.
-                if _are_there(log, under_way.segments.values()) and not isinstance(
-                    outcome, ClosedError
-                ):
+                if _are_there(log, segments.values()) and not isinstance(outcome, ClosedError):
                     logger.error("%s: not compacted: %s", log.name, outcome)
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
-        self._pass = None
-
-    def _swap(self, under_way: _Pass, cleaned: CleanedSegment) -> None:
-        log, name = under_way.log, cleaned.name
-        old = [each for base, each in under_way.segments.items() if name.base <= base < name.end]
-        if _are_there(log, old):
-            self._next_step(under_way, log.replace_segments(old, name, cleaned.size))
-        else:  # what was to be replaced has changed: begin again another time
-            work = partial(remove_files, files_of(log.directory, name))
-            self._submit("cleaner", work, partial(_report_left, log))
-            self._pass = None
+        self._busy = False
 
 
 def cleanable(log: Log, point: RecoveryPoint | None, clean_before: int, now: int) -> list[Segment]:
-    """The segments that may be compacted, the oldest first. Raises NotRead.
+    """The segments that may be compacted, the oldest first.
 
     They lie before the one that the noted recovery point names, which has a record: so they are sealed
     and on disk, no unclean start looks into them, and behind what compaction removes a record is left.
@@ -265,7 +255,7 @@ def cleanable(log: Log, point: RecoveryPoint | None, clean_before: int, now: int
     return found
 
 
-def group_segments(segments: Sequence[Segment]) -> list[list[Segment]]:
+def group_segments(segments: Iterable[Segment]) -> list[list[Segment]]:
     """Neighbours that may become one segment. Damaged ones are in none."""
     found: list[list[Segment]] = [[]]
     for segment in segments:
@@ -281,7 +271,12 @@ def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
 
 
 def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint]:
-    return [load(directory) for directory in directories]
+    return [load_checkpoint(directory) for directory in directories]
+
+
+def _has_lags(log: Log) -> bool:
+    """Whether it matters when its segments were appended to."""
+    return log.config.min_compaction_lag > 0 or log.config.max_compaction_lag is not None
 
 
 def _report_left(log: Log, outcome: Exception | None) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.compaction import cleaner_checkpoint
-from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CHECKPOINT_FILE
+from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, load_checkpoint
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.protocol import batch, wire
@@ -194,7 +193,7 @@ def caught_compacting(data: Path, load: Load, peer: Peer, done: bool) -> bool:
 def clean_before(data: Path) -> int:
     """How far whole passes of compaction are noted to have come."""
     files = found(data, CHECKPOINT_FILE)
-    return max((cleaner_checkpoint.load(path.parent).clean_before for path in files), default=0)
+    return max((load_checkpoint(path.parent).clean_before for path in files), default=0)
 
 
 def log_of(logs: LogManager, place: Place) -> Log:

@@ -20,7 +20,7 @@ from tests.brokers.hands import Hands, create
 from tests.brokers.storage.test_log_manager import found
 
 
-def refuse(fd: int) -> None:
+def refuse(*_: object) -> None:
     raise OSError(5, "Input/output error")
 
 
@@ -442,7 +442,7 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
     log = disk.log()
     disk.append(log, a_batch(b"a"))
     with monkeypatch.context() as full:
-        full.setattr(flushing, "write_recovery_points", refuse)
+        full.setattr(flushing, "save_json", refuse)
         disk.checkpoint()
     assert disk.points() == b""
     assert disk.logs.checkpointed == {}

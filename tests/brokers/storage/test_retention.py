@@ -280,25 +280,6 @@ def test_the_first_look_after_a_start_touches_no_disk_on_the_event_loop(
     kept.logs.close()
 
 
-def test_a_log_with_many_segments_is_read_some_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "SUMMARIES_AT_ONCE", 3)
-    kept = Kept(tmp_path)
-    kept.append_at(*([NOW] * 80))
-    sealed = len(kept.log.sealed_segments)
-    assert sealed > 12
-    kept.reopen(clean=True)
-    reads = 0
-    for _ in range(60):
-        kept.retention.task(Now(0.0, NOW + WEEK))
-        reads += kept.hands.keys().count("summaries")
-        kept.hands.work_all()
-    assert kept.log.log_start == 80
-    assert reads >= sealed / 3
-    kept.logs.close()
-
-
 def test_what_cannot_be_read_keeps_its_log_for_now_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
-from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
+from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
 from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch

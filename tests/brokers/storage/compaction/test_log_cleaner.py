@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.compaction import cleaning_pass
-from folkmoot.brokers.storage.compaction.cleaner_checkpoint import CHECKPOINT_FILE, load
+from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.brokers.storage.jobs import Now
@@ -54,7 +54,7 @@ def test_the_last_record_of_each_key_stays_where_it_was(tmp_path: Path, stop: bo
         found = records_in(upkept.log)
         assert rows(found) == last_of_each(written, active(upkept))
         assert (upkept.log.log_start, upkept.log.log_end) == (0, len(written))
-        assert load(upkept.log.directory).clean_before == active(upkept)
+        assert load_checkpoint(upkept.log.directory).clean_before == active(upkept)
         assert not any(segment.damage for segment in upkept.log.sealed_segments)
     left = {path.suffix for path in upkept.log.directory.iterdir() if path.is_file()}
     assert left == {".log", ".index", ".snapshot", ""}
