@@ -33,8 +33,8 @@ class Retained(NamedTuple):
 class BatchFilter:
     """Opens batches: first to index their keys, then to leave out what `keys` has later records of."""
 
-    def __init__(self, keys: OffsetMap) -> None:
-        self.keys = keys
+    def __init__(self, memory_bytes: int) -> None:
+        self.keys = OffsetMap(memory_bytes)
 
     def index_keys(self, header: BatchHeader, data: memoryview, since: int) -> None:
         """Add the keys of a batch's records, from the offset `since` on."""

@@ -4,13 +4,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
-from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 from folkmoot.brokers.storage.compaction.segment_swap import (
     cleaned_path,
     commit,
@@ -20,6 +19,9 @@ from folkmoot.brokers.storage.log_manager import remove_files
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import ClosedError
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 
 CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 STEP_BYTES: Final = 4 * 1024 * 1024
@@ -108,9 +110,10 @@ class CleaningPass:
     segment_bytes: int
     droppable_before: int
     index_interval_bytes: int
-    filter: BatchFilter
+    memory_bytes: int
     bytes_per_second: int
     pause: Pause
+    _filter: "BatchFilter" = field(init=False)
     _limit: int = field(init=False)
     _clean_before: int = -1
     _tombstones: int = 0
@@ -123,6 +126,7 @@ class CleaningPass:
         """
         remove_files(doomed)
         if self._clean_before < 0:
+            self._filter = _make_filter(self.memory_bytes)
             self._clean_before = self._index_keys()
             self._choose_groups()
         while self.groups:
@@ -143,9 +147,9 @@ class CleaningPass:
                 continue
             for header, data in self._batches(source):
                 if header.next_offset > since:
-                    if self.filter.keys.full:
+                    if self._filter.keys.full:
                         return reached
-                    self.filter.index_keys(header, data, since)
+                    self._filter.index_keys(header, data, since)
                     reached = header.next_offset
             reached = max(reached, source.end_offset)
         return reached
@@ -202,7 +206,7 @@ class CleaningPass:
         removed = waiting = 0
         parts: list[bytes | memoryview] = []
         for header, data in self._batches(source):
-            kept = self.filter.retain(header, data, self._limit)
+            kept = self._filter.retain(header, data, self._limit)
             if kept.closed:
                 self._limit = min(self._limit, header.base_offset)
             removed += header.record_count - kept.records
@@ -234,3 +238,10 @@ class CleaningPass:
             seconds, self._moved = self._moved / self.bytes_per_second, 0
             if self.pause(seconds):
                 raise ClosedError("the broker is stopping")
+
+
+def _make_filter(memory_bytes: int) -> "BatchFilter":
+    """What opens batches needs numpy, which is loaded by the first pass, not by every broker's start."""
+    from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
+
+    return BatchFilter(memory_bytes)

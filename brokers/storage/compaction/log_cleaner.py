@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 from folkmoot.brokers.storage.compaction.cleaning_pass import (
     CleanedSegment,
     CleanerCheckpoint,
@@ -16,7 +15,6 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
     Pause,
     load_checkpoint,
 )
-from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
 from folkmoot.brokers.storage.compaction.segment_swap import files_of
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
@@ -182,7 +180,7 @@ class LogCleaner:
             segment_bytes=config.segment_bytes,
             droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
             index_interval_bytes=config.index_interval_bytes,
-            filter=BatchFilter(OffsetMap(self._memory_bytes)),
+            memory_bytes=self._memory_bytes,
             bytes_per_second=self._bytes_per_second,
             pause=self._pause,
         )

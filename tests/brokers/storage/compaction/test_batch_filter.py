@@ -9,7 +9,6 @@ import pytest
 
 from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
-from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
 from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch
 from folkmoot.protocol.codecs import Codec
@@ -134,7 +133,7 @@ def test_one_long_key_of_many_records_is_hashed_once() -> None:
     data = memoryview(batch.encode(columns))
     assert len(data) < 1000
     header = batch.check(data)
-    keep_last = BatchFilter(OffsetMap(1_000_000))
+    keep_last = BatchFilter(1_000_000)
     begun = time.thread_time()
     keep_last.index_keys(header, data, 0)
     kept = keep_last.retain(header, data, 0)
@@ -169,7 +168,7 @@ def test_a_pass_that_ends_with_any_error_gives_up_its_log_and_not_the_broker(
         upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
     with monkeypatch.context() as broken:
         broken.setattr(
-            "folkmoot.brokers.storage.compaction.cleaning_pass.BatchFilter.retain", refuse
+            "folkmoot.brokers.storage.compaction.batch_filter.BatchFilter.retain", refuse
         )
         upkept.compact()
     assert upkept.log.is_open
