@@ -502,7 +502,8 @@ class Segment(SegmentReader):
             break
         self.release()
         self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
-        self._cut(position, durable=min(self.durable_size, position))
+        self._cut(position)
+        self.durable_size = min(self.durable_size, position - 1)
         self.end_offset, self.sealed = base, False
 
     def _cut_back(self, cause: OSError) -> StorageError:
@@ -513,17 +514,16 @@ class Segment(SegmentReader):
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
         return failure
 
-    def _cut(self, size: int, durable: int) -> None:
-        """Cut the file, if it is longer; that it is has to get onto the disk, too."""
+    def _cut(self, size: int, *, flush: bool = False) -> None:
         self.size = size
         try:
             fd = self._file()
             if os.fstat(fd).st_size > size:
                 os.ftruncate(fd, size)
-                durable = min(durable, size - 1)
+                if flush:
+                    os.fsync(fd)
         except OSError as error:
             raise disk_error(f"{self.path} cannot be cut", error) from error
-        self.durable_size = durable
 
     def _entries_left_out(self, error: OSError) -> None:
         """The batches are safe and can be found without: look-ups read a longer stretch."""
@@ -717,7 +717,7 @@ class Segment(SegmentReader):
         Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
         broker that was killed has left it. Raises StorageError.
         """
-        self.durable_size = min(position, self.size - 1)
+        self.durable_size = min(position, self.size)
         for found in self.batches(position, offset):
             if isinstance(found, Damage):
                 self.mark(found)
@@ -742,7 +742,9 @@ class Segment(SegmentReader):
                 break
             header, at = each
             self.end_offset, valid = header.next_offset, at + header.length
-        self._cut(valid, durable=min(position, valid - 1))
+        # On disk before anything follows: a power cut would bring the torn end back behind that.
+        self._cut(valid, flush=True)
+        self.durable_size = min(position, valid)
 
     def _refuse_damaged(self, offset: int) -> None:
         for known in self.damage:

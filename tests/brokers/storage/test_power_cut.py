@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.atomic_file import sync_directory
 from folkmoot.brokers.storage.config import DAY, FOREVER
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.producer_state import Producers, ProducerState
-from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.producer_state import ProducerEntry, ProducerState
 from folkmoot.protocol import batch
 from folkmoot.protocol.batch import BatchHeader
-from tests.brokers.batches import delete_before
+from tests.brokers.batches import states_of
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, records_in
 from tests.brokers.power import NAMES, Power
 from tests.seeds import new_seed
@@ -41,7 +39,6 @@ class Life:
         self.given_up = 0
         with self.power.watched():
             self.upkept = Upkept(data, CONFIG)
-            self.retention = Retention(self.upkept.logs)
 
     @property
     def log(self) -> Log:
@@ -80,25 +77,18 @@ class Writer:
             for _ in range(self.chance.randrange(1, 4))
         ]
         data = batch.signed(keyed(*rows), producer, epoch, first)
-        base = upkept.log.end_offset
+        base = upkept.log.log_end
         upkept.append(data)
         self.headers.append((batch.check(data), base))
         self.rows += rows
         self._next[producer] = [epoch, first + len(rows)]
 
-    def states(self) -> list[ProducerState]:
+    def states(self) -> list[ProducerEntry]:
         """What the log tells of its producers, whatever of it was deleted or compacted since."""
-        producers = Producers(CONFIG.max_producers)
+        producers = ProducerState(CONFIG.max_producers)
         for header, base in self.headers:
-            producers.note(header, base)
-        return list(producers.states)
-
-
-def states_of(log: Log) -> list[ProducerState]:
-    found = list(log._memory.producers().states)
-    for state in found:
-        state.idle_since = None
-    return found
+            producers.update(header, base)
+        return list(producers.entries)
 
 
 def one_thing(life: Life, writer: Writer) -> None:
@@ -116,15 +106,14 @@ def one_thing(life: Life, writer: Writer) -> None:
                 upkept.step()
         case 3:
             upkept.later(chance.choice([60.0, DAY / 2, 2 * DAY]))
-            life.retention.chore(upkept.now)
+            upkept.expire()
         case 4:
-            life.given_up = chance.randint(log.start_offset, log.end_offset)
-            delete_before(log, life.given_up)
+            life.given_up = chance.randint(log.log_start, log.log_end)
+            upkept.delete_before(life.given_up)
         case 5:
             log.flush()
         case 6:
             upkept.reopen(clean=chance.random() < 0.5)
-            life.retention = Retention(upkept.logs)
 
 
 def in_order(log: Log, durable: int, left: Path) -> None:
@@ -133,7 +122,7 @@ def in_order(log: Log, durable: int, left: Path) -> None:
     It lacks some, too, if a torn end is back that the last start had cut to write others there.
     """
     paths = sorted(log.directory.glob("*.log"))
-    ends = [*(int(path.stem) for path in paths[1:]), log.end_offset]
+    ends = [*(int(path.stem[:20]) for path in paths[1:]), log.log_end]
     lacking = False
     for path, end in zip(paths, ends, strict=False):
         copy = left / log.directory.name / path.name
@@ -145,17 +134,17 @@ def in_order(log: Log, durable: int, left: Path) -> None:
 
 def check(life: Life, writer: Writer, durable: int, given_up: int) -> None:
     log = life.log
-    assert log.end_offset >= durable
-    assert log.start_offset >= given_up
+    assert log.log_end >= durable
+    assert log.log_start >= given_up
     # A torn end that was cut may be back, if that was not flushed; there are no records in it.
-    damage = [each for segment in log.all_sealed() for each in segment.damage]
+    damage = [each for segment in log.sealed_segments for each in segment.damage]
     assert [each for each in damage if each.offset < each.next_offset] == []
-    writer.lost_behind(log.end_offset)
+    writer.lost_behind(log.log_end)
     assert states_of(log) == writer.states()
     found = {record.offset: (record.key, record.value) for record in records_in(log)}
     assert all(writer.rows[offset] == row for offset, row in found.items())
     last = {key: offset for offset, (key, _) in enumerate(writer.rows)}
-    assert {offset for offset in last.values() if offset >= log.start_offset} <= set(found)
+    assert {offset for offset in last.values() if offset >= log.log_start} <= set(found)
 
 
 @pytest.mark.parametrize("names", NAMES)
@@ -170,7 +159,7 @@ def test_after_power_cuts_the_log_has_what_was_flushed_and_knows_its_producers(
         with life.power.watched():
             for _ in range(chance.randrange(25)):
                 one_thing(life, writer)
-        durable = 0 if life.log.durable is None else life.log.durable.end_offset
+        durable = life.log.recovery_point_offset
         given_up = life.given_up
         after = tmp_path / str(number)
         life.power.cut(after, names, chance)
@@ -194,9 +183,9 @@ def test_the_names_of_files_that_a_killed_broker_has_made_are_on_disk_once_its_l
         for _ in range(30):
             writer.write(life.upkept)
         life.upkept.reopen(clean=False)
-        assert life.log.segments > 2
+        assert len(life.log.segments) > 2
         life.log.flush()
-        flushed = life.log.end_offset
+        flushed = life.log.log_end
     life.power.cut(tmp_path / "1", "those flushed", chance)
     check(Life(tmp_path / "1", chance), writer, flushed, 0)
 
@@ -217,49 +206,17 @@ def test_a_torn_end_does_not_come_back_into_what_was_flushed_whoever_was_killed_
         life.upkept.reopen(clean=False)
         life.upkept.later(CONFIG.longest_active)
         writer.write(life.upkept)
-        assert life.log.segments == 2
+        assert len(life.log.segments) == 2
         life.upkept.checkpoint()  # a start will not look at the first segment again
-        flushed = life.log.end_offset
+        flushed = life.log.log_end
     life.power.cut(tmp_path / "1", "those flushed", chance)
     check(Life(tmp_path / "1", chance), writer, flushed, 0)
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def test_the_directory_of_a_partition_is_on_disk_once_its_log_is_whoever_was_killed_making_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance = random.Random(3)
-    data = tmp_path / "0"
-    data.mkdir()
-    power = Power(data)
-
-    def killed(path: Path) -> None:
-        if path == data:
-            raise Killed
-        sync_directory(path)
-
-    logs = Logs(data, 1, CONFIG)
-    with power.watched():
-        logs.start()
-        with monkeypatch.context() as patch:
-            patch.setattr("folkmoot.brokers.storage.directories.sync_directory", killed)
-            with pytest.raises(Killed):
-                logs.create("flights", "first", 0)
-        logs.abandon()
-        upkept, writer = Upkept(data, CONFIG), Writer(chance)
-        writer.write(upkept)
-        upkept.log.flush()
-    power.cut(tmp_path / "1", "those flushed", chance)
-    check(Life(tmp_path / "1", chance), writer, upkept.log.end_offset, 0)
 
 
 def test_a_data_directory_is_on_disk_with_those_above_it(tmp_path: Path) -> None:
     power = Power(tmp_path)
     data = tmp_path / "above" / "data"
-    with power.watched(), Logs(data, 1, CONFIG):
+    with power.watched(), LogManager(data, 1, CONFIG):
         pass
     power.cut(tmp_path / "after", "those flushed", random.Random(4))
     assert (tmp_path / "after" / "above" / "data" / "broker.json").read_bytes()

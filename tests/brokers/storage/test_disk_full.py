@@ -3,18 +3,14 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage.checkpoints import Checkpoints
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.protocol.errors import DiskFull, StorageError
-from tests.brokers.batches import a_batch, append, read_all
+from folkmoot.brokers.storage.log import Log
+from folkmoot.protocol.errors import DiskFull
+from tests.brokers.batches import a_batch, append, make_log, read_all, reopened
 
 CONFIG = LogConfig(segment_bytes=64 * 1024, index_interval_bytes=1024)
 
@@ -30,68 +26,74 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def fill(logs: Logs, acknowledged: dict[int, list[bytes]]) -> None:
-    """Append to all partitions until none takes any more."""
+def fill(logs: dict[int, Log], acknowledged: dict[int, list[bytes]]) -> None:
+    """Append to all logs until none takes any more."""
     source = 0
     refused: set[int] = set()
-    while len(refused) < 3:
-        for partition in {0, 1, 2} - refused:
+    while len(refused) < len(logs):
+        for partition in set(logs) - refused:
             source += 1
             value = source.to_bytes(4, "big") * 200
             try:
-                append(logs.create("flights", "first", partition), a_batch(value))
+                append(logs[partition], a_batch(value))
                 acknowledged[partition].append(value)
             except DiskFull:
                 refused.add(partition)
 
 
-def check(logs: Logs, acknowledged: dict[int, list[bytes]]) -> None:
+def check(logs: dict[int, Log], acknowledged: dict[int, list[bytes]]) -> None:
     for partition, values in acknowledged.items():
-        log = logs.get("flights", partition)
-        assert read_all(log) == list(enumerate(values))
-        assert log.offset_for_time(0) == 0
+        assert read_all(logs[partition]) == list(enumerate(values))
+        assert logs[partition].offset_for_time(0) == 0
+
+
+def opened(data: Path) -> dict[int, Log]:
+    """The logs as a crash has left them."""
+    return {number: reopened(data / str(number), CONFIG) for number in range(3)}
+
+
+def release(logs: dict[int, Log]) -> None:
+    for log in logs.values():
+        log.release()
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_recovers_when_space_returns(
     small_disk: Path,
 ) -> None:
+    logs = {number: make_log(small_disk / str(number), CONFIG) for number in range(3)}
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(300_000))
     acknowledged: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-    background = Background(lambda error: None)
-    logs = Logs(small_disk / "data", 1, CONFIG)
-    logs.start()
     fill(logs, acknowledged)
     assert sum(map(len, acknowledged.values())) > 500
-    checkpoints = Checkpoints(logs, background)
-    for _ in range(6):
-        checkpoints.chore(Now(0.0, 0))
-        background.run_all()
+    for log in logs.values():
+        log.flush()
+        assert log.failed is None
     check(logs, acknowledged)
-    for _ in range(2):
-        logs.files.sweep()
-    check(logs, acknowledged)  # indexes are opened anew, without room for them
+    release(logs)
+    check(logs, acknowledged)
     with pytest.raises(DiskFull):
-        append(logs.get("flights", 0), a_batch(b"x" * 100_000))
+        append(logs[0], a_batch(b"x" * 100_000))
 
     ballast.unlink()
     fill(logs, acknowledged)
     check(logs, acknowledged)
 
     # Killed while it is full, then closed in order while it is full: nothing acknowledged is lost.
-    logs.abandon()
-    logs = Logs(small_disk / "data", 1, CONFIG)
-    logs.start()
+    for log in logs.values():
+        log.abandon()
+    logs = opened(small_disk)
     check(logs, acknowledged)
-    with suppress(StorageError):  # that the orderly stop could not be noted
-        logs.close()
-    logs.start()
+    for log in logs.values():
+        log.close()
+    logs = opened(small_disk)
     check(logs, acknowledged)
     for index in small_disk.rglob("*index"):
         index.unlink()
-    for _ in range(2):
-        logs.files.sweep()
+    (small_disk / "filler").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096))
+    release(logs)
+    check(logs, acknowledged)  # by indexes that are built anew and find no room
     fill(logs, acknowledged)
     check(logs, acknowledged)
-    with suppress(StorageError):
-        logs.close()
+    for log in logs.values():
+        log.close()

@@ -13,9 +13,8 @@ import zmq
 from folkmoot.brokers.storage.config import DAY
 from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol import batch
-from tests.brokers.batches import delete_before
 from tests.brokers.compaction import COMPACT, Row, Upkept, records_in, rows
-from tests.brokers.test_compaction import fill
+from tests.brokers.storage.compaction.test_log_cleaner import fill
 from tests.seeds import new_seed
 
 READERS = 4
@@ -25,9 +24,9 @@ Held = tuple[int, memoryview, bytes]
 def held_views(log: Log, source: random.Random, count: int) -> list[Held]:
     """Views of sealed segments, as fetches under way hold them, with copies of what they show."""
     views = []
-    end = log.all_sealed()[-1].end_offset
+    end = log.sealed_segments[-1].end_offset
     for _ in range(count):
-        offset = source.randrange(log.start_offset, end)
+        offset = source.randrange(log.log_start, end)
         view = log.read(offset, source.randrange(1, 4000))
         views.append((offset, view, bytes(view)))
     return views
@@ -78,15 +77,15 @@ def readers_of(views: list[Held]) -> Iterator[list[str]]:
 
 
 def by_retention(upkept: Upkept) -> None:
-    upkept.logs.configure("first", {"cleanup_policy": "delete"})
+    upkept.logs.configure("flights", "first", {"cleanup_policy": "delete"})
     upkept.later(8 * DAY)
     upkept.expire()
 
 
 def by_request(upkept: Upkept) -> None:
-    for offset in range(0, upkept.log.end_offset + 1, 29):
-        delete_before(upkept.log, max(offset, upkept.log.start_offset))
-    delete_before(upkept.log, upkept.log.end_offset)
+    for offset in range(0, upkept.log.log_end + 1, 29):
+        upkept.delete_before(max(offset, upkept.log.log_start))
+    upkept.delete_before(upkept.log.log_end)
 
 
 def by_compaction(upkept: Upkept) -> None:
@@ -106,7 +105,7 @@ def by_a_crash_and_recovery(upkept: Upkept) -> None:
 
 
 def active_base(upkept: Upkept) -> int:
-    return upkept.log.all_sealed()[-1].end_offset
+    return upkept.log.sealed_segments[-1].end_offset
 
 
 WAYS: list[Callable[[Upkept], None]] = [
@@ -130,7 +129,7 @@ def test_views_show_what_they_showed_whatever_becomes_of_their_files(
     views = held_views(upkept.log, source, 60)
     with readers_of(views) as wrong:
         way(upkept)
-        upkept.background.run_all()
+        upkept.hands.work_all()
         assert all(is_good(*each) for each in views)
     assert not wrong
     upkept.logs.close()
@@ -155,8 +154,8 @@ def test_a_frame_on_its_way_arrives_whole_after_its_segment_was_replaced(tmp_pat
         expected.append(bytes(upkept.log.read(offset, 2000)))
         sender.send(upkept.log.read(offset, 2000), copy=False)
     upkept.compact()
-    delete_before(upkept.log, upkept.log.end_offset)
-    upkept.background.run_all()
+    upkept.delete_before(upkept.log.log_end)
+    upkept.hands.work_all()
     assert [receiver.recv() for _ in expected] == expected
     context.destroy(linger=0)
     gc.collect()
@@ -174,15 +173,13 @@ def test_reads_and_deletions_in_turns_never_disturb_each_other(tmp_path: Path) -
     held: list[Held] = []
     for _ in range(25):
         fill(upkept, written, 12, keys=9, seed=seed)
-        if upkept.log.all_sealed():
+        if upkept.log.sealed_segments:
             held += held_views(upkept.log, source, 5)
         upkept.checkpoint()
         for _ in range(source.randrange(30)):
             upkept.step()
         if source.random() < 0.3:
-            delete_before(
-                upkept.log, source.randrange(upkept.log.start_offset, upkept.log.end_offset)
-            )
+            upkept.delete_before(source.randrange(upkept.log.log_start, upkept.log.log_end))
         found = rows(records_in(upkept.log))
         assert set(found) <= {(at, *row) for at, row in enumerate(written)}
         assert all(view == copy for _, view, copy in held)
