@@ -6,7 +6,7 @@ A config is a dataclass; what its numbers may be is said where each is declared,
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from math import isfinite
 from numbers import Integral, Real
@@ -84,20 +84,22 @@ def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
 
 def check_numbers(config: Any) -> None:
     """Raises ConfigError for an option declared as a number that is none, or outside its range."""
-    for name, declared in _declarations(type(config)).items():
+    kind: Any = type(config)
+    for name, declared in _declarations(kind).items():
         value = getattr(config, name)
         if declared.is_number and not declared.allows(value):
             raise ConfigError(f"{name}={value!r} is not allowed: use {declared}")
 
 
 def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for an option that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f": did you mean {near[0]!r}?" if near else ""
-    return ConfigError(f"option {name!r} is not known{hint}")
+    """The error for an option that does not exist, with the nearest one that does, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+    return ConfigError(f"option {name!r} is not known: {hint}")
 
 
-def _value(config: type[Any], name: str, text: str) -> Any:
+def _value(config: Any, name: str, text: str) -> Any:
     known = _declarations(config)
     if name not in known:
         raise unknown_option(name, known)
@@ -116,21 +118,24 @@ def _value(config: type[Any], name: str, text: str) -> Any:
 
 
 @cache
-def _declarations(config: type[Any]) -> Mapping[str, _Declared]:
+def _declarations(config: Any) -> Mapping[str, _Declared]:
     hints = get_type_hints(config, include_extras=True)
-    return {field.name: _declared(hints[field.name]) for field in dataclasses.fields(config)}
+    found = {}
+    for field in dataclasses.fields(config):
+        parts = list(_parts(hints[field.name]))
+        ranges = tuple(part for part in parts if isinstance(part, Meta))
+        kinds = tuple(part for part in parts if not isinstance(part, Meta))
+        found[field.name] = _Declared(kinds, ranges)
+    return found
 
 
-def _declared(hint: Any) -> _Declared:
-    """The plain types in `int`, `float | None`, `Annotated[int, Meta(…)] | None` and their like."""
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types and ranges in `int`, `float | None`, `Annotated[int, Meta(…)] | None` and their like."""
     if hasattr(hint, "__metadata__"):
-        inner = _declared(hint.__origin__)
-        ranges = tuple(each for each in hint.__metadata__ if isinstance(each, Meta))
-        return _Declared(inner.kinds, inner.ranges + ranges)
-    parts = [_declared(each) for each in get_args(hint)] if type(None) in get_args(hint) else []
-    if not parts:
-        return _Declared((hint,), ())
-    return _Declared(
-        tuple(kind for part in parts for kind in part.kinds),
-        tuple(each for part in parts for each in part.ranges),
-    )
+        yield from _parts(hint.__origin__)
+        yield from hint.__metadata__
+    elif NoneType in get_args(hint):
+        for each in get_args(hint):
+            yield from _parts(each)
+    else:
+        yield hint

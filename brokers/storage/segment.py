@@ -507,12 +507,12 @@ class Segment(SegmentReader):
         self.end_offset, self.sealed = base, False
 
     def _cut_back(self, cause: OSError) -> StorageError:
-        failure = disk_error(f"{self.path} could not be appended to", cause)
         try:
             os.ftruncate(self._fd, self.size)
         except OSError:
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
-        return failure
+            return StorageError(self.torn)
+        return disk_error(f"{self.path} could not be appended to", cause)
 
     def _cut(self, size: int, *, flush: bool = False) -> None:
         self.size = size
@@ -717,7 +717,7 @@ class Segment(SegmentReader):
         Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
         broker that was killed has left it. Raises StorageError.
         """
-        self.durable_size = min(position, self.size)
+        self.durable_size = min(position, self.size - 1)
         for found in self.batches(position, offset):
             if isinstance(found, Damage):
                 self.mark(found)
@@ -744,7 +744,7 @@ class Segment(SegmentReader):
             self.end_offset, valid = header.next_offset, at + header.length
         # On disk before anything follows: a power cut would bring the torn end back behind that.
         self._cut(valid, flush=True)
-        self.durable_size = min(position, valid)
+        self.durable_size = min(position, valid - 1)
 
     def _refuse_damaged(self, offset: int) -> None:
         for known in self.damage:

@@ -49,7 +49,8 @@ def values_of(chunk: memoryview) -> list[tuple[int, bytes]]:
     ]
 
 
-def append(log: Log, *batches: bytes, now: int = NOW, leader_epoch: int = 3) -> list[int]:
+def append(
+    log: Log, *batches: bytes | bytearray | memoryview, now: int = NOW, leader_epoch: int = 3) -> list[int]:
     """Append as the leader of a single replica does; raises what the first was refused with."""
     results = log.append_as_leader(batches, now, leader_epoch)
     log.advance_high_watermark(log.log_end)
@@ -99,8 +100,7 @@ def delete_before(log: Log, offset: int) -> None:
 
 def states_of(log: Log) -> list[ProducerEntry]:
     """What the log knows of its producers, but for how long they were idle."""
-    found = [msgspec.structs.replace(each, idle_since=None) for each in log.producers().entries]
-    return found
+    return [msgspec.structs.replace(each, idle_since=None) for each in log.producers().entries]
 
 
 def read_all(log: Log, max_bytes: int = 700) -> list[tuple[int, bytes]]:

@@ -1,6 +1,7 @@
 """A cluster in which everything goes wrong but its logs: for the sender's side of exactly once."""
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
 
 from folkmoot.brokers.storage.producer_state import ProducerState
@@ -52,9 +53,9 @@ class Log:
         """Rebuild what is known of producers: from a snapshot at any batch, and the log behind it."""
         cut = chance.randrange(len(self.headers) + 1)
         snapshot = ProducerState(100)
-        snapshot.replay(self.headers[:cut])
+        replay(snapshot, self.headers[:cut])
         self.producers = ProducerState(100, snapshot.entries)
-        self.producers.replay(self.headers[cut:])
+        replay(self.producers, self.headers[cut:])
 
     def lose_end(self, chance: Random) -> None:
         """A power cut takes the last batches."""
@@ -62,11 +63,16 @@ class Log:
         end = self.headers[-1].next_offset if self.headers else 0
         del self.values[end:]
         self.producers = ProducerState(100)
-        self.producers.replay(self.headers)
+        replay(self.producers, self.headers)
 
     def forget(self) -> None:
         """The producers' time is over."""
         self.producers = ProducerState(100)
+
+
+def replay(state: ProducerState, headers: Sequence[BatchHeader]) -> None:
+    for header in headers:
+        state.update(header, header.base_offset)
 
 
 def stamped(payload: bytes, offset: int) -> bytes:

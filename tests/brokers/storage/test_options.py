@@ -79,8 +79,7 @@ def test_a_flush_is_due_after_so_many_records(tmp_path: Path) -> None:
         if log.flush_due:
             flushed(log)
     assert due == [False, False, True, False, False, True, False, False, True, False]
-    log.config = LogConfig(flush_records=1)
-    assert log.flush_due
-    log.config = LogConfig()
-    assert not log.flush_due
+    for config, wanted in ((LogConfig(flush_records=1), True), (LogConfig(), False)):
+        log.config = config
+        assert log.flush_due == wanted
     log.close()

@@ -217,8 +217,8 @@ def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
         assert read_all(log) == right[:left] + [
             (left + at, value) for at, value in expected(more)
         ]
-        for each in (0, left // 2, left, log.log_end - 1):
-            assert values_of(log.read(each, 1))[0][0] <= each
+        for at in (0, left // 2, left, log.log_end - 1):
+            assert values_of(log.read(at, 1))[0][0] <= at
         log.abandon()
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.flushing import flush_all
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     ONE_SEGMENT,
@@ -89,7 +88,7 @@ def test_a_torn_end_that_cannot_be_cut_back_takes_no_more(
     append(log, kept)
     with monkeypatch.context() as broken:
         broken.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", fail_after(50))
-        broken.setattr("folkmoot.brokers.storage.logfile.os.ftruncate", refuse)
+        broken.setattr("folkmoot.brokers.storage.segment.os.ftruncate", refuse)
         with pytest.raises(StorageError, match="torn end"):
             append(log, a_batch(b"b"))
     # Not even into a new segment, which would leave the torn one in the middle.
@@ -113,7 +112,7 @@ def test_a_flush_that_failed_is_not_tried_again(
     log = make_log(tmp_path)
     append(log, a_batch(b"a"))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.logfile.os.fdatasync", refuse)
+        broken.setattr("folkmoot.brokers.storage.log.os.fdatasync", refuse)
         with pytest.raises(StorageError, match="could not be flushed"):
             log.flush()
     for action in (log.flush, lambda: append(log, a_batch(b"b")), log.close):
@@ -130,7 +129,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(
     log = make_log(tmp_path, ONE_SEGMENT)
     source = random.Random(19)
     batches = [random_batch(source) for _ in range(60)]
-    monkeypatch.setattr("folkmoot.brokers.storage.entries.os.pwrite", refuse)
+    monkeypatch.setattr("folkmoot.brokers.storage.segment_index.os.pwrite", refuse)
     for each in batches:
         append(log, each)
     assert read_all(log) == expected(batches)
@@ -144,7 +143,7 @@ def test_a_segment_that_cannot_be_created_refuses_the_append_only(
     append(log, a_batch(b"a" * 1500))
     log.read(0, 1)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.logfile.os.O_EXCL", 2**31 - 1)
+        broken.setattr("folkmoot.brokers.storage.segment.os.O_EXCL", 2**31 - 1)
         with pytest.raises(StorageError, match="cannot be created"):
             append(log, a_batch(b"b" * 1500))
     assert append(log, a_batch(b"c" * 1500)) == [1]
@@ -162,17 +161,17 @@ def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flush
     log = make_log(tmp_path)
     append(log, a_batch(b"a" * 1500))
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.logfile.write_at", refuse)
+        broken.setattr("folkmoot.brokers.storage.segment.write_at", refuse)
         with pytest.raises(StorageError, match="could not be appended to"):
             append(log, a_batch(b"b" * 1500))
-    assert log.segments == 2
-    lent = log.lend()
-    assert [segment.base_offset for segment, _ in lent.segments] == [0]
-    flush_all([lent])
-    monkeypatch.setattr("folkmoot.brokers.storage.logfile.os.fdatasync", flushed.append)
-    log.flush()
+    assert len(log.segments) == 2
+    monkeypatch.setattr("folkmoot.brokers.storage.log.os.fdatasync", flushed.append)
+    task = log.begin_flush()
+    assert task is not None
+    assert [segment.base_offset for segment, _ in task.segments] == [0]
+    log.finish_flush(task, task.run())
     assert len(flushed) == 1
-    assert log.lend().segments == []
+    assert log.begin_flush() is None
     log.close()
 
 
@@ -199,7 +198,7 @@ print(acknowledged)
 
 
 def test_a_file_that_may_not_grow_loses_nothing_and_goes_on_when_it_may(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)],
