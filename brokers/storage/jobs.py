@@ -1,7 +1,10 @@
 """How the storage is handed its work: a moment, a periodic task, a job on another thread."""
 
+import logging
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -43,3 +46,9 @@ def at_once(
     except Exception as error:
         result = error
     done(result)
+
+
+def log_failure(what: str, outcome: object) -> None:
+    """The `done` of jobs whose failure is said in the log and does no more harm."""
+    if isinstance(outcome, Exception):
+        logger.error("%s: %s", what, outcome)

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from folkmoot.brokers.storage.atomic_file import (
     write_atomic,
 )
 from folkmoot.brokers.storage.config import LogConfig, topic_config
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import OpenSegments
@@ -274,13 +274,14 @@ class LogManager:
             names.append(log.directory.name)
         if names:
             work = partial(delete_directories, self.data, names)
-            self._submit("deletion", work, partial(_report_left, self.data))
+            self._submit("deletion", work, partial(log_failure, f"{self.data}: left behind"))
         return 0.0 if self._deleted else 0.2
 
-    def remove(self, files: Sequence[Path]) -> None:
+    def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
         """Have files removed in the background, in order; what is left is found by the next start."""
         if files:
-            self._submit("deletion", partial(remove_files, files), partial(_report_left, self.data))
+            done = partial(log_failure, f"{files[0].parent}: files are left behind")
+            self._submit(key, partial(remove_files, files), done)
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
         """The ids of topics that have logs here and are not among the `existing` ones; says so once."""
@@ -419,8 +420,3 @@ def _remove_deleted(data: Path) -> None:
             shutil.rmtree(doomed)
         except OSError as error:  # nobody is served from it
             logger.error("%s: not removed: %s", doomed, error)
-
-
-def _report_left(data: Path, outcome: Exception | None) -> None:
-    if outcome is not None:
-        logger.error("%s: files are left behind: %s", data, outcome)

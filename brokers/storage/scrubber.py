@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json
-from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
@@ -149,7 +149,7 @@ class Scrubber:
         if now >= self._next_note:
             self._next_note = now + NOTE_INTERVAL
             work = partial(save_json, self._path, self._place)
-            self._submit("scrub", work, _report)
+            self._submit("scrub", work, partial(log_failure, "the scrub's place was not noted"))
 
     # -- a step -------------------------------------------------------------------------------------
 
@@ -191,8 +191,3 @@ def _read_step(reader: SegmentReader, position: int, offset: int) -> _Step:
         return _Step(reader.size, reader.end_offset or offset, damage)
     finally:
         reader.close()
-
-
-def _report(outcome: Exception | None) -> None:
-    if outcome is not None:
-        logger.warning("the place of the scrub was not noted: %s", outcome)

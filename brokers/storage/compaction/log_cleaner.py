@@ -18,8 +18,7 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
 from folkmoot.brokers.storage.compaction.segment_swap import files_of
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LogManager, remove_files
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.protocol.errors import ClosedError
@@ -84,7 +83,7 @@ class LogCleaner:
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
         some = [log for log in some if self._retry_at.get(log, 0.0) <= now.monotonic]
         unloaded = [log for log in some if log not in self.checkpoints]
-        unread = [log for log in some if _has_lags(log) and unread_segments(log)]
+        unread = [log for log in some if unread_segments(log)]
         if unloaded:
             self._busy = True
             work = partial(_load_all, [log.directory for log in unloaded])
@@ -131,12 +130,31 @@ class LogCleaner:
                 self._best = ratio, log
 
     def _cleanable(self, log: Log) -> list[Segment]:
-        """The segments of a log that may be compacted, the oldest first."""
+        """The segments of a log that may be compacted, the oldest first.
+
+        They lie before the one that the noted recovery point names, which has a record: so they are
+        sealed and on disk, no unclean start looks into them, and behind what compaction removes a
+        record is left. What they tell of producers is in a snapshot on disk. They end where
+        `min_compaction_lag` begins.
+        """
         point = self._logs.checkpointed.get(log.directory.name)
-        clean_before = self.checkpoints[log].clean_before
-        found = cleanable(log, point, clean_before, self._now.wall)
-        if log.dirty:
-            self._logs.dirty[log] = None  # it may want a snapshot of producers on disk
+        if point is None or point.end_offset <= point.segment:
+            return []
+        if not log.snapshot_covers(point.segment):
+            self._logs.dirty[log] = None  # the next flush takes one
+            return []
+        found: list[Segment] = []
+        youngest = self._now.wall - log.config.min_compaction_lag * 1000
+        sealed = log.sealed_segments
+        for number, segment in enumerate(sealed):
+            if segment.end_offset > point.segment:
+                break
+            dirty = segment.end_offset > self.checkpoints[log].clean_before
+            if log.config.min_compaction_lag and dirty:
+                ended = last_append(sealed[number:], self._now.wall)
+                if ended is None or ended > youngest:
+                    break
+            found.append(segment)
         return found
 
     def _dirty_ratio(self, log: Log) -> float | None:
@@ -213,8 +231,7 @@ class LogCleaner:
                     self._next_step(log, segments, work, doomed)
                     return
                 # What was to be replaced has changed: begin again another time.
-                remove = partial(remove_files, files_of(log.directory, name))
-                self._submit("cleaner", remove, partial(_report_left, log))
+                self._logs.remove(files_of(log.directory, name), "cleaner")
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
                 logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
@@ -228,29 +245,6 @@ class LogCleaner:
                     logger.error("%s: not compacted: %s", log.name, outcome)
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
         self._busy = False
-
-
-def cleanable(log: Log, point: RecoveryPoint | None, clean_before: int, now: int) -> list[Segment]:
-    """The segments that may be compacted, the oldest first.
-
-    They lie before the one that the noted recovery point names, which has a record: so they are sealed
-    and on disk, no unclean start looks into them, and behind what compaction removes a record is left.
-    What they tell of producers is in a snapshot on disk. They end where `min_compaction_lag` begins.
-    """
-    if point is None or point.end_offset <= point.segment or not log.snapshot_covers(point.segment):
-        return []
-    found: list[Segment] = []
-    youngest = now - log.config.min_compaction_lag * 1000
-    sealed = log.sealed_segments
-    for number, segment in enumerate(sealed):
-        if segment.end_offset > point.segment:
-            break
-        if log.config.min_compaction_lag and segment.end_offset > clean_before:
-            ended = last_append(sealed[number:], now)
-            if ended is None or ended > youngest:
-                break
-        found.append(segment)
-    return found
 
 
 def group_segments(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -270,13 +264,3 @@ def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
 
 def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint]:
     return [load_checkpoint(directory) for directory in directories]
-
-
-def _has_lags(log: Log) -> bool:
-    """Whether it matters when its segments were appended to."""
-    return log.config.min_compaction_lag > 0 or log.config.max_compaction_lag is not None
-
-
-def _report_left(log: Log, outcome: Exception | None) -> None:
-    if outcome is not None:
-        logger.error("%s: files of a compaction are left behind: %s", log.name, outcome)
