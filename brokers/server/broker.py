@@ -64,6 +64,12 @@ class Broker:
         """Listener name → "host:port" as advertised; known once it has started."""
         return dict(self._listeners)
 
+    @property
+    def event_loop(self) -> EventLoop:
+        """What serves, from `start` on, and how long its steps take."""
+        assert self._loop is not None
+        return self._loop
+
     def start(self) -> None:
         """Return when the broker is registered and serves.
 

@@ -35,6 +35,8 @@ STOP_LINGER: Final = 0.5
 REMIND_AFTER: Final = 10.0
 TRY_TASK_AGAIN: Final = 10.0
 
+STEP_TIME: Final = 0.005
+"""So long a request of many entries goes on before it gives way."""
 SLOW_STEP: Final = 0.02
 REPORT_SLOW_STEPS: Final = 60.0
 
@@ -194,6 +196,8 @@ class EventLoop:
         """One step of a request, which a job it has waited for may have failed. False: the last one."""
         try:
             job = next(steps) if error is None else steps.throw(error)
+            while job is None and time.monotonic() - self._step_began < STEP_TIME:
+                job = next(steps)
         except StopIteration as end:
             self._conclude(request, end.value)
             return False
@@ -234,9 +238,10 @@ class EventLoop:
     def _step_ended(self, kind: str, what: Any = None) -> None:
         now = time.monotonic()
         took, self._step_began = now - self._step_began, now
+        if took > self.longest_step:
+            self.longest_step = took
         if took > SLOW_STEP:
             self.slow_steps += 1
-            self.longest_step = max(self.longest_step, took)
             self._slow_since.append((took, f"{kind} {_name(what)}"))
 
     def _report_slow_steps(self, _now: Now) -> float:

@@ -66,13 +66,6 @@ class JobQueue:
         """For a job that keeps to a pace: wait so long. True: the broker stops, the job is to end."""
         return self._closing.wait(seconds)
 
-    def run_all(self) -> None:
-        """Without a start: do on this thread what waits, and what comes of that."""
-        while waiting := [each for each in self._queues.values() if not each.empty()]:
-            for queue in waiting:
-                if (job := queue.get()) is not None:
-                    job.done(_outcome(job))
-
     def close(self) -> None:
         """Return when no thread works any more; jobs that were not begun are left out.
 

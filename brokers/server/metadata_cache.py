@@ -1,7 +1,6 @@
 """What a broker knows of its cluster, and which of its logs it leads."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +23,6 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 NOBODY: Final = -1
 LEADER_EPOCH: Final = 0
 ANY_EPOCH: Final = -1
-TOPICS_PER_STEP: Final = 50
 
 # What an answer needs besides its topics, and for each topic that finds no room in it.
 _ENVELOPE: Final = 1024
@@ -186,12 +184,5 @@ class MetadataCache:
 
     def led_partitions(self, topic: TopicInfo) -> list[int]:
         """The partitions of a topic that this broker leads."""
-        count, me = len(topic.partitions), self.broker_id
-        return [each for each in range(count) if leader_of(topic, each) == me]
-
-
-def by_steps(names: Iterable[str]) -> Iterator[list[str]]:
-    """Names of topics, as many at a time as one step of the event loop goes through."""
-    rest = iter(names)
-    while step := list(islice(rest, TOPICS_PER_STEP)):
-        yield step
+        partitions = range(len(topic.partitions))
+        return [each for each in partitions if leader_of(topic, each) == self.broker_id]

@@ -6,12 +6,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition, Quota
-from folkmoot.brokers.server.metadata_cache import (
-    LEADER_EPOCH,
-    ClusterView,
-    MetadataCache,
-    by_steps,
-)
+from folkmoot.brokers.server.metadata_cache import LEADER_EPOCH, ClusterView, MetadataCache
 from folkmoot.brokers.server.purgatory import (
     DelayedFetch,
     DelayedProduce,
@@ -53,7 +48,8 @@ MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """So many bytes of batches wait for new partitions to be created; what is more may come again."""
 
-ENTRIES_PER_STEP: Final = 200
+TOPICS_PER_STEP: Final = 50
+ENTRIES_PER_STEP: Final = 10
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
 Outcome = Response | DelayedResponse | None
@@ -99,8 +95,8 @@ class _Produce(NamedTuple):
 class RequestHandlers:
     """Carries requests out on the logs that this broker leads.
 
-    A request's entries succeed or fail each by itself. A request of many entries goes through them by
-    ENTRIES_PER_STEP, and whatever waits for a disk is a job beside the event loop: so no request holds
+    A request's entries succeed or fail each by itself. A request of many entries gives way after every
+    ENTRIES_PER_STEP of them, and whatever waits for a disk is a job beside the event loop: so no request holds
     up others for long. All of it belongs to the event loop.
     """
 
@@ -164,8 +160,8 @@ class RequestHandlers:
         """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
         topics that were deleted. The logs follow in bounded steps, each of which is posted."""
         self.metadata.view = view
-        for names in by_steps(changed):
-            post(partial(self._topics_changed, names))
+        for first in range(0, len(changed), TOPICS_PER_STEP):
+            post(partial(self._topics_changed, changed[first : first + TOPICS_PER_STEP]))
         for topic_id in deleted:
             post(partial(self._topic_deleted, topic_id))
         if not self._saw_view:
@@ -437,7 +433,16 @@ class RequestHandlers:
 
     def _delete_records(self, body: requests.DeleteRecordsRequest) -> Steps:
         delayed = DelayedResponse(len(body.entries), requests.DeleteRecordsResponse)
-        for number, entry in enumerate(body.entries, start=1):
+        kind = requests.DeleteRecordsResult
+
+        def deleted(number: int, log: Log | None, error: FolkmootError | None) -> None:
+            entry = body.entries[number]
+            start = 0 if log is None else log.log_start
+            result = kind(entry.topic, entry.partition, 0, "", start)
+            delayed.put(number, self._refused(kind, entry, error) if error else result)
+
+        for number, entry in enumerate(body.entries):
+            log = None
             try:
                 log = self.metadata.leader_log(entry, entry.leader_epoch)
                 end = 0 if log is None else log.high_watermark
@@ -446,29 +451,16 @@ class RequestHandlers:
                     raise OffsetOutOfRange(
                         f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
                     )
-                done = delayed.later(self._records_deleted, delayed, number - 1, entry, log)
                 if log is None:
-                    done(None)
+                    deleted(number, None, None)
                 else:
+                    done = delayed.later(deleted, number, log)
                     self.retention.delete_records(log, offset, done)
             except FolkmootError as error:
-                delayed.put(number - 1, self._refused(requests.DeleteRecordsResult, entry, error))
-            if number % ENTRIES_PER_STEP == 0:
+                deleted(number, log, error)
+            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
         return delayed
-
-    def _records_deleted(
-        self,
-        delayed: DelayedResponse,
-        number: int,
-        entry: Any,
-        log: Log | None,
-        error: FolkmootError | None,
-    ) -> None:
-        start = 0 if log is None else log.log_start
-        result = requests.DeleteRecordsResult(entry.topic, entry.partition, 0, "", start)
-        refused = error and self._refused(requests.DeleteRecordsResult, entry, error)
-        delayed.put(number, refused or result)
 
     def _report_damage(self, body: requests.ReportDamageRequest) -> Response:
         results = []

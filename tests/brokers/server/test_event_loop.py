@@ -452,6 +452,7 @@ def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_betw
     monkeypatch.setattr(RequestHandlers, "_append", counted)
     monkeypatch.setattr(EventLoop, "_send", noted)
     monkeypatch.setattr(request_handlers, "ENTRIES_PER_STEP", 1)
+    monkeypatch.setattr(event_loop, "STEP_TIME", 0.0)
     with Peer(served.address) as greedy, Peer(served.address) as other:
         greedy.ask(Api.PRODUCE, produce(*[into(0), into(1)] * 20), [make_batch(b"a")] * 40)
         assert begun.wait(10)

@@ -103,12 +103,3 @@ def test_closing_returns_when_the_job_under_way_has_ended_and_leaves_the_rest_ou
     release.set()
     closing.join()
     assert done == ["the job under way"]
-
-
-def test_without_a_start_jobs_are_done_by_who_asks_for_it() -> None:
-    jobs, done = JobQueue(), list[str]()
-    jobs.submit(
-        "a", lambda: "a", lambda result: jobs.submit("b", lambda: done.append("b"), lambda _: None)
-    )
-    jobs.run_all()
-    assert done == ["b"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.brokers.server import metadata_cache
-from folkmoot.brokers.server.metadata_cache import TOPICS_PER_STEP, ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.request_handlers import TOPICS_PER_STEP
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import InvalidRequest, Overloaded, UnknownTopicOrPartition
@@ -90,4 +90,4 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
             posted.popleft()()
             largest = max(largest, len(configured) - before)
     assert sorted(configured) == sorted(topics)
-    assert largest == TOPICS_PER_STEP == metadata_cache.TOPICS_PER_STEP
+    assert largest == TOPICS_PER_STEP

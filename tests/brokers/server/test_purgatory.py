@@ -166,7 +166,7 @@ class FlushedLog:
     """As much of a log as a delayed produce looks at."""
 
     name: TopicPartition
-    durable_end: int = 0
+    recovery_point_offset: int = 0
     high_watermark: int = 0
     failure: FolkmootError | None = None
 
@@ -201,12 +201,12 @@ def test_one_flush_completes_every_produce_that_it_covers_and_moves_the_high_wat
     delay(waiting.purgatory, 10.0, 20, (A,), "reader")
     for end in (3, 5, 8):
         waiting.produce(end)
-    waiting.flushed.durable_end = 5
+    waiting.flushed.recovery_point_offset = 5
     waiting.purgatory.advanced(waiting.log)
     assert waiting.answers == [(3, None), (5, None)]
     assert waiting.flushed.high_watermark == 5, "what is not on disk is read by nobody"
     assert taken(waiting.purgatory, 0.0) == ["reader"]
-    waiting.flushed.durable_end = 8
+    waiting.flushed.recovery_point_offset = 8
     waiting.purgatory.advanced(waiting.log)
     assert waiting.answers[2:] == [(8, None)]
 
@@ -215,7 +215,7 @@ def test_a_failed_flush_refuses_all_who_wait_for_the_log() -> None:
     waiting = Waiting()
     for end in (3, 5):
         waiting.produce(end)
-    waiting.flushed.durable_end = 5
+    waiting.flushed.recovery_point_offset = 5
     waiting.flushed.failure = StorageError("a bad disk")
     waiting.purgatory.advanced(waiting.log)
     assert [(end, type(error)) for end, error in waiting.answers] == [
