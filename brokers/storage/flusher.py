@@ -195,10 +195,15 @@ class Flusher:
     def _answer(self, log: Log, error: FolkmootError | None) -> None:
         """Tell those that waited for as much as is on disk now, or all of them what went wrong."""
         waiting = self._wanted.pop(log, [])
-        late = [] if error else [each for each in waiting if each[0] > log.recovery_point_offset]
-        if late and log.dirty:
+        late = [each for each in waiting if each[0] > log.recovery_point_offset]
+        if late and error is None:
+            try:
+                log.require_writable()
+            except FolkmootError as closed:
+                error = closed
+        if late and error is None and log.dirty:
             self._wanted[log] = late  # its next segments follow
-            waiting = [each for each in waiting if each[0] <= log.recovery_point_offset]
+            waiting = [each for each in waiting if each not in late]
         for _, done in waiting:
             if done is not None:
                 done(error)

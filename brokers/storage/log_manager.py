@@ -233,13 +233,13 @@ class LogManager:
         for earlier in self._ids.get(name, set()) - {topic_id}:
             logger.warning("deleting topic %s (id %s): it is %s now", name, earlier, topic_id)
             self.delete_topic(earlier)
+        topic = self._topics.setdefault(topic_id, _Topic(name))
+        self._rename(topic, topic_id, name)
         try:
             config = topic_config(self.config, options)
         except ConfigError as error:
             logger.error("topic %s keeps its former options: %s", name, error)
             return
-        topic = self._topics.setdefault(topic_id, _Topic(name))
-        self._rename(topic, topic_id, name)
         topic.config = config
         for log in topic.logs.values():
             log.config, log.configured = config, True

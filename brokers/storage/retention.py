@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL: Final = 60.0
 LOGS_AT_ONCE: Final = 50
-MOST_WAITING: Final = 100_000
+MOST_WAITING: Final = 50_000
 _MORE = 0.05
 _INTERVAL = 4096
 

@@ -26,7 +26,7 @@ from folkmoot.protocol.errors import ClosedError
 logger = logging.getLogger(__name__)
 
 COMPACTION_INTERVAL: Final = 15.0
-LOGS_AT_ONCE: Final = 50
+LOGS_AT_ONCE: Final = 200
 RETRY_PAUSE: Final = 600.0
 OVERDUE: Final = 2.0
 TOMBSTONES: Final = 0.0
@@ -81,7 +81,7 @@ class LogCleaner:
         if not self._round:
             self._begin_round()
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
-        some = [log for log in some if self._retry_at.get(log, 0.0) <= now.monotonic]
+        some = [log for log in some if self._is_due(log)]
         unloaded = [log for log in some if log not in self.checkpoints]
         unread = [log for log in some if unread_segments(log)]
         if unloaded:
@@ -104,12 +104,14 @@ class LogCleaner:
 
     def _begin_round(self) -> None:
         self._best = None
-        self._round.extend(
-            log for log in self._logs if log.configured and log.config.compacts and log.is_open
-        )
+        self._round.extend(self._logs)
         for known in (self.checkpoints, self._retry_at):
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
+
+    def _is_due(self, log: Log) -> bool:
+        asks_for_it = log.configured and log.config.compacts and log.is_open
+        return asks_for_it and self._retry_at.get(log, 0.0) <= self._now.monotonic
 
     def _loaded(
         self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint] | Exception

@@ -198,6 +198,20 @@ def test_a_log_that_is_deleted_while_somebody_waits_is_an_error(disk: Disk) -> N
     disk.logs.close()
 
 
+def test_a_log_that_is_deleted_while_its_flush_is_under_way_is_an_error_too(disk: Disk) -> None:
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    outcomes: list[object] = []
+    disk.flusher.flush(log, outcomes.append)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    disk.hands.work_all()
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], Exception)
+    assert disk.failures == []
+    disk.logs.close()
+
+
 # -- a flush that fails ------------------------------------------------------------------------------
 
 
