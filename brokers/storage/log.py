@@ -4,7 +4,8 @@ import logging
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -70,29 +71,23 @@ class FlushResult(NamedTuple):
     snapshot_error: OSError | None
 
 
+@dataclass(slots=True)
 class FlushTask:
-    """What a background job is to flush: descriptors of segments, the directory's names, a snapshot of
-    producers behind them.
+    """What a background job is to flush: descriptors of segments, the directory's names, and behind
+    them a snapshot of producers (its offset and content).
 
     `point` is up to where the log is on disk once that has succeeded.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        segments: Sequence[tuple[Segment, int]],
-        descriptors: Sequence[int],
-        point: RecoveryPoint,
-        truncations: int,
-    ) -> None:
-        self.segments = segments
-        self.point = point
-        self.truncations = truncations
-        self.new_names = False
-        self.snapshot: tuple[int, Path, bytes] | None = None
-        self.stale: Sequence[tuple[int, Path]] = ()
-        self._directory = directory
-        self._descriptors = descriptors
+    directory: Path
+    segments: Sequence[tuple[Segment, int]]
+    descriptors: Sequence[int]
+    point: RecoveryPoint
+    truncations: int
+    new_names: bool
+    snapshot: tuple[int, Path, bytes] | None = None
+    stale: Sequence[tuple[int, Path]] = ()
+    """Older snapshots, to be removed when that one is there."""
 
     def run(self) -> FlushResult:
         """Flush, once, and close the descriptors. On any thread.
@@ -100,7 +95,7 @@ class FlushTask:
         A death in between leaves the log flushed and the older snapshot, or both snapshots.
         """
         error = snapshot_error = None
-        for fd in self._descriptors:
+        for fd in self.descriptors:
             try:
                 os.fdatasync(fd)
             except OSError as failed:
@@ -109,7 +104,7 @@ class FlushTask:
                 os.close(fd)
         try:
             if self.new_names:
-                sync_directory(self._directory)
+                sync_directory(self.directory)
         except FileNotFoundError:
             pass  # the partition was deleted meanwhile
         except OSError as failed:
@@ -173,8 +168,6 @@ class Log:
         self.failed: str | None = None
         """Why nothing is written any more."""
         self.recovery_point: RecoveryPoint | None = None
-        self.checkpointed: RecoveryPoint | None = None
-        """The recovery point that the next start would find."""
         self.is_open = False
         self.high_watermark = 0
         self.version = 0
@@ -193,22 +186,14 @@ class Log:
 
         Raises StorageError.
         """
-        self.checkpointed = recovery_point
         try:
             found = list_segments(self.directory)
             self._begin = load_log_start(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
-        interval = self.config.index_interval_bytes
-        where = self.directory, interval, self._files
-        for (name, size), (following, _) in pairwise(found.segments):
-            self.segments.append(
-                Segment(
-                    where[0], name, interval, self._files, size=size, end_offset=following.base
-                )
-            )
-        for name, size in found.segments[-1:]:
-            self.segments.append(Segment(self.directory, name, interval, self._files, size=size))
+        ends = [name.base for name, _ in found.segments[1:]]
+        for (name, size), end in zip_longest(found.segments, ends):
+            self.segments.append(self._segment(name, size, end))
         if self.segments:
             self.recovery_point = recover(self.segments, recovery_point, self.directory)
             # A life before has made files, and may have died with their names not on disk.
@@ -216,28 +201,23 @@ class Log:
                 self.recovery_point.segment < self.segments[-1].base_offset
             )
         self.is_open = True
-        known = max(self._begin, 0 if recovery_point is None else recovery_point.end_offset)
-        self._reserve_lost_offsets(known)
-        for path in self._snapshots_found(found.snapshots):
+        known_end = max(self._begin, 0 if recovery_point is None else recovery_point.end_offset)
+        if known_end > self.log_end:  # its offsets are not given again
+            logger.error("%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1)
+            for last in self.segments[-1:]:
+                last.end_offset = known_end
+            self._roll_at(known_end)
+        self._snapshots.offsets = list(found.snapshots)
+        for path in self._snapshots.go_back_to(self.log_end):
             path.unlink(missing_ok=True)
         self.high_watermark = self.log_start
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
             self.release()
 
-    def _snapshots_found(self, offsets: Sequence[int]) -> list[Path]:
-        self._snapshots.offsets = list(offsets)
-        return self._snapshots.go_back_to(self.log_end)
-
-    def _reserve_lost_offsets(self, known_end: int) -> None:
-        """The end was lost, if it was once there: its offsets are not given again."""
-        if known_end > self.log_end:
-            logger.error(
-                "%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1
-            )
-            for last in self.segments[-1:]:
-                last.end_offset = known_end
-            self._roll_at(known_end)
+    def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
+        interval = self.config.index_interval_bytes
+        return Segment(self.directory, name, interval, self._files, size=size, end_offset=end)
 
     def close(self) -> RecoveryPoint | None:
         """Flush and close all files; → where the log ends, None if nothing was ever written.
@@ -246,8 +226,8 @@ class Log:
         closed.
         """
         try:
-            if self.failed is None and self._flushing is None:
-                self._flush(self._snapshots.newest != self.log_end)
+            if self.is_open and self.failed is None and self._flushing is None:
+                self.flush(snapshot=self._snapshots.newest != self.log_end)
                 for last in self.segments[-1:]:
                     last.seal_index()
         finally:
@@ -359,9 +339,7 @@ class Log:
             raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
         while offset < self.high_watermark:
             segment = self.segment_at(offset)
-            found = segment.fetch(
-                offset, max_bytes, self.high_watermark, at_least_one=at_least_one
-            )
+            found = segment.fetch(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -374,11 +352,9 @@ class Log:
         of headers are searched. Raises StorageError.
         """
         self.require_open()
-        if self._largest_timestamps is None:
-            largest = (each.load_summary().largest_timestamp for each in self.sealed_segments)
-            self._largest_timestamps = list(accumulate(largest, max))
+        number = self._segment_for_time(timestamp)
         found = self.high_watermark
-        for segment in self.segments[bisect_left(self._largest_timestamps, timestamp) :]:
+        for segment in self.segments[number:]:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
                 batch = segment.find_time(timestamp)
                 if batch is not None:
@@ -397,15 +373,18 @@ class Log:
         """The background's work before a look-up of a time; ask again until there is none."""
         if not self.is_open:
             return None
+        job = summary_job(self.sealed_segments) if self._largest_timestamps is None else None
+        if job is not None or not self.segments:
+            return job
+        segment = self.segments[self._segment_for_time(timestamp)]
+        return IndexJob([segment]) if segment.needs_index_check else None
+
+    def _segment_for_time(self, timestamp: int) -> int:
+        """The number of the first segment with a record of `timestamp` or later, or of the active one."""
         if self._largest_timestamps is None:
-            job = summary_job(self.sealed_segments)
-            if job is not None:
-                return job
             largest = (each.load_summary().largest_timestamp for each in self.sealed_segments)
             self._largest_timestamps = list(accumulate(largest, max))
-        number = bisect_left(self._largest_timestamps, timestamp)
-        segment = self.segments[number] if self.segments else None
-        return IndexJob([segment]) if segment is not None and segment.needs_index_check else None
+        return bisect_left(self._largest_timestamps, timestamp)
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -554,9 +533,9 @@ class Log:
         """Give up the records from `offset` on, which the leader does not have; producers go back, too.
 
         If `offset` lies within a batch, that goes as well. The newest segments go first: a crash in
-        between leaves a log that is still too long, and the follower cuts it again. `checkpointed` may be
-        ahead of the log then: it is to be noted anew before the log takes more, else the next start
-        would keep the offsets free. Raises ValueError below the high watermark, StorageError.
+        between leaves a log that is still too long, and the follower cuts it again. If the recovery point
+        goes back, it is to be noted before the log takes more, else the next start would keep the
+        offsets free. Raises ValueError below the high watermark, StorageError.
         """
         self.require_writable()
         if offset < self.high_watermark:
@@ -606,14 +585,14 @@ class Log:
             first -= 1
         return self.segments[first:end]
 
-    def begin_flush(self) -> FlushTask | None:
-        """What a background job is to flush; None: nothing, or a flush is under way. Raises StorageError."""
-        if not self.dirty:
-            return None
-        due = bool(self.segments) and self._snapshots.is_due(self.segments[-1].base_offset)
-        return self._begin_flush(snapshot=due)
+    def begin_flush(self, *, snapshot: bool = False) -> FlushTask | None:
+        """What a background job is to flush; None: nothing, or a flush is under way.
 
-    def _begin_flush(self, *, snapshot: bool) -> FlushTask | None:
+        With a snapshot of producers if one is due, or asked for. Raises StorageError.
+        """
+        if not self.segments or not (self.dirty or (snapshot and self._flushing is None)):
+            return None
+        snapshot = snapshot or self._snapshots.is_due(self.segments[-1].base_offset)
         dirty = self._dirty_segments()
         some = dirty[:SEGMENTS_AT_ONCE]
         last = self.segments[-1] if len(some) == len(dirty) else some[-1]
@@ -631,8 +610,8 @@ class Log:
             descriptors,
             RecoveryPoint(last.end_offset, last.base_offset, last.size),
             self._truncations,
+            self._new_names,
         )
-        task.new_names = self._new_names
         if snapshot and last is self.segments[-1]:
             offset = self.log_end
             task.snapshot = offset, self._snapshots.path(offset), self.producers().encode()
@@ -657,21 +636,14 @@ class Log:
             logger.warning("%s: producers are not noted: %s", self.directory, result.snapshot_error)
         self.version += 1
 
-    def flush(self) -> None:
+    def flush(self, *, snapshot: bool = False) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
         self.require_writable()
-        while self.dirty:
-            self._flush(bool(self.segments) and self._snapshots.is_due(self.segments[-1].base_offset))
-
-    def _flush(self, snapshot: bool) -> None:
-        while self.segments:
-            task = self._begin_flush(snapshot=snapshot)
-            assert task is not None
+        task = self.begin_flush(snapshot=snapshot)
+        while task is not None:
             self.finish_flush(task, task.run())
-            if self.failed is not None:
-                raise StorageError(self.failed)
-            if not self._dirty_segments():
-                break
+            self.require_writable()
+            task = self.begin_flush()
 
     # -- giving up records, and producers -----------------------------------------------------------
 
@@ -717,15 +689,10 @@ class Log:
             segment.release()
         return [path for segment in dropped for path in segment.files()]
 
-    def replace_segments(
-        self, old: Sequence[Segment], name: SegmentName, size: int
-    ) -> list[Path]:
+    def replace_segments(self, old: Sequence[Segment], name: SegmentName, size: int) -> list[Path]:
         """Put a compacted segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
-        interval = self.config.index_interval_bytes
-        self.segments[first : first + len(old)] = [
-            Segment(self.directory, name, interval, self._files, size=size, end_offset=name.end)
-        ]
+        self.segments[first : first + len(old)] = [self._segment(name, size, name.end)]
         self._largest_timestamps = None
         self.version += 1
         for segment in old:

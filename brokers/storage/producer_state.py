@@ -227,9 +227,7 @@ class ProducerSnapshots:
 
     def is_due(self, active_base: int) -> bool:
         """Whether the next flush is to take one."""
-        return (
-            self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
-        )
+        return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
     def taken(self, offset: int) -> None:
         """One of `offset` is on its way to the disk."""

@@ -5,10 +5,10 @@ import mmap
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,7 +30,10 @@ _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
 _NOTHING: Final = memoryview(b"")
-_NAME = re.compile(r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log")
+_T = TypeVar("_T")
+_NAME = re.compile(
+    r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log"
+)
 
 
 class SegmentName(NamedTuple):
@@ -140,6 +143,8 @@ class SegmentReader:
 
     __slots__ = ("_fd", "damage", "directory", "end_offset", "name", "size")
 
+    _flags = os.O_RDONLY
+
     def __init__(
         self, directory: Path, name: SegmentName, size: int, end_offset: int, damage: Any = ()
     ) -> None:
@@ -175,8 +180,9 @@ class SegmentReader:
 
     def read(self, position: int, count: int) -> memoryview:
         """Up to `count` bytes, none behind `size`. Raises StorageError."""
+        fd = self._file()
         try:
-            return memoryview(os.pread(self._file(), min(count, self.size - position), position))
+            return memoryview(os.pread(fd, min(count, self.size - position), position))
         except OSError as error:
             raise disk_error(f"{self.path} cannot be read", error) from error
 
@@ -335,7 +341,10 @@ class SegmentReader:
 
     def _file(self) -> int:
         if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDONLY)
+            try:
+                self._fd = os.open(self.path, self._flags)
+            except OSError as error:
+                raise disk_error(f"{self.path} cannot be opened", error) from error
         return self._fd
 
 
@@ -367,6 +376,8 @@ class Segment(SegmentReader):
         *("_files", "_index", "_interval", "_limit", "_map", "_next", "_summary"),
         *("durable_size", "is_checked", "sealed", "torn"),
     )
+
+    _flags = os.O_RDWR
 
     def __init__(
         self,
@@ -433,7 +444,7 @@ class Segment(SegmentReader):
         Raises StorageError.
         """
         self._files.use(self)
-        index = self._index or self._opened_index()
+        index, fd = self._index or self._opened_index(), self._file()
         position, largest = self.size, index.largest_timestamp
         parts: list[bytes | memoryview] = []
         for base_offset, timestamp, leader, rest in batches:
@@ -445,10 +456,10 @@ class Segment(SegmentReader):
             parts.append(rest)
             position += len(leader) + len(rest)
         try:
-            self.size = write_at(self._file(), parts, self.size)
+            self.size = write_at(fd, parts, self.size)
         except OSError as error:
             index.discard(self.size)
-            raise self._cut_back(error) from error
+            raise self._cut_back(fd, error) from error
         self.end_offset, index.largest_timestamp = end_offset, largest
         if index.first_append is None:
             index.first_append = now_ms
@@ -461,8 +472,9 @@ class Segment(SegmentReader):
     def descriptor_to_flush(self) -> int:
         """A descriptor for a background job to flush and to close. Raises StorageError."""
         self._files.use(self)
+        fd = self._file()
         try:
-            return os.dup(self._file())
+            return os.dup(fd)
         except OSError as error:
             raise disk_error(f"{self.path} cannot be opened", error) from error
 
@@ -506,9 +518,9 @@ class Segment(SegmentReader):
         self.durable_size = min(self.durable_size, position - 1)
         self.end_offset, self.sealed = base, False
 
-    def _cut_back(self, cause: OSError) -> StorageError:
+    def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
-            os.ftruncate(self._fd, self.size)
+            os.ftruncate(fd, self.size)
         except OSError:
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
             return StorageError(self.torn)
@@ -516,8 +528,8 @@ class Segment(SegmentReader):
 
     def _cut(self, size: int, *, flush: bool = False) -> None:
         self.size = size
+        fd = self._file()
         try:
-            fd = self._file()
             if os.fstat(fd).st_size > size:
                 os.ftruncate(fd, size)
                 if flush:
@@ -590,7 +602,7 @@ class Segment(SegmentReader):
         More of the segment follows, so there is a batch behind; its header proves the boundary. If it
         has rotted, what headers have led to is whole. Who comes for more is told.
         """
-        offset, position = self._at_position(start + max_bytes)
+        offset, position = self._ask(lambda index: index.at_position(start + max_bytes))
         end = position - start
         by_index = end > first.length
         while True:
@@ -632,7 +644,7 @@ class Segment(SegmentReader):
             self._refuse_damaged(offset)
 
     def _locate(self, offset: int) -> int:
-        entry, position, behind = self._lookup(offset)
+        entry, position, behind = self._ask(lambda index: index.lookup(offset))
         by_index = True
         for damage in self.damage:
             if damage.next_offset <= offset and damage.end > position:
@@ -654,18 +666,19 @@ class Segment(SegmentReader):
                 at_entry = by_index and broken.position == start > 0
                 wanted = entry if before is None else min(before.next_offset, offset)
                 raise _Broken(broken.position, wanted, broken, by_index=at_entry) from broken
-        known = self.base_offset
-        if before is None:
-            position = self.past_damage(start)
-        elif before.next_offset > offset:
-            return position
-        else:
+        known, position = self.base_offset, start if before is None else position
+        if before is not None:
+            if before.next_offset > offset:
+                return position
             # A gap, if the batch in front of it is as long as it says: else its records would be missed.
             try:
                 batch_header.check(self.read(position, before.length))
             except CorruptBatch as error:
                 raise _Broken(position, before.base_offset, error) from error
-            known, position = before.next_offset, self.past_damage(position + before.length)
+            known, position = before.next_offset, position + before.length
+        for damage in self.damage:
+            if damage.position == position < damage.end:  # behind the gap
+                self._refuse_damaged(damage.offset)
         if position == self.size and self.sealed and not self.sparse:
             raise _Broken(position, known, "the end of the segment is missing")
         return position
@@ -677,7 +690,7 @@ class Segment(SegmentReader):
         """
         self._files.use(self)
         while True:
-            entry, start = self._before_time(timestamp)
+            entry, start = self._ask(lambda index: index.before_time(timestamp))
             try:
                 for header, at in self.headers(start, self._interval + HEADER_BYTES):
                     if at == start > 0 and header.base_offset != entry:
@@ -693,7 +706,7 @@ class Segment(SegmentReader):
     def position_near(self, offset: int) -> tuple[int, int]:
         """A position at or before `offset`, and the offset that is there, if the index is right."""
         self._files.use(self)
-        known, position, _ = self._lookup(offset)
+        known, position, _ = self._ask(lambda index: index.lookup(offset))
         return position, known
 
     # -- damage and recovery ------------------------------------------------------------------------
@@ -828,47 +841,25 @@ class Segment(SegmentReader):
         if index.trusted and self._leader(broken.position) is None and index.is_intact():
             return False
         logger.warning("%s: it contradicts the log, building it anew", self.index_path)
-        index.release()
-        self._index = self.build_index(self._interval)
-        self._index.replace(self.size, self.end_offset)
-        self._next = (self.base_offset, 0)
+        self._rebuild_index()
         return True
 
-    def _lookup(self, offset: int) -> tuple[int, int, int | None]:
-        index = self._index or self._opened_index()
+    def _ask(self, query: Callable[[SegmentIndex], _T]) -> _T:
+        """What the index answers; it is built anew if its file is not what it was."""
         try:
-            return index.lookup(offset)
+            return query(self._index or self._opened_index())
         except OSError:
-            return self._reopened_index().lookup(offset)
+            return query(self._rebuild_index())
 
-    def _at_position(self, position: int) -> tuple[int, int]:
-        index = self._index or self._opened_index()
-        try:
-            return index.at_position(position)
-        except OSError:
-            return self._reopened_index().at_position(position)
-
-    def _before_time(self, timestamp: int) -> tuple[int, int]:
-        index = self._index or self._opened_index()
-        try:
-            return index.before_time(timestamp)
-        except OSError:
-            return self._reopened_index().before_time(timestamp)
-
-    def _reopened_index(self) -> SegmentIndex:
-        """The index anew: its file is not what it was."""
+    def _rebuild_index(self) -> SegmentIndex:
         if self._index is not None:
             self._index.release()
         self._index = self.build_index(self._interval)
         self._index.replace(self.size, self.end_offset)
+        self._next = (self.base_offset, 0)
         return self._index
 
     # -- files --------------------------------------------------------------------------------------
-
-    def _file(self) -> int:
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR)
-        return self._fd
 
     def _map_log(self) -> None:
         try:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.checksum import crc32c
 
@@ -20,7 +18,6 @@ _ENTRY = struct.Struct(">IIq")
 _FOOTER = struct.Struct(">4sIqqqqI")
 _CRC = struct.Struct(">I")
 _MAGIC: Final = b"FIX1"
-_COLUMNS = np.dtype([("offset", ">u4"), ("position", ">u4"), ("timestamp", ">i8")])
 _MAX_RELATIVE: Final = 2**32 - 1
 _UNKNOWN: Final = -1
 
@@ -111,7 +108,11 @@ class SegmentIndex:
         if footer is None or len(entries) % ENTRY_BYTES or crc32c(entries) != footer[1]:
             return None
         index = cls(path, base_offset, interval)
-        index.count, index._checksum, index._has_footer = len(entries) // ENTRY_BYTES, footer[1], True
+        index.count, index._checksum, index._has_footer = (
+            len(entries) // ENTRY_BYTES,
+            footer[1],
+            True,
+        )
         index.first_append, index.last_append, index.largest_timestamp = footer[0]
         if index.count:
             index.due = _ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)[1] + interval
@@ -137,18 +138,17 @@ class SegmentIndex:
                 data = b""  # it was sealed once, and has rotted
         # Batches have a least size, so entries have a greatest number; more is not worth reading.
         most = min(len(data) // ENTRY_BYTES, log_bytes // HEADER_BYTES + 1)
-        table = np.frombuffer(data, _COLUMNS, most)
-        offsets, positions, timestamps = table["offset"], table["position"], table["timestamp"]
-        rises = (positions > 0) & (positions < log_bytes)
-        rises[1:] &= (offsets[1:] > offsets[:-1]) & (positions[1:] > positions[:-1])
-        rises[1:] &= timestamps[1:] >= timestamps[:-1]
+        last = (0, 0, NO_TIMESTAMP)
+        for entry in _ENTRY.iter_unpack(data[: most * ENTRY_BYTES]):
+            rises = entry[0] > last[0] and entry[2] >= last[2]
+            if not rises or not last[1] < entry[1] < log_bytes:
+                break
+            last = entry
+            index.count += 1
         index.trusted = False
         index._has_footer = True  # or anything else behind the entries that are taken
-        index.count = count = most if rises.all() else int(rises.argmin())
-        index._checksum = crc32c(data[: count * ENTRY_BYTES])
-        if count:
-            index.due = int(positions[count - 1]) + interval
-            index.largest_timestamp = int(timestamps[count - 1])
+        index._checksum = crc32c(data[: index.count * ENTRY_BYTES])
+        index.due, index.largest_timestamp = last[1] + interval, last[2]
         return index
 
     @staticmethod

@@ -136,6 +136,29 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(
     log.close()
 
 
+def test_a_segment_that_cannot_be_opened_refuses_the_append_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process has no descriptor left: that is no torn end."""
+    log = make_log(tmp_path)
+    append(log, a_batch(b"a"))
+    log.release()
+    real = os.open
+
+    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).suffix == ".log":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, mode)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.open", refuse)
+        with pytest.raises(StorageError, match="cannot be opened"):
+            append(log, a_batch(b"b"))
+    assert append(log, a_batch(b"c")) == [1]
+    assert read_all(log) == [(0, b"a"), (1, b"c")]
+    log.close()
+
+
 def test_a_segment_that_cannot_be_created_refuses_the_append_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

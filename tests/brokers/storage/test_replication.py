@@ -10,6 +10,7 @@ import pytest
 
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch
 from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence
 from tests.brokers.batches import (
@@ -96,6 +97,30 @@ def test_a_follower_copies_gaps(tmp_path: Path, stop: str | None) -> None:
         assert found[-1][0] == min(n + 2 for n in left if n + 2 >= offset)
     for log in (leader, follower):
         log.abandon()
+
+
+def test_damage_behind_a_gap_is_told_to_who_comes_from_the_gap(tmp_path: Path) -> None:
+    leader, follower = make_log(tmp_path / "a", ONE_SEGMENT), make_log(tmp_path / "b", ONE_SEGMENT)
+    for number in range(30):
+        append(leader, a_batch(b"%d" % number))
+    for number in (0, 10, 20):
+        follower.append_as_follower(leader.read(number, 1))
+    follower.advance_high_watermark(21)
+    size = len(leader.read(0, 1))
+    path = follower.segments[0].path
+    content = bytearray(path.read_bytes())
+    content[size + 90] ^= 1
+    path.write_bytes(content)
+    for each in follower.segments[0].reader().batches():  # as the scrubber looks
+        if isinstance(each, Damage):
+            follower.segments[0].mark(each)
+    for offset in range(1, 11):
+        with pytest.raises(CorruptBatch, match="go on at 20"):
+            follower.read(offset, 1000)
+    assert [at for at, _ in values_of(follower.read(0, 1000))] == [0]
+    assert [at for at, _ in values_of(follower.read(20, 1000))] == [20]
+    for log in (leader, follower):
+        log.close()
 
 
 def test_what_does_not_follow_or_is_no_batch_is_not_copied(tmp_path: Path) -> None:
@@ -214,9 +239,7 @@ def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
             point = log.recovery_point
             getattr(log, stop)()
             log = reopened(data, config, log.recovery_point if stop == "close" else point)  # type: ignore[arg-type]
-        assert read_all(log) == right[:left] + [
-            (left + at, value) for at, value in expected(more)
-        ]
+        assert read_all(log) == right[:left] + [(left + at, value) for at, value in expected(more)]
         for at in (0, left // 2, left, log.log_end - 1):
             assert values_of(log.read(at, 1))[0][0] <= at
         log.abandon()
