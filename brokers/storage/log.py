@@ -563,12 +563,6 @@ class Log:
     # -- flush --------------------------------------------------------------------------------------
 
     @property
-    def flush_due(self) -> bool:
-        """Whether `flush_records` asks for a flush before what was appended is acknowledged."""
-        limit = self.config.flush_records
-        return limit is not None and self.log_end - self.recovery_point_offset >= limit
-
-    @property
     def dirty(self) -> bool:
         """Whether a flush would do something, and none is under way."""
         if not self.is_open or self.failed is not None or self._flushing is not None:

@@ -7,7 +7,7 @@ import pytest
 from folkmoot.brokers.storage.config import LogConfig, topic_config
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.protocol.errors import BatchTooLarge, ConfigError
-from tests.brokers.batches import a_batch, append, flushed, make_log
+from tests.brokers.batches import a_batch, append
 from tests.brokers.hands import create
 
 
@@ -68,18 +68,3 @@ def test_options_that_are_not_allowed_leave_the_former_ones(
         logs.configure("t", "id-1", {"segment_bytes": "nonsense"})
         assert log.config.segment_bytes == 512
         assert "keeps its former options" in caplog.text
-
-
-def test_a_flush_is_due_after_so_many_records(tmp_path: Path) -> None:
-    log = make_log(tmp_path, LogConfig(flush_records=5))
-    due = []
-    for _ in range(10):
-        append(log, a_batch(b"a", b"b"))
-        due.append(log.flush_due)
-        if log.flush_due:
-            flushed(log)
-    assert due == [False, False, True, False, False, True, False, False, True, False]
-    for config, wanted in ((LogConfig(flush_records=1), True), (LogConfig(), False)):
-        log.config = config
-        assert log.flush_due == wanted
-    log.close()
