@@ -50,7 +50,8 @@ def values_of(chunk: memoryview) -> list[tuple[int, bytes]]:
 
 
 def append(
-    log: Log, *batches: bytes | bytearray | memoryview, now: int = NOW, leader_epoch: int = 3) -> list[int]:
+    log: Log, *batches: bytes | bytearray | memoryview, now: int = NOW, leader_epoch: int = 3
+) -> list[int]:
     """Append as the leader of a single replica does; raises what the first was refused with."""
     results = log.append_as_leader(batches, now, leader_epoch)
     log.advance_high_watermark(log.log_end)

@@ -110,9 +110,7 @@ def test_times_behind_it_are_found_before_and_after_it_is_marked_and_after_a_sta
     log: Log,
 ) -> None:
     lost = range(ROTTEN, NEXT_ENTRY)
-    wanted = {
-        1000 + number: NEXT_ENTRY if number in lost else number for number in range(RECORDS)
-    }
+    wanted = {1000 + number: NEXT_ENTRY if number in lost else number for number in range(RECORDS)}
     for look in range(3):
         found = {timestamp: log.offset_for_time(timestamp) for timestamp in wanted}
         assert found == wanted

@@ -50,9 +50,7 @@ def test_one_who_reads_on_costs_one_system_call_a_read(
     # At the end of the log too, where records come in between.
     for number in range(20):
         append(log, a_batch(bytes([number])))
-        assert values_of(log.read(log.log_end - 1, 1000)) == [
-            (log.log_end - 1, bytes([number]))
-        ]
+        assert values_of(log.read(log.log_end - 1, 1000)) == [(log.log_end - 1, bytes([number]))]
     assert counted.calls == reads + 20
     log.close()
 
@@ -118,7 +116,7 @@ def test_an_append_is_one_system_call_for_all_batches(
     log.close()
 
 
-def test_a_sealed_segment_whose_index_was_not_trimmed_is_read(tmp_path: Path) -> None:
+def test_a_sealed_segment_whose_index_has_zeros_behind_it_is_read(tmp_path: Path) -> None:
     log = make_log(tmp_path / "one")
     batches = [a_batch(bytes([n]) * 100) for n in range(60)]
     for each in batches:

@@ -110,7 +110,9 @@ def test_look_ups_give_the_last_entry_at_or_below(
             batches.append((offset, offset - BASE, timestamp))
         index = made(Path(scratch) / "index", batches, interval=1)
         points = [(offset, position) for offset, position, _ in batches]
-        before = [max((t for _, _, t in batches[:n]), default=NO_TIMESTAMP) for n in range(len(batches))]
+        before = [
+            max((t for _, _, t in batches[:n]), default=NO_TIMESTAMP) for n in range(len(batches))
+        ]
         start = (BASE, 0)
         below = [point for point in points if point[0] <= BASE + wanted]
         behind = [point[1] for point in points if point[0] > BASE + wanted]
