@@ -356,7 +356,7 @@ class Log:
         found = self.high_watermark
         for segment in self.segments[number:]:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                batch = segment.find_time(timestamp)
+                batch = segment.find_time(timestamp, self.log_start)
                 if batch is not None:
                     found = batch
                     break

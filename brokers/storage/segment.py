@@ -683,10 +683,10 @@ class Segment(SegmentReader):
             raise _Broken(position, known, "the end of the segment is missing")
         return position
 
-    def find_time(self, timestamp: int) -> int | None:
+    def find_time(self, timestamp: int, log_start: int = 0) -> int | None:
         """Base offset of the first batch with a record of `timestamp` or later, if there is one.
 
-        Raises StorageError.
+        Batches wholly before `log_start` were given up. Raises StorageError.
         """
         self._files.use(self)
         while True:
@@ -695,7 +695,7 @@ class Segment(SegmentReader):
                 for header, at in self.headers(start, self._interval + HEADER_BYTES):
                     if at == start > 0 and header.base_offset != entry:
                         raise _Broken(at, entry, "the index leads to another batch", by_index=True)
-                    if largest_timestamp(header) >= timestamp:
+                    if header.next_offset > log_start and largest_timestamp(header) >= timestamp:
                         return header.base_offset
                 return None
             except _Broken as broken:

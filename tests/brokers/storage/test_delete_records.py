@@ -22,7 +22,7 @@ from folkmoot.protocol.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from tests.brokers.batches import SMALL, a_batch, append, read_all
+from tests.brokers.batches import SMALL, a_batch, append, read_all, timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.power import NAMES, Power
 from tests.brokers.storage.test_log_manager import found, task
@@ -211,6 +211,18 @@ def test_it_works_beside_a_checkpoint_of_the_same_log(logs: LogManager, hands: H
     hands.work_all()
     assert outcomes == [None]
     assert log.log_start == 12
+
+
+def test_a_time_is_not_found_in_records_that_were_given_up(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    log = create(logs, "t", "first", 0)
+    for stamp in (10, 30, 20, 40):
+        append(log, timed_batch(stamp, stamp))
+    assert log.offset_for_time(25) == 2
+    ask(deleting, log, 4)
+    hands.work_all()
+    assert [log.offset_for_time(stamp) for stamp in (5, 15, 25, 35, 45)] == [4, 4, 6, 6, 8]
 
 
 # -- what dies when --------------------------------------------------------------------------------
