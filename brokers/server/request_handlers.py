@@ -95,9 +95,9 @@ class _Produce(NamedTuple):
 class RequestHandlers:
     """Carries requests out on the logs that this broker leads.
 
-    A request's entries succeed or fail each by itself. A request of many entries gives way after every
-    ENTRIES_PER_STEP of them, and whatever waits for a disk is a job beside the event loop: so no request holds
-    up others for long. All of it belongs to the event loop.
+    A request's entries succeed or fail each by itself. A request of many entries may be interrupted
+    after every ENTRIES_PER_STEP of them, and whatever waits for a disk is a job beside the event loop:
+    so no request holds up others for long. All of it belongs to the event loop.
     """
 
     max_batch_bytes: int

@@ -107,14 +107,14 @@ def carried_out(
     outcome = handlers.handle(Request(peer, number, request), views, now)
     if outcome is None or isinstance(outcome, Response | DelayedResponse):
         return outcome
-    while True:
-        try:
+    ended: Response | DelayedResponse | None = None
+    try:
+        while True:
             job = next(outcome)
-        except StopIteration as end:
-            ended: Response | DelayedResponse | None = end.value
-            break
-        if job is not None:
-            job.finish(job.run())
+            if job is not None:
+                job.finish(job.run())
+    except StopIteration as end:
+        ended = end.value
     if isinstance(ended, DelayedResponse) and ended.is_complete:
         return ended.response()
     return ended
