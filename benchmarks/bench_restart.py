@@ -20,8 +20,9 @@ from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.produced import append
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute as carry_out
@@ -67,7 +68,7 @@ def _large_log(context: Context, results: Results) -> None:
     case = f"a log of {size / 1e9:.3g} GB, to the first fetch answered"
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
-        with Logs(server.data, 1, LogConfig()) as logs:
+        with LogManager(server.data, 1, LogConfig()) as logs:
             _fill(logs, topic_id, 12, size)
         settle()
         clean, killed = [], []
@@ -125,15 +126,18 @@ def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[Fo
     shutil.rmtree(server.directory)
 
 
-def _fill(logs: Logs, topic_id: str, partitions: int, size: int) -> None:
+def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
     """So many bytes in all, in batches of a megabyte or less, in turn."""
     each = size // partitions
     one = _batch(min(1_000_000, each))
     batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
-    for number in range(partitions):
-        log = logs.create(TOPIC, topic_id, number)
+    creation = PartitionCreation(logs)
+    creation.create_ahead(TOPIC, topic_id, range(partitions))
+    while len(logs) < partitions:
+        creation.task(Now(time.monotonic(), 0))
+    for log in logs:
         while log.size < each:
-            append(log, batches, now=time.time_ns() // 1_000_000, leader_epoch=0)
+            log.append_as_leader(batches, time.time_ns() // 1_000_000, 0)
 
 
 def _batch(size: int) -> bytes:
@@ -182,7 +186,7 @@ def _many_partitions(context: Context, results: Results) -> None:
     case = f"{count:,} partitions, to the first fetch answered"
     context.say(f"-- {case}")
     with _prepared(context, "partitions", count) as (server, topic_id):
-        with _without_fsync(), Logs(server.data, 1, LogConfig()) as logs:
+        with _without_fsync(), LogManager(server.data, 1, LogConfig()) as logs:
             _fill(logs, topic_id, count, count * 10_000)
         settle()
         idle = 0

@@ -14,12 +14,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage import produced
-from folkmoot.brokers.storage.checkpoints import Checkpoints
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.jobs import Now, at_once
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
 
@@ -42,7 +41,7 @@ def open_files() -> int:
 
 def start(data: Path, what: str, *, read: bool = False) -> None:
     """Start in this process, tell what it took, and die without a word."""
-    logs = Logs(data, 1, LogConfig())
+    logs = LogManager(data, 1, LogConfig())
     before, begun = anonymous_bytes(), time.perf_counter()
     logs.start()
     took, grown = time.perf_counter() - begun, anonymous_bytes() - before
@@ -64,12 +63,15 @@ def in_a_process_of_its_own(work: Callable[..., None], *args: object, **options:
     process.join()
 
 
-def checkpoint(logs: Logs) -> None:
-    background = Background(print)
-    checkpoints = Checkpoints(logs, background)
+def checkpoint(logs: LogManager) -> None:
+    flusher = Flusher(logs, at_once)
     begun = time.perf_counter()
-    while checkpoints.chore(Now(0.0, 0)) < 1.0:
-        background.run_all()
+    for _ in range(len(logs)):
+        flusher.task(Now(CHECKPOINT_INTERVAL, 0))
+        if not logs.dirty:
+            break
+    for _ in range(2):
+        flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     print(f"checkpoint of all: {time.perf_counter() - begun:.2f} s, in the background")
 
 
@@ -77,28 +79,30 @@ def main(partitions: int) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="folkmoot-partitions-"))
     try:
         data = scratch / "data"
-        with Logs(data, 1, LogConfig()) as logs:
+        with LogManager(data, 1, LogConfig()) as logs:
             begun = time.perf_counter()
-            for number in range(partitions):
-                logs.create("t", "id", number)
+            creation = PartitionCreation(logs)
+            creation.create_ahead("t", "id", range(partitions))
+            while len(logs) < partitions:
+                creation.task(Now(0.0, 0))
             print(f"created: {(time.perf_counter() - begun) / partitions * 1000:.2f} ms each")
             before, begun = anonymous_bytes(), time.perf_counter()
             for _ in range(BATCHES):
                 for log in logs:
-                    produced.append(log, [BATCH], now=0, leader_epoch=0)
+                    log.append_as_leader([BATCH], 0, 0)
             took = (time.perf_counter() - begun) / partitions / BATCHES
             grown = (anonymous_bytes() - before) / partitions
             print(f"appended to in turn: {took * 1e6:.0f} µs, {grown:.0f} bytes of memory each")
             print(f"open: {open_files()} files of {len(logs.files)} segments")
-            logs.files.sweep()
-            logs.files.sweep()
-            print(f"swept: {open_files()} files open")
+            logs.files.release_idle()
+            logs.files.release_idle()
+            print(f"released: {open_files()} files open")
             logs.abandon()
             in_a_process_of_its_own(start, data, "after a kill, no checkpoint")
             logs.start()
             checkpoint(logs)
             logs.abandon()
-            in_a_process_of_its_own(start, data, "after a kill, all behind the checkpoint")
+            in_a_process_of_its_own(start, data, "after a kill, all before the checkpoint")
             logs.start()
         in_a_process_of_its_own(start, data, "after an orderly stop", read=True)
     finally:

@@ -4,26 +4,18 @@ import argparse
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from folkmoot.console.options import add_output
+from folkmoot.console.options import add_output, add_zookeeper, session_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from folkmoot.brokers.storage.damage import Damage
-    from folkmoot.brokers.storage.logfile import LogFile
+    from folkmoot.brokers.storage.segment import SegmentReader
     from folkmoot.protocol.batch_header import BatchHeader
 
 DAMAGED = 1
-
-
-class Part(NamedTuple):
-    """A segment to look into: its file, its first offset, and its end if the next one says so."""
-
-    log: "LogFile"
-    base_offset: int
-    end_offset: int | None
+_DAMAGE = "DAMAGED"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--records", action="store_true", help="the records in the batches too")
     dump.set_defaults(act=_dump)
 
-    for action in (verify, dump):
-        action.add_argument(
-            "path",
-            type=Path,
-            metavar="PATH",
-            help="a data directory, a partition's, or a .log file",
-        )
+    orphans = actions.add_parser("orphans", help="list partitions of topics that do not exist")
+    orphans.set_defaults(act=_orphans)
+    add_zookeeper(orphans)
+
+    parts = "a data directory, a partition's, or a .log file"
+    for action, path in ((verify, parts), (dump, parts), (orphans, "a data directory")):
+        action.add_argument("path", type=Path, metavar="PATH", help=path)
         add_output(action)
 
 
@@ -53,116 +45,133 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     """One line for each segment, and one for each range that is damaged."""
-    from folkmoot.brokers.storage.damage import Damage
+    from folkmoot.brokers.storage.segment import Damage
 
     rows: list[tuple[object, ...]] = []
     code = 0
-    for part in _parts(args.path):
+    for partition, reader in _segments(args.path):
         batches = records = 0
-        worst: list[tuple[object, ...]] = []
-        last = part.base_offset
-        for found in _pieces(part):
+        bad: list[tuple[object, ...]] = []
+        last = reader.base_offset
+        name = partition, str(reader.path)
+        for found in reader.batches():
             if isinstance(found, Damage):
                 last = found.next_offset
-                worst.append((str(part.log.path), "DAMAGED", *_range(found), None, found.end))
+                bad.append(
+                    (*name, _DAMAGE, found.offset, last, found.position, None, None, found.end)
+                )
             else:
                 batches += 1
                 records += found[0].record_count
                 last = found[0].next_offset
-        size = part.log.size
-        if batches or not worst:
-            place = (part.base_offset, last, 0)
-            rows.append((str(part.log.path), "ok", *place, records, batches, size))
-        rows += [(path, what, *rest[:3], None, None, rest[4]) for path, what, *rest in worst]
-        code = DAMAGED if worst else code
-    columns = ("file", "state", "offset", "next", "position", "records", "batches", "end")
-    show(columns, rows, args.output)
+        if batches or not bad:
+            place = (reader.base_offset, last, 0)
+            rows.append((*name, "ok", *place, records, batches, reader.size))
+        rows += bad
+        code = DAMAGED if bad else code
+    columns = ("partition", "file", "state", "offset", "next", "position", "records", "batches")
+    show((*columns, "end"), rows, args.output)
     return code
-
-
-def _range(damage: "Damage") -> tuple[int, int, int]:
-    return damage.offset, damage.next_offset, damage.position
 
 
 def _dump(args: argparse.Namespace) -> int:
     """One line for each batch; damaged ranges stand where they are."""
-    from folkmoot.brokers.storage.damage import Damage
+    from folkmoot.brokers.storage.segment import Damage
 
     rows: list[tuple[object, ...]] = []
     code = 0
-    for part in _parts(args.path):
-        for found in _pieces(part):
+    for partition, reader in _segments(args.path):
+        name = partition, reader.path.name
+        for found in reader.batches():
             if isinstance(found, Damage):
                 code = DAMAGED
-                length = found.end - found.position
-                row = (found.position, found.offset, found.next_offset - 1, None, length)
-                rows.append((part.log.path.name, *row, "DAMAGED", None, None))
+                place = (found.position, found.offset, found.next_offset - 1, None)
+                rows.append((*name, *place, found.end - found.position, _DAMAGE, None, None))
             elif args.records:
-                rows += _records(part, *found)
+                rows += ((*name, *record) for record in _records(reader, *found))
             else:
-                rows.append(_batch(part, *found))
-    batches = ("file", "position", "first", "last", "records", "bytes", "codec", "from", "to")
-    records = ("file", "position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
-    show(records if args.records else batches, rows, args.output)
+                rows.append((*name, *_batch(*found)))
+    batches = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
+    records = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
+    show(("partition", "file", *(records if args.records else batches)), rows, args.output)
     return code
 
 
-def _batch(part: Part, header: "BatchHeader", position: int) -> tuple[object, ...]:
+def _batch(header: "BatchHeader", position: int) -> tuple[object, ...]:
     from folkmoot.protocol.compression import Codec
 
     return (
-        *(part.log.path.name, position, header.base_offset, header.last_offset),
-        *(header.record_count, header.length, Codec(header.codec).name.lower()),
-        *(header.base_timestamp, header.max_timestamp),
+        *(position, header.base_offset, header.last_offset, header.record_count, header.length),
+        *(Codec(header.codec).name.lower(), header.base_timestamp, header.max_timestamp),
     )
 
 
-def _records(part: Part, header: "BatchHeader", position: int) -> Iterator[tuple[object, ...]]:
+def _records(
+    reader: "SegmentReader", header: "BatchHeader", position: int
+) -> Iterator[tuple[object, ...]]:
     from folkmoot.protocol import record_batch
 
-    data = part.log.read(header.length, position)
+    data = reader.read(position, header.length)
     for record in record_batch.records_of("", 0, header, data):
         yield (
-            *(part.log.path.name, position, record.offset, record.offset, record.timestamp),
-            len(record.value or b""),
+            *(position, record.offset, record.offset, record.timestamp, len(record.value or b"")),
             *(None if text is None else repr(text)[2:-1] for text in (record.key, record.value)),
             len(record.headers),
         )
 
 
-def _pieces(part: Part) -> Iterator["tuple[BatchHeader, int] | Damage"]:
-    """All batches and all damage of a segment, in order."""
-    from folkmoot.brokers.storage.damage import examine
+def _orphans(args: argparse.Namespace) -> int:
+    """One line for each partition whose topic's id no topic of the cluster has."""
+    from folkmoot.brokers.storage.log_manager import IDENTITY_FILE, partition_directories
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.zookeeper.execute import execute
 
-    try:
-        yield from examine(part.log, 0, part.base_offset, part.end_offset)
-    finally:
-        part.log.release()
+    if not (args.path / IDENTITY_FILE).is_file():
+        raise ConfigError(f"{args.path} is no data directory: it has no {IDENTITY_FILE}")
+    # The directories first: a topic that is created meanwhile is then known.
+    found = sorted(partition_directories(args.path))
+    with session_of(args) as store:
+        known = [execute(store, topics.read(name)) for name in execute(store, topics.names())]
+    existing = {topic.topic_id for topic in known if topic is not None}
+    rows = [
+        (str(each.path), each.topic or None, each.partition, each.topic_id, _size(each.path))
+        for each in found
+        if each.topic_id not in existing
+    ]
+    show(("directory", "topic", "partition", "topic id", "bytes"), rows, args.output)
+    return 0
 
 
-def _parts(path: Path) -> Iterator[Part]:
-    """The segments below a path, partition by partition, in order. Raises ConfigError."""
-    from folkmoot.brokers.storage import directories
-    from folkmoot.brokers.storage.compaction import compacted
-    from folkmoot.brokers.storage.logfile import LogFile
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
-    if path.is_file():
-        files = [path]
-    else:
-        files = sorted(path.glob("[0-9]*.log")) or sorted(path.glob("*/[0-9]*.log"))
+
+def _segments(path: Path) -> Iterator[tuple[str, "SegmentReader"]]:
+    """Partition and file of the segments below a path, in order. Raises ConfigError."""
+    from folkmoot.brokers.storage.log_manager import topic_in
+    from folkmoot.brokers.storage.segment import LOG_SUFFIX, SegmentName, SegmentReader
+
+    pattern = f"[0-9]*{LOG_SUFFIX}"
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(path.glob(pattern)) or sorted(path.glob(f"*/{pattern}"))
+    )
     if not files:
         raise ConfigError(
             f"{path} has no segments: give a data directory, a partition's, or a .log"
         )
     for file, following in pairwise([*files, None]):
         assert file is not None
-        if file.suffix != directories.LOG_SUFFIX:
-            raise ConfigError(f"{file} is no segment: give a {directories.LOG_SUFFIX} file")
-        if not file.stem.isdigit():
-            raise ConfigError(f"{file} is no segment: its name is not an offset")
-        same = following is not None and following.parent == file.parent
-        end = int(following.stem) if same and following is not None else None
-        log = LogFile(file, file.stat().st_size, read_only=True)
-        topic_id = directories.topic_id_in(file.parent)
-        log.sparse = int(file.stem) < compacted.load(file.parent, topic_id).sparse_before
-        yield Part(log, int(file.stem), end)
+        name = SegmentName.parse(file.name)
+        if name is None:
+            raise ConfigError(f"{file} is no segment: give a {LOG_SUFFIX} file")
+        end = name.end
+        if not end and following is not None and following.parent == file.parent:
+            end = int(following.name[:20])
+        topic_id, _, partition = file.absolute().parent.name.rpartition("-")
+        reader = SegmentReader(file.parent, name, file.stat().st_size, end)
+        try:
+            yield f"{topic_in(file.parent) or topic_id}-{partition}", reader
+        finally:
+            reader.close()

@@ -47,7 +47,9 @@ COMMANDS: Final = {
     "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
-    "log": Command("folkmoot.console.log", "look into a broker's files: verify them, dump them"),
+    "log": Command(
+        "folkmoot.console.log", "look into a broker's files: verify, dump, find orphans"
+    ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),

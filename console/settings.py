@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.brokers.storage.config import BrokerConfig, Listener, LogConfig
-from folkmoot.brokers.storage.options import parsed
+from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import build, unknown_option
+from folkmoot.protocol.options import build, parse, unknown_option
 
 PREFIX: Final = "FOLKMOOT_"
 LOG: Final = "log"
@@ -46,10 +46,10 @@ def broker_config(
     if listeners is not None:
         options["listeners"] = tuple(map(Listener.parse, listeners))
     texts = {name: value for name, value in options.items() if isinstance(value, str)}
-    options |= parsed(BrokerConfig, texts)
+    options |= parse(BrokerConfig, texts)
     if "data" in texts:
         options["data"] = Path(texts["data"])
-    log |= parsed(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
+    log |= parse(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
 
 

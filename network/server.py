@@ -1,6 +1,7 @@
 """The server's end of the wire: one ROUTER socket, any number of addresses, whole messages in and out."""
 
 import errno
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
 Payload = bytes | bytearray | memoryview
 
 LARGE_BYTES: Final = 64 * 1024
-_LOOK_EVERY: Final = 64
+FRAME_OVERHEAD: Final = 64
+"""What ZeroMQ needs for a frame besides its bytes."""
+_PEERS_COUNTED: Final = 10_000
 
 # As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -50,10 +53,10 @@ class ServerConfig:
     """Answers that wait for one peer to read; more are dropped."""
 
     peer_unsent_bytes: int = 128 * 1024 * 1024
-    """Large payloads on their way to one peer; the first is always taken."""
+    """Bytes on their way to one peer; what comes when there are none is always taken."""
 
     unsent_bytes: int = 1024 * 1024 * 1024
-    """Large payloads on their way to all peers; the first of each is always taken."""
+    """Bytes on their way to all peers; what comes when there are none to its peer is always taken."""
 
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 30.0
@@ -67,8 +70,9 @@ class ServerSocket:
     - Frames arrive as views of ZeroMQ's own memory and are sent without a copy when they are large;
       a sent payload is kept alive until the last byte is out.
     - An answer to a peer that is gone, or whose queue is full because it does not read, is dropped:
-      its client asks again. Nobody else notices. Payloads too large for what else is on its way are
-      refused by `send`, so that peers that ask and do not read cannot fill the memory.
+      its client asks again. Nobody else notices. Answers too large for what else is on its way are
+      refused by `send`, so that peers that ask and do not read cannot fill the memory: every byte
+      counts, in small answers too.
     - A frame beyond MAX_FRAME_BYTES costs its sender the connection. Of a message with more than
       MAX_FRAMES frames the rest is thrown away; what is left fails as a request. (ZeroMQ itself
       collects a message's frames, however many, before it hands over the first.)
@@ -147,20 +151,23 @@ class ServerSocket:
     def send(self, peer: bytes, frames: Sequence[Payload]) -> bool:
         """Send a message, or drop it if the peer is gone or does not read.
 
-        False, and nothing is sent, if its payloads are too large for now.
+        False, and nothing is sent, if too much is on its way to the peer already.
         """
-        large = sum(len(frame) for frame in frames if len(frame) >= LARGE_BYTES)
-        if large and not self._unsent.has_room(peer, large):
+        size = self._unsent.counted(peer, sum(map(len, frames)) + FRAME_OVERHEAD * len(frames))
+        if size and not self._unsent.has_room(peer, size):
             return False
         with suppress(zmq.Again):
             self._socket.send(peer, _MORE)
-            for number, frame in enumerate(frames, start=1):
-                flags = _MORE if number < len(frames) else _NOBLOCK
-                if len(frame) < LARGE_BYTES:
-                    self._socket.send(frame, flags)
-                else:
-                    tracker = self._socket.send(frame, flags, copy=False, track=True)
-                    self._unsent.add(peer, len(frame), tracker)
+            for frame in frames[:-1]:
+                self._socket.send(frame, _MORE, copy=len(frame) < LARGE_BYTES)
+            last = frames[-1]
+            if size:
+                # A message's last frame leaves behind all others, and those of earlier messages.
+                tracked = zmq.Frame(last, track=True, copy=False)
+                tracker = self._socket.send(tracked, _NOBLOCK, copy=False, track=True)
+                self._unsent.add(peer, size, tracker)
+            else:
+                self._socket.send(last, _NOBLOCK)
         return True
 
     def close(self, linger: float = 0.0) -> None:
@@ -171,38 +178,52 @@ class ServerSocket:
 
 
 class _Unsent:
-    """Large payloads that ZeroMQ still holds, by peer; looked through when it matters, not before."""
+    """Bytes that ZeroMQ still holds, by peer.
+
+    To watch a message leave costs more than to send a small one. So what goes to a peer is counted,
+    and one message is watched for every LARGE_BYTES: messages leave in order.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._payloads: list[tuple[bytes, int, zmq.MessageTracker]] = []
-        self._by_peer: dict[bytes, int] = {}
+        self._watched: dict[bytes, deque[tuple[int, zmq.MessageTracker]]] = {}
+        self._held: dict[bytes, int] = {}
         self._bytes = 0
-        self._look_at = _LOOK_EVERY
+        self._since_watched: dict[bytes, int] = {}
+
+    def counted(self, peer: bytes, size: int) -> int:
+        """The bytes that a message of this size stands for if it is to be watched, else 0."""
+        size += self._since_watched.get(peer, 0)
+        if size >= LARGE_BYTES:
+            return size
+        if len(self._since_watched) >= _PEERS_COUNTED:
+            self._since_watched.clear()  # most of them are gone
+        self._since_watched[peer] = size
+        return 0
 
     def add(self, peer: bytes, size: int, tracker: zmq.MessageTracker) -> None:
-        self._payloads.append((peer, size, tracker))
-        self._by_peer[peer] = self._by_peer.get(peer, 0) + size
+        self._since_watched.pop(peer, None)
+        self._watched.setdefault(peer, deque()).append((size, tracker))
+        self._held[peer] = self._held.get(peer, 0) + size
         self._bytes += size
-        if len(self._payloads) >= self._look_at:
-            self._look_through()
-            self._look_at = 2 * len(self._payloads) + _LOOK_EVERY
 
     def has_room(self, peer: bytes, size: int) -> bool:
-        if not self._fits(peer, size):
-            self._look_through()
-        return self._fits(peer, size)
-
-    def _fits(self, peer: bytes, size: int) -> bool:
-        held = self._by_peer.get(peer, 0)
+        self._let_go(peer)
+        if self._bytes + size > self._config.unsent_bytes:
+            for each in list(self._watched):
+                self._let_go(each)
+        held = self._held.get(peer, 0)
         return not held or (
             held + size <= self._config.peer_unsent_bytes
             and self._bytes + size <= self._config.unsent_bytes
         )
 
-    def _look_through(self) -> None:
-        self._payloads = [each for each in self._payloads if not each[2].done]
-        self._by_peer.clear()
-        for peer, size, _ in self._payloads:
-            self._by_peer[peer] = self._by_peer.get(peer, 0) + size
-        self._bytes = sum(self._by_peer.values())
+    def _let_go(self, peer: bytes) -> None:
+        """Count no more what has left."""
+        watched = self._watched.get(peer, ())
+        while watched and watched[0][1].done:
+            size, _ = watched.popleft()
+            self._bytes -= size
+            self._held[peer] -= size
+        if not watched and peer in self._watched:
+            del self._watched[peer], self._held[peer]

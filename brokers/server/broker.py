@@ -11,21 +11,23 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-from folkmoot.brokers.server.context import Context
-from folkmoot.brokers.server.event_loop import Reactor
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.registration import ClusterWatcher, Identity, Reports
-from folkmoot.brokers.server.scheduler import Upkeep
-from folkmoot.brokers.storage.atomic_file import write_whole
-from folkmoot.brokers.storage.checkpoints import Checkpoints
-from folkmoot.brokers.storage.compaction.compactor import Compactor
-from folkmoot.brokers.storage.config import BrokerConfig
-from folkmoot.brokers.storage.deletions import Deletions
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.openfiles import DESCRIPTORS, OpenFiles
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.brokers.server.event_loop import EventLoop
+from folkmoot.brokers.server.job_queue import JobQueue
+from folkmoot.brokers.server.metadata_cache import MetadataCache
+from folkmoot.brokers.server.purgatory import Purgatory
+from folkmoot.brokers.server.registration import ClusterWatcher, Identity
+from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.storage.atomic_file import write_atomic
+from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
+from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
-from folkmoot.brokers.storage.scrubber import Scrub
-from folkmoot.brokers.storage.timelookups import TimeLookups
+from folkmoot.brokers.storage.scrubber import Scrubber
+from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol.errors import FolkmootError, StorageError
@@ -33,15 +35,16 @@ from folkmoot.protocol.errors import FolkmootError, StorageError
 logger = logging.getLogger(__name__)
 
 DIRECTORY_ID_FILE: Final = "directory-id"
-_OTHER_DESCRIPTORS = 400
+RELEASE_FILES_AFTER: Final = 60.0
+_OTHER_DESCRIPTORS: Final = 400
 
 
 class Broker:
     """One broker, in this process, from `start` to `close`.
 
     The order of starting is the order of trust: the data directory is locked and its logs recovered
-    before a port is opened; the port is open before ZooKeeper tells others of it; the reactor runs
-    before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
+    before a port is opened; the port is open before ZooKeeper tells others of it; the event loop
+    runs before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
     first out of ZooKeeper, then an answer for all who wait, then the logs are flushed and closed.
 
     Start and close it from one thread. `failed` is set when something ended it from within.
@@ -54,11 +57,18 @@ class Broker:
         self._ended = Event()
         self._failure: Exception | None = None
         self._listeners: dict[str, str] = {}
+        self._loop: EventLoop | None = None
 
     @property
     def listeners(self) -> dict[str, str]:
         """Listener name → "host:port" as advertised; known once it has started."""
         return dict(self._listeners)
+
+    @property
+    def event_loop(self) -> EventLoop:
+        """What serves, from `start` on, and how long its steps take."""
+        assert self._loop is not None
+        return self._loop
 
     def start(self) -> None:
         """Return when the broker is registered and serves.
@@ -74,41 +84,19 @@ class Broker:
             raise
 
     def _start(self) -> None:
-        config = self._config
-        background = Background(self._fail)
-        files = OpenFiles(min(config.open_segments, _segments_affordable()))
-        logs = Logs(config.data, config.broker_id, config.log, files, background.remove)
+        config, stack = self._config, self._stack
+        jobs = JobQueue()
+        files = OpenSegments(min(config.open_segments, _segments_affordable()))
+        logs = LogManager(config.data, config.broker_id, config.log, files, jobs.submit)
         logs.start()
-        self._stack.callback(logs.close)
+        stack.callback(logs.close)
         socket = ServerSocket()
-        self._stack.callback(socket.close)
+        stack.callback(socket.close)
         for listener in config.listeners:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
-        directories = Background(self._fail, "directories")
-        context = Context(
-            *(config.broker_id, logs, config.log.max_batch_bytes),
-            submit=directories.submit,
-            deletions=Deletions(background.submit),
-            times=TimeLookups(directories.submit),
-        )
-        self._stack.callback(background.close)
-        self._stack.callback(directories.close)
-        checkpoints = Checkpoints(logs, background)
-        chores = (
-            files.chore,
-            Retention(logs).chore,
-            checkpoints.chore,
-            checkpoints.flush_chore,
-            Scrub(logs, background, config.scrub_period).chore,
-            partial(context.suspects.chore, background),
-            Compactor(
-                *(logs, background),
-                *(config.compaction_memory_bytes, config.compaction_bytes_per_second),
-            ).chore,
-        )
-        reactor = Reactor(socket, context, self._fail, Upkeep(chores))
-        self._stack.callback(reactor.stop)
+        stack.callback(jobs.close)
+        loop = self._event_loop(logs, files, jobs, socket)
         identity = Identity(
             broker_id=config.broker_id,
             directory=_directory_id(config.data),
@@ -116,14 +104,48 @@ class Broker:
             session_timeout=config.session_timeout,
             rack=config.rack,
         )
-        watcher = ClusterWatcher(
-            self._connect, identity, Reports(view=reactor.show, failed=self._fail)
-        )
-        self._stack.callback(watcher.close)
-        background.start(reactor.post)
-        directories.start(reactor.post)
-        reactor.start()
+        watcher = ClusterWatcher(self._connect, identity, loop.show, self._fail)
+        stack.callback(watcher.close)
+        jobs.start(loop.post)
+        loop.start()
         watcher.start()
+
+    def _event_loop(
+        self, logs: LogManager, files: OpenSegments, jobs: JobQueue, socket: ServerSocket
+    ) -> EventLoop:
+        """What works on the logs; it is stopped before they are closed."""
+        config, submit = self._config, jobs.submit
+        purgatory = Purgatory()
+        flusher = Flusher(logs, submit, purgatory.advanced, self._disk_failed)
+        creation = PartitionCreation(logs, submit)
+        retention = Retention(logs, flusher, submit)
+        reports = DamageReports(submit)
+        memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
+        cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
+        tasks = (
+            partial(_release_idle, files),
+            logs.deletion_task,
+            creation.task,
+            flusher.task,
+            retention.task,
+            Scrubber(logs, submit, config.scrub_period).task,
+            reports.task,
+            cleaner.task,
+        )
+        handlers = RequestHandlers(
+            max_batch_bytes=config.log.max_batch_bytes,
+            metadata=MetadataCache(config.broker_id, logs),
+            creation=creation,
+            flusher=flusher,
+            retention=retention,
+            damage_reports=reports,
+            logs=logs,
+            purgatory=purgatory,
+            submit=submit,
+        )
+        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
+        self._stack.callback(loop.stop)
+        return loop
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within; raises that. False when time is up."""
@@ -164,6 +186,13 @@ class Broker:
         self._failure = self._failure or error
         self._ended.set()
 
+    def _disk_failed(self, error: Exception) -> None:
+        """A flush has failed: what the disk holds is not known. Nothing is acknowledged from here on."""
+        logger.critical("the broker stops: %s", error)
+        if self._loop is not None:
+            self._loop.end()
+        self._fail(error)
+
 
 def _directory_id(data: Path) -> str:
     """What tells this data directory from any other, made when it is first used."""
@@ -174,10 +203,15 @@ def _directory_id(data: Path) -> str:
             if known:
                 return known
         new = uuid4().hex
-        write_whole(path, new.encode())
+        write_atomic(path, new.encode())
         return new
     except OSError as error:
         raise StorageError(f"{path} cannot be used: {error.strerror}") from error
+
+
+def _release_idle(files: OpenSegments, _now: Now) -> float:
+    files.release_idle()
+    return RELEASE_FILES_AFTER
 
 
 def _segments_affordable() -> int:
@@ -189,4 +223,4 @@ def _segments_affordable() -> int:
             soft = hard
         except (OSError, ValueError) as error:
             logger.warning("the limit of open files stays at %d: %s", soft, error)
-    return max(1, (soft - _OTHER_DESCRIPTORS) // DESCRIPTORS)
+    return max(1, (soft - _OTHER_DESCRIPTORS) // OPEN_FILES_PER_SEGMENT)

@@ -1,20 +1,20 @@
-"""The broker's one loop: it owns the socket, the logs, the parked requests and their deadlines."""
+"""The broker's one loop: it owns the socket, the logs, the requests that wait and their deadlines."""
 
+import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
-from folkmoot.brokers.server.context import Answer, Asked, Context, Later
-from folkmoot.brokers.server.fetching import wake
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.purgatory import Parked
-from folkmoot.brokers.server.request_handlers import handle
-from folkmoot.brokers.server.scheduler import Now, Upkeep
+from folkmoot.brokers.server.purgatory import DelayedFetch, DelayedResponse, Request, Response
+from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
+from folkmoot.brokers.storage.jobs import Now, Task
+from folkmoot.brokers.storage.segment import IndexJob
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import wire
@@ -28,27 +28,36 @@ from folkmoot.protocol.errors import (
 
 logger = logging.getLogger(__name__)
 
-MESSAGES_PER_TURN: Final = 64
+STEPS_PER_TURN: Final = 64
 LAST_MESSAGES: Final = 1_000
 NO_CORRELATION: Final = -1
 STOP_LINGER: Final = 0.5
-STOP_TIMEOUT: Final = 10.0
+REMIND_AFTER: Final = 10.0
+TRY_TASK_AGAIN: Final = 10.0
+
+STEP_TIME: Final = 0.005
+"""So long a request of many entries goes on before it gives way."""
+SLOW_STEP: Final = 0.02
+REPORT_SLOW_STEPS: Final = 60.0
 
 
-class Reactor:
+class EventLoop:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
-    Turn: wait for messages, the wakeup or the next deadline; empty the inbox; handle a bounded number
-    of messages; answer those parked requests that are due; do one chore that is due. Appends of one
-    turn wake a parked fetch once.
+    Turn: wait for messages, a wake-up or the next deadline; then, each a bounded number: callbacks
+    that were posted, messages, requests of many entries that go on, completed fetches, and one task
+    that is due. Appends of one turn complete a delayed fetch once.
 
-    Other threads hand in work with `post` and never wait. Requests are taken one at a time, to their
-    end, so that a peer's requests take effect in the order sent.
+    Each of these is a step. No step waits for a disk or goes through more than a bounded number of
+    items; those above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
+
+    Other threads hand in work with `post` and never wait. A peer's requests take effect in the order
+    sent: while one of them goes on in steps, those behind it are held back.
 
     Whatever a peer sends costs at most that peer an error: a typed one for what is wrong with the
     request, UnknownServerError, with the stack in the log, for a fault of ours. What cannot be read
-    at all is answered under correlation id -1. Only a failure of the loop itself ends it, and is
-    reported to `failed`.
+    at all is answered under correlation id -1. A fault in a callback or a task is logged, and the
+    task tried again. Only a failure of the loop itself ends it, and is reported to `failed`.
 
     Stopping: requests that wait, and those that still arrive, are answered with BrokerStopping.
     """
@@ -56,43 +65,54 @@ class Reactor:
     def __init__(
         self,
         socket: ServerSocket,
-        context: Context,
+        handlers: RequestHandlers,
         failed: Callable[[Exception], None],
-        upkeep: Upkeep | None = None,
+        tasks: Iterable[Task] = (),
     ) -> None:
         self._socket = socket
-        self._context = context
+        self._handlers = handlers
+        self._purgatory = handlers.purgatory
         self._failed = failed
-        self._upkeep = upkeep or Upkeep()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._running = True
-        self._owed: dict[Later, Asked] = {}
-        self._thread = Thread(target=self._run, name="reactor", daemon=True)
+        self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
+        self._held: dict[bytes, deque[Message]] = {}
+        self._owed: dict[DelayedResponse, Request] = {}
+        all_tasks = [*tasks, self._report_slow_steps]
+        self._tasks = [(float("-inf"), number, task) for number, task in enumerate(all_tasks)]
+        self._step_began = time.monotonic()
+        self.slow_steps = 0
+        self.longest_step = 0.0
+        self._slow_since: list[tuple[float, str]] = []
+        self._thread = Thread(target=self._run, name="event-loop", daemon=True)
 
     def start(self) -> None:
         self._socket.watch(self._wakeup.fileno())
         self._thread.start()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have `work` done on the reactor's thread. From any thread; does not wait."""
+        """Have `work` done on the event loop. From any thread; does not wait."""
         self._inbox.append(work)
         self._wakeup.wake()
 
-    def show(self, view: ClusterView, deleted: frozenset[str]) -> None:
+    def show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
         """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
-        self.post(lambda: self._context.show(view, deleted))
+        self.post(partial(self._handlers.show, view, changed, deleted, self.post))
+
+    def end(self) -> None:
+        """Answer nothing more but that the broker stops. The event loop's thread."""
+        self._running = False
 
     def stop(self) -> None:
-        """Answer all who wait, then end; the socket is closed. Any thread but the reactor's."""
-        if self._thread.is_alive():
-            self.post(self._end)
-            self._thread.join(STOP_TIMEOUT)
-        if not self._thread.is_alive():
-            self._wakeup.close()
-
-    def _end(self) -> None:
-        self._running = False
+        """Answer all who wait, then end; returns when the thread has ended and the socket is closed."""
+        if self._thread.ident is not None:
+            self.post(self.end)
+            while self._thread.is_alive():
+                self._thread.join(REMIND_AFTER)
+                if self._thread.is_alive():
+                    logger.warning("stopping waits for a step of the event loop that has not ended")
+        self._wakeup.close()
 
     def _run(self) -> None:
         try:
@@ -100,7 +120,7 @@ class Reactor:
                 self._turn()
             self._say_goodbye()
         except Exception as error:
-            logger.exception("the reactor failed")
+            logger.exception("the event loop failed")
             self._failed(error)
         finally:
             self._socket.close(STOP_LINGER)
@@ -108,77 +128,189 @@ class Reactor:
     def _turn(self) -> None:
         if self._socket.wait(self._time_left()):
             self._wakeup.clear()
-        while self._inbox:
-            self._inbox.popleft()()
+        self._step_began = time.monotonic()
+        for _ in range(min(len(self._inbox), STEPS_PER_TURN)):
+            self._call(self._inbox.popleft())
         if not self._running:
             return
-        messages = self._socket.receive(MESSAGES_PER_TURN)
+        messages = self._socket.receive(STEPS_PER_TURN)
+        self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
         for message in messages:
             self._take(message, now)
-        for parked in self._context.parked.take_woken(now.monotonic):
-            self._wake(parked, now)
-        self._upkeep.run(now)
+        for _ in range(len(self._unfinished)):
+            self._go_on(now)
+        for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
+            self._complete(delayed, now)
+        self._run_task(now)
 
     def _time_left(self) -> float | None:
-        sources = (self._context.parked, self._upkeep)
-        deadlines = [at for each in sources if (at := each.next_deadline()) is not None]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if self._inbox or self._unfinished:
+            return 0.0
+        deadline = min(self._purgatory.next_deadline(), self._tasks[0][0])
+        return max(0.0, deadline - time.monotonic())
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def _call(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            logger.exception("a callback on the event loop failed")
+        self._step_ended("callback", work)
+
+    def _run_task(self, now: Now) -> None:
+        due, number, task = self._tasks[0]
+        if due > now.monotonic:
+            return
+        pause = TRY_TASK_AGAIN
+        try:
+            pause = task(now)
+        except Exception:
+            logger.exception("a task of the broker failed; it is tried again in %g s", pause)
+        heapq.heapreplace(self._tasks, (now.monotonic + pause, number, task))
+        self._step_ended("task", task)
 
     def _take(self, message: Message, now: Now) -> None:
-        asked = Asked(message.peer, NO_CORRELATION, None)
+        held = self._held.get(message.peer)
+        if held is not None and len(held) < STEPS_PER_TURN:
+            held.append(message)
+            return
+        request = Request(message.peer, NO_CORRELATION, None)
         try:
             envelope = wire.decode_envelope(_first_frame(message))
-            asked = Asked(message.peer, envelope.correlation_id, None)
-            asked = Asked(message.peer, envelope.correlation_id, wire.decode_body(envelope))
-            outcome = handle(asked, message.frames[1:], now, self._context)
-            if isinstance(outcome, Later):
-                self._owed[outcome] = asked
-                outcome.reply = partial(self._answer_late, outcome)
-            elif outcome is not None:
-                self._answer(asked, outcome)
+            request = Request(message.peer, envelope.correlation_id, None)
+            if held is not None:
+                raise Overloaded("too many requests wait for an earlier one: ask again later")
+            request = Request(message.peer, envelope.correlation_id, wire.decode_body(envelope))
+            outcome = self._handlers.handle(request, message.frames[1:], now)
+            if outcome is None or isinstance(outcome, Response | DelayedResponse):
+                self._conclude(request, outcome)
+            else:
+                self._advance(request, outcome)
         except Exception as error:
-            self._refuse(asked, error)
+            self._refuse(request, error)
+        self._step_ended("request", request.body)
 
-    def _wake(self, parked: Parked, now: Now) -> None:
-        asked: Asked = parked.request
+    def _advance(self, request: Request, steps: Steps, error: Exception | None = None) -> bool:
+        """One step of a request, which a job it has waited for may have failed. False: the last one."""
         try:
-            self._answer(asked, wake(parked, now, self._context))
-        except Exception as error:
-            self._refuse(asked, error)
+            job = next(steps) if error is None else steps.throw(error)
+            while job is None and time.monotonic() - self._step_began < STEP_TIME:
+                job = next(steps)
+        except StopIteration as end:
+            self._conclude(request, end.value)
+            return False
+        if job is None:
+            self._unfinished.append((request, steps, None))
+        else:
+            self._handlers.submit("index", job.run, partial(self._job_done, request, steps, job))
+        self._held.setdefault(request.peer, deque())
+        return True
 
-    def _answer_late(self, later: Later, answer: Answer) -> None:
-        asked = self._owed.pop(later)
+    def _job_done(self, request: Request, steps: Steps, job: IndexJob, result: Any) -> None:
+        failure: Exception | None = None
         try:
-            self._answer(asked, answer)
+            job.finish(result)
         except Exception as error:
-            self._refuse(asked, error)
+            failure = error
+        self._unfinished.append((request, steps, failure))
 
-    def _answer(self, asked: Asked, answer: Answer) -> None:
-        envelope = wire.encode_response(asked.correlation_id, answer.response)
-        if not self._socket.send(asked.peer, (envelope, *answer.payloads)):
+    def _go_on(self, now: Now) -> None:
+        request, steps, failure = self._unfinished.popleft()
+        goes_on = False
+        try:
+            goes_on = self._advance(request, steps, failure)
+        except Exception as error:
+            self._refuse(request, error)
+        self._step_ended("request", request.body)
+        if not goes_on:
+            for message in self._held.pop(request.peer):
+                self._take(message, now)
+
+    def _complete(self, delayed: DelayedFetch, now: Now) -> None:
+        try:
+            self._conclude(delayed.request, self._handlers.complete_fetch(delayed, now))
+        except Exception as error:
+            self._refuse(delayed.request, error)
+        self._step_ended("request", delayed.request.body)
+
+    def _step_ended(self, kind: str, what: Any = None) -> None:
+        now = time.monotonic()
+        took, self._step_began = now - self._step_began, now
+        if took > self.longest_step:
+            self.longest_step = took
+        if took > SLOW_STEP:
+            self.slow_steps += 1
+            self._slow_since.append((took, f"{kind} {_name(what)}"))
+
+    def _report_slow_steps(self, _now: Now) -> float:
+        if self._slow_since:
+            took, what = max(self._slow_since)
+            logger.warning(
+                "%d steps of the event loop took longer than %d ms, the longest %d ms: %s",
+                *(len(self._slow_since), SLOW_STEP * 1000, took * 1000, what),
+            )
+            self._slow_since.clear()
+        return REPORT_SLOW_STEPS
+
+    # -- responses ---------------------------------------------------------------------------------------
+
+    def _conclude(self, request: Request, outcome: Outcome) -> None:
+        if isinstance(outcome, DelayedResponse):
+            if not outcome.is_complete:
+                self._purgatory.enter(request.peer)
+                self._owed[outcome] = request
+                outcome.send = partial(self._send_delayed, outcome)
+                return
+            outcome = outcome.response()
+        if outcome is not None:
+            self._send(request, outcome)
+
+    def _send_delayed(self, delayed: DelayedResponse, response: Response | Exception) -> None:
+        request = self._owed.pop(delayed)
+        delayed.send = None
+        self._purgatory.leave(request.peer)
+        try:
+            if isinstance(response, Exception):
+                raise response
+            self._send(request, response)
+        except Exception as error:
+            self._refuse(request, error)
+
+    def _send(self, request: Request, response: Response) -> None:
+        envelope = wire.encode_response(request.correlation_id, response.body)
+        if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
 
-    def _refuse(self, asked: Asked, error: Exception) -> None:
+    def _refuse(self, request: Request, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
             logger.error("a request could not be answered", exc_info=error)
             error = UnknownServerError("the broker failed at this request: its log says how")
-        self._socket.send(asked.peer, (wire.encode_error(asked.correlation_id, error),))
+        self._socket.send(request.peer, (wire.encode_error(request.correlation_id, error),))
 
     def _say_goodbye(self) -> None:
         stopping = BrokerStopping("the broker is stopping: ask again elsewhere or later")
-        for asked in (
-            *(each.request for each in self._context.parked.take_all()),
+        for request in (
+            *(each.request for each in self._purgatory.take_all()),
             *self._owed.values(),
+            *(each[0] for each in self._unfinished),
         ):
-            self._refuse(asked, stopping)
-        for message in self._socket.receive(LAST_MESSAGES):
+            self._refuse(request, stopping)
+        held = (message for messages in self._held.values() for message in messages)
+        for message in (*held, *self._socket.receive(LAST_MESSAGES)):
             with suppress(InvalidRequest):
                 envelope = wire.decode_envelope(_first_frame(message))
-                self._refuse(Asked(message.peer, envelope.correlation_id, None), stopping)
+                self._refuse(Request(message.peer, envelope.correlation_id, None), stopping)
 
 
 def _first_frame(message: Message) -> memoryview:
     if not message.frames:
         raise InvalidRequest("a message without frames is not a request")
     return message.frames[0]
+
+
+def _name(what: Any) -> str:
+    """What a step was about, for people."""
+    what = getattr(what, "func", what)
+    return str(getattr(what, "__qualname__", type(what).__name__))

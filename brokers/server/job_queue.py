@@ -1,88 +1,98 @@
-"""A broker's second pair of hands: what waits for the disk, done beside the reactor."""
+"""What waits for a disk, done on threads beside the event loop, in order for each kind of job."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
-from typing import Final, TypeVar
+from threading import Event, Thread
+from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.storage import directories
-from folkmoot.protocol.errors import FolkmootError, StorageError
+from folkmoot.protocol.errors import Overloaded
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT: Final = 10.0
+MAX_WAITING: Final = 100_000
+REMIND_AFTER: Final = 10.0
 
 _T = TypeVar("_T")
-Post = Callable[[Callable[[], None]], None]
 
 
-class Background:
-    """One thread that does one job after another and reports each to the reactor.
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
 
-    A job touches nothing that the reactor owns: it gets descriptors and sizes, reads only bytes that
-    never change again (sealed segments, and what lies before a size that was reached), and what it
-    found is taken over on the reactor's thread. So there are no locks. Who submits waits for the
-    report before submitting again, so that the queue is as long as there are kinds of jobs; removing
-    files is the exception, for which nobody waits.
 
-    A broker has two: one does what clients wait for and takes little, directories of new partitions
-    (Newcomers) and the first look-ups of times (TimeLookups); the other does all else.
+class JobQueue:
+    """A queue with a key (`storage.jobs.Submit`): a thread for each key, started with its first job.
+
+    A job touches nothing that the event loop owns: it gets descriptors, paths and bytes that never
+    change again, and what it has found is handed to `done` on the event loop. So there are no locks.
+    Jobs of one key are done in order, one at a time, and never wait for those of another: a compaction
+    that runs for minutes does not hold up the flush that a producer waits for. The keys are kinds of
+    jobs, a handful.
+
+    The event loop's thread submits; whoever stops the broker calls `close`, after the loop has ended.
     """
 
-    def __init__(self, failed: Callable[[Exception], None], name: str = "background") -> None:
-        self._failed = failed
-        self._post: Post = lambda work: work()
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+    def __init__(self) -> None:
+        self._post: Callable[[Callable[[], None]], None] | None = None
+        self._queues: dict[Hashable, SimpleQueue[_Job | None]] = {}
+        self._threads: list[Thread] = []
+        self._closing = Event()
 
-    def start(self, post: Post) -> None:
-        """Begin; reports go to `post`, which has them done on the reactor's thread."""
+    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Begin; `post` has a callback done on the event loop."""
         self._post = post
-        self._thread.start()
+        for key in self._queues:
+            self._start_thread(key)
 
-    def submit(self, job: Callable[[], _T], report: Callable[[_T | StorageError], None]) -> None:
-        """Have `job` done; what it returns is reported, or, as a StorageError, what it ends with."""
+    def submit(
+        self, key: Hashable, work: Callable[[], _T], done: Callable[[_T | Exception], None]
+    ) -> None:
+        """Have `work` done, and then `done` on the event loop with its result or the exception.
 
-        def carry_out() -> None:
-            try:
-                result: _T | StorageError = job()
-            except StorageError as error:
-                result = error
-            except (OSError, FolkmootError) as error:
-                result = StorageError(str(error))
-            self._post(lambda: report(result))
+        Raises Overloaded when too many jobs of this kind wait.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = SimpleQueue()
+            if self._post is not None:
+                self._start_thread(key)
+        if queue.qsize() >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} jobs ({key}) wait already: come again later")
+        queue.put(_Job(work, done))
 
-        self._jobs.put(carry_out)
-
-    def remove(self, paths: Sequence[Path]) -> None:
-        """Have files and directories removed. What is left is removed by a later start."""
-
-        def removed(outcome: StorageError | None) -> None:
-            if outcome is not None:
-                logger.error("files are left behind: %s", outcome)
-
-        self.submit(partial(directories.remove, paths), removed)
-
-    def run_all(self) -> None:
-        """Do what is waiting now, on this thread: for tests, and without a start."""
-        while not self._jobs.empty():
-            job = self._jobs.get()
-            if job is not None:
-                job()
+    def pause(self, seconds: float) -> bool:
+        """For a job that keeps to a pace: wait so long. True: the broker stops, the job is to end."""
+        return self._closing.wait(seconds)
 
     def close(self) -> None:
-        """End after the job under way and those before it. Without a start nothing happens."""
-        if self._thread.is_alive():
-            self._jobs.put(None)
-            self._thread.join(CLOSE_TIMEOUT)
+        """Return when no thread works any more; jobs that were not begun are left out.
 
-    def _run(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not None:
-                job()
-        except Exception as error:
-            logger.exception("a job in the background failed")
-            self._failed(error)
+        Not before: who closes the logs beside a job that still works on them risks what is in them.
+        """
+        self._closing.set()
+        for queue in self._queues.values():
+            queue.put(None)
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(REMIND_AFTER)
+                if thread.is_alive():
+                    logger.warning("stopping waits for a job that has not ended: %s", thread.name)
+
+    def _start_thread(self, key: Hashable) -> None:
+        thread = Thread(target=self._run, args=(self._queues[key],), name=str(key), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, queue: "SimpleQueue[_Job | None]") -> None:
+        assert self._post is not None
+        while (job := queue.get()) is not None and not self._closing.is_set():
+            self._post(partial(job.done, _outcome(job)))
+
+
+def _outcome(job: _Job) -> Any:
+    try:
+        return job.work()
+    except Exception as error:
+        return error

@@ -1,202 +1,206 @@
-"""Fetches that wait for bytes, and what is left of one until its client's next fetch goes on with it."""
+"""Requests that wait: fetches for bytes or their deadline, produces for their log to be on disk."""
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from folkmoot.protocol.errors import Overloaded
-from folkmoot.protocol.messages import FetchEntry
-from folkmoot.protocol.records import TopicPartition
+from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
+from folkmoot.brokers.storage.log import Log
+from folkmoot.protocol.errors import ClosedError, FolkmootError, Overloaded, StorageError
 
-MAX_WATCHES: Final = 100_000
+MAX_DELAYED: Final = 20_000
+MAX_DELAYED_PER_PEER: Final = 256
 _SPARE_TIMERS: Final = 64
 
-Key = tuple[bytes, int]
-"""A fetch: who asked, and its correlation id."""
+
+class Request(NamedTuple):
+    """Who waits for the response, and to what."""
+
+    peer: bytes
+    correlation_id: int
+    body: Any
 
 
-class Parked:
-    """What one fetch, and those that go on with it, want to know of, a partition after the other.
+class Response(NamedTuple):
+    """What to send back; payloads travel as they are."""
 
-    `entries` were asked for at the end of their logs; `touched` are those partitions, the first one
-    first, with which something has happened since they were looked at: of the others there is nothing
-    to tell. While it waits, `missing` bytes on its partitions wake it, and so does `deadline`.
+    body: Any
+    payloads: Sequence[bytes | memoryview] = ()
+
+
+class DelayedResponse:
+    """The results of a request's entries, some of which come later and in any order.
+
+    `send` is set by who is to have the response, or the error that took its place.
     """
 
-    __slots__ = (
-        *("begun", "deadline", "entries", "forget_at", "missing", "request", "ticket", "touched"),
-        *("unwatched", "waits", "watched"),
-    )
+    def __init__(self, count: int, make: Callable[[list[Any]], Any]) -> None:
+        self.send: Callable[[Response | Exception], None] | None = None
+        self._results: list[Any] = [None] * count
+        self._missing = count
+        self._make = make
 
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
-        self.entries: dict[TopicPartition, FetchEntry] = {}
-        self.touched: dict[TopicPartition, None] = {}
-        self.watched: set[TopicPartition] = set()
-        self.unwatched: list[TopicPartition] = []
-        self.request: Any = None
-        self.deadline = inf
-        self.missing = 0
-        self.waits = False
-        self.ticket = 0
-        self.forget_at = inf
+    @property
+    def is_complete(self) -> bool:
+        return not self._missing
 
-    def name(self, entries: Iterable[FetchEntry]) -> None:
-        """Want to know of these as well; they go to the end of the line."""
-        for entry in entries:
-            partition = TopicPartition(entry.topic, entry.partition)
-            self.entries.pop(partition, None)
-            self.entries[partition] = entry
-            if partition not in self.watched:
-                self.unwatched.append(partition)
+    def put(self, number: int, result: Any) -> None:
+        """The result of an entry; the last one completes the response."""
+        self._results[number] = result
+        self._missing -= 1
+        if not self._missing and self.send is not None:
+            self.send(self.response())
 
-    def news(self) -> list[FetchEntry]:
-        """Those of which there can be something to tell."""
-        entries = self.entries
-        return [entries[partition] for partition in self.touched if partition in entries]
+    def response(self) -> Response:
+        return Response(self._make(self._results))
 
-    def looked_at(self, told: Sequence[TopicPartition]) -> None:
-        """All news were looked at, and there was something to tell of these."""
-        self.touched.clear()
-        for partition in told:
-            self.entries.pop(partition, None)
+    def later(self, work: Callable[..., None], *arguments: Any) -> Callable[..., None]:
+        """`work` as a callback, whose own fault is this request's error and nobody else's."""
+
+        def call(*more: Any) -> None:
+            try:
+                work(*arguments, *more)
+            except Exception as error:
+                if self.send is None:
+                    raise
+                self.send(error)
+
+        return call
 
 
-class ParkedRequests:
-    """Those that wait, found by partition or by deadline, never by looking at all of them.
+class DelayedFetch(NamedTuple):
+    """A fetch that waits, by the moment at which it does no longer; the number makes it sortable."""
 
-    One that was woken is taken by `take_woken`, still watching, so that all that its turn brings is in
-    one answer; then it is either kept (`keep`) until its client goes on with it (`resume`), and what
-    happens meanwhile is noted, or let go (`release`). What is kept costs the next fetch nothing for
-    all those partitions with which nothing happens.
+    deadline: float
+    number: int
+    session: FetchSession
+    request: Request
 
-    Bounded: all of them together watch at most `max_watches` partitions. What is kept goes when it is
-    too old, and, the oldest first, when room is needed. One that was woken leaves its timer behind; the
-    heap of timers is rebuilt when most of it is such remains, so that it never holds more than about
-    twice the requests that wait. The reactor's thread only.
+
+class DelayedProduce(NamedTuple):
+    """A produce that is answered when its log is on disk up to `durable`; its batches end at `end`."""
+
+    durable: int
+    end: int
+    size: int
+    done: Callable[[FolkmootError | None], None]
+
+
+class Purgatory:
+    """Those that wait, found by what they wait for or by deadline, never by looking at all of them.
+
+    A completed fetch is taken by `take_completed`, still watching, so that all that its turn brings is
+    in one answer. It leaves its timer behind; the heap of timers is rebuilt when most of it is such
+    remains, so that it never holds more than about twice the fetches that wait.
+
+    A produce waits where its topic asks for a flush before the acknowledgement. What it has appended
+    is read by nobody before it is on disk: the high watermark follows the durable end. A log whose
+    flush has failed, or that was deleted, refuses all who wait for it.
+
+    Requests that wait are bounded for each peer and in all. Owner: the event loop.
     """
 
-    def __init__(self, max_watches: int = MAX_WATCHES) -> None:
-        self._max_watches = max_watches
-        self._watches = 0
-        self._count = 0
-        self._tickets = 0
-        self._by_partition: dict[TopicPartition, dict[Parked, None]] = {}
-        self._timers: list[tuple[float, int, Parked]] = []
-        self._woken: list[Parked] = []
-        self._kept: dict[Key, Parked] = {}
+    def __init__(self, sessions: FetchSessions | None = None, delayed: Quota | None = None) -> None:
+        self.sessions = FetchSessions(self._complete) if sessions is None else sessions
+        self._delayed = delayed or Quota(MAX_DELAYED_PER_PEER, MAX_DELAYED)
+        self._fetches: dict[FetchSession, DelayedFetch] = {}
+        self._timers: list[DelayedFetch] = []
+        self._completed: deque[DelayedFetch] = deque()
+        self._produces: dict[Log, deque[DelayedProduce]] = {}
+        self._number = 0
 
     def __len__(self) -> int:
-        """How many requests wait; those already woken are not counted, nor what is kept."""
-        return self._count
+        """How many fetches wait; those already completed are not counted, nor kept sessions."""
+        return len(self._fetches)
 
-    def park(self, parked: Parked, deadline: float, missing: int, request: Any) -> None:
-        """Let a request wait. Raises Overloaded; then nothing is left of it."""
-        if not self._watch(parked):
-            self.release(parked)
-            raise Overloaded("too many requests wait for data already: ask again later")
-        self._tickets += 1
-        self._count += 1
-        parked.deadline, parked.missing, parked.request = deadline, missing, request
-        parked.ticket, parked.waits = self._tickets, True
-        heapq.heappush(self._timers, (deadline, self._tickets, parked))
+    def require_room(self, peer: bytes) -> None:
+        """Raises Overloaded if no more requests may wait, of this peer or in all."""
+        if not self._delayed.has_room(peer, 1):
+            raise Overloaded("too many requests wait already: ask again later")
 
-    def keep(self, parked: Parked, key: Key, forget_at: float) -> bool:
-        """Keep what is left of a fetch that was answered. False if there is no room; it is let go."""
-        if not self._watch(parked):
-            self.release(parked)
-            return False
-        self._forget(key)
-        parked.request, parked.forget_at = None, forget_at
-        self._kept[key] = parked
-        return True
+    def enter(self, peer: bytes) -> None:
+        """One more request of this peer waits; there was room when it began."""
+        self._delayed.take(peer, 1, within=False)
 
-    def resume(self, key: Key) -> Parked | None:
-        """What was kept of this fetch; the caller has to park, keep or release it."""
-        return self._kept.pop(key, None)
+    def leave(self, peer: bytes) -> None:
+        self._delayed.give_back(peer, 1)
 
-    def release(self, parked: Parked) -> None:
-        """Nobody goes on with this one."""
-        for partition in parked.watched:
-            waiting = self._by_partition[partition]
-            del waiting[parked]
-            if not waiting:
-                del self._by_partition[partition]
-        self._watches -= len(parked.watched)
-        parked.watched.clear()
+    # -- delayed fetches -------------------------------------------------------------------------------
 
-    def appended(self, partition: TopicPartition, length: int) -> None:
-        """Bytes were appended to a partition; wakes who has enough now."""
-        waiting = self._by_partition.get(partition)
-        if waiting:
-            for parked in waiting:
-                if partition in parked.entries:
-                    parked.touched[partition] = None
-                    parked.missing -= length
-                    if parked.missing <= 0:
-                        self._wake(parked)
+    def delay_fetch(
+        self, request: Request, session: FetchSession, deadline: float, missing: int
+    ) -> None:
+        """Let a fetch wait. Raises Overloaded."""
+        self.require_room(request.peer)
+        if not self.sessions.watch(session):
+            raise Overloaded("too many partitions are waited for already: ask again later")
+        self.enter(request.peer)
+        self._number += 1
+        delayed = DelayedFetch(deadline, self._number, session, request)
+        session.waits, session.missing = True, missing
+        self._fetches[session] = delayed
+        heapq.heappush(self._timers, delayed)
 
-    def disturb(self, partitions: Iterable[TopicPartition]) -> None:
-        """Something other than an append happened to partitions; wakes all who wait on them."""
-        for partition in partitions:
-            for parked in self._by_partition.get(partition, ()):
-                if partition in parked.entries:
-                    parked.touched[partition] = None
-                    self._wake(parked)
+    def _complete(self, session: FetchSession) -> None:
+        session.waits = False
+        delayed = self._fetches.pop(session)
+        self.leave(session.peer)
+        self._completed.append(delayed)
 
-    def take_woken(self, now: float) -> list[Parked]:
-        """Those that were woken, or whose deadline has come; to be kept or released."""
+    def take_completed(self, now: float, most: int) -> list[DelayedFetch]:
+        """Fetches that wait no longer, by their deadline or before; to be answered or delayed again.
+
+        Not all of them at a time, however many share a deadline or a partition.
+        """
         timers = self._timers
-        while timers and (timers[0][0] <= now or _is_over(timers[0])):
+        while timers and (timers[0].deadline <= now or self._is_over(timers[0])):
             timer = heapq.heappop(timers)
-            if not _is_over(timer):
-                self._wake(timer[2])
-        if len(timers) > 2 * self._count + _SPARE_TIMERS:
-            self._timers = [timer for timer in timers if not _is_over(timer)]
+            if not self._is_over(timer):
+                self._complete(timer.session)
+        if len(timers) > 2 * len(self._fetches) + _SPARE_TIMERS:
+            self._timers = [timer for timer in timers if not self._is_over(timer)]
             heapq.heapify(self._timers)
-        while self._kept and (oldest := next(iter(self._kept.items())))[1].forget_at <= now:
-            self._forget(oldest[0])
-        woken, self._woken = self._woken, []
-        return woken
+        self.sessions.expire(now)
+        return [self._completed.popleft() for _ in range(min(most, len(self._completed)))]
 
-    def take_all(self) -> list[Parked]:
-        """Everyone, because the broker stops."""
-        return self.take_woken(inf)
+    def take_all(self) -> list[DelayedFetch]:
+        """All fetches, because the broker stops."""
+        return self.take_completed(inf, len(self._completed) + len(self._fetches))
 
-    def next_deadline(self) -> float | None:
-        """When to call `take_woken` again at the latest, in the clock of the deadlines."""
-        if self._woken:
+    def next_deadline(self) -> float:
+        """When to call `take_completed` again at the latest, in the clock of the deadlines."""
+        if self._completed:
             return -inf
-        return self._timers[0][0] if self._timers else None
+        return self._timers[0].deadline if self._timers else inf
 
-    def _watch(self, parked: Parked) -> bool:
-        """Be told of all that it has named. False if there is no room."""
-        unwatched, parked.unwatched = parked.unwatched, []
-        while self._kept and self._watches + len(unwatched) > self._max_watches:
-            self._forget(next(iter(self._kept)))
-        if self._watches + len(unwatched) > self._max_watches:
-            return False
-        before = len(parked.watched)
-        parked.watched.update(unwatched)
-        self._watches += len(parked.watched) - before
-        for partition in unwatched:
-            self._by_partition.setdefault(partition, {})[parked] = None
-        return True
+    def _is_over(self, timer: DelayedFetch) -> bool:
+        return self._fetches.get(timer.session) is not timer
 
-    def _forget(self, key: Key) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self.release(kept)
+    # -- delayed produces ------------------------------------------------------------------------------
 
-    def _wake(self, parked: Parked) -> None:
-        if parked.waits:
-            parked.waits = False
-            self._count -= 1
-            self._woken.append(parked)
+    def delay_produce(self, log: Log, delayed: DelayedProduce) -> None:
+        """Call `delayed.done` when the log is on disk up to there, or never will be."""
+        self._produces.setdefault(log, deque()).append(delayed)
 
-
-def _is_over(timer: tuple[float, int, Parked]) -> bool:
-    """Whether the wait that it was set for has ended."""
-    _, ticket, parked = timer
-    return not parked.waits or parked.ticket != ticket
+    def advanced(self, log: Log) -> None:
+        """A log's durable end has advanced, or the log is out of use."""
+        waiting = self._produces.get(log)
+        if waiting is None:
+            return
+        error: FolkmootError | None = None
+        try:
+            log.require_writable()
+        except ClosedError:
+            error = StorageError(f"{log.name} was deleted before it was flushed")
+        except FolkmootError as failure:
+            error = failure
+        while waiting and (error or waiting[0].durable <= log.recovery_point_offset):
+            produce = waiting.popleft()
+            if error is None:
+                log.advance_high_watermark(produce.end)
+                self.sessions.appended(log.name, produce.size)
+            produce.done(error)
+        if not waiting:
+            self._produces.pop(log, None)

@@ -1,203 +1,502 @@
-"""What the broker does for each api: from a request to an answer, without a socket or a clock."""
+"""What the broker does for each api: from a request to a response, without a socket or a clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.server.context import (
-    NO_OFFSET,
-    Answer,
-    Asked,
-    Context,
-    Gathered,
-    Later,
-    code_of,
+from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition, Quota
+from folkmoot.brokers.server.metadata_cache import LEADER_EPOCH, ClusterView, MetadataCache
+from folkmoot.brokers.server.purgatory import (
+    DelayedFetch,
+    DelayedProduce,
+    DelayedResponse,
+    Purgatory,
+    Request,
+    Response,
 )
-from folkmoot.brokers.server.fetching import fetch
-from folkmoot.brokers.server.producing import produce
-from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol.errors import FolkmootError, InvalidRequest, OffsetOutOfRange
-from folkmoot.protocol.messages import (
-    APIS,
-    EARLIEST,
-    LATEST,
-    ApiVersions,
-    DeleteRecordsEntry,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsResult,
-    FetchRequest,
-    HelloRequest,
-    HelloResponse,
-    ListOffsetsEntry,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsResult,
-    MetadataRequest,
-    ProduceRequest,
-    ReportDamageEntry,
-    ReportDamageRequest,
-    ReportDamageResponse,
-    ReportDamageResult,
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.segment import IndexJob
+from folkmoot.protocol import messages
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    InvalidRequest,
+    OffsetOutOfRange,
+    Overloaded,
+    UnknownFetch,
+    UnknownServerError,
+    UnknownTopicOrPartition,
 )
 from folkmoot.protocol.wire import message_of
 
+NO_OFFSET: Final = -1
 
-def handle(
-    asked: Asked, payloads: Sequence[memoryview], now: Now, context: Context
-) -> Answer | Later | None:
-    """Carry a request out. None: it waits, or wants no answer. Raises FolkmootError for the whole of it."""
-    request = asked.request
-    expected = len(request.entries) if isinstance(request, ProduceRequest) else 0
-    if len(payloads) != expected:
-        raise InvalidRequest(f"{len(payloads)} payload frames came with {expected} batches")
-    if type(request) is FetchRequest:
-        return fetch(asked, now, context)
-    return _HANDLERS[type(request)](request, payloads, now, context)
+MAX_WAIT: Final = 30.0
+MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+KEEP_FOR: Final = 10.0
+"""So long at most one fetch goes on with another; then its client names all partitions again."""
+FORGET_AFTER: Final = 30.0
+"""So long what is left of a fetch is kept for the next one."""
 
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
+MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
+"""So many bytes of batches wait for new partitions to be created; what is more may come again."""
 
-# -- hello, metadata -------------------------------------------------------------------------------
+TOPICS_PER_STEP: Final = 50
+ENTRIES_PER_STEP: Final = 10
+BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
+Outcome = Response | DelayedResponse | None
+"""None: the request is delayed in the purgatory, or wants no response."""
 
-def _hello(_request: HelloRequest, _p: Any, _now: Now, context: Context) -> Answer:
-    apis = [ApiVersions(api, spec.lowest, spec.highest) for api, spec in APIS.items()]
-    return Answer(HelloResponse(context.broker_id, context.max_batch_bytes, apis))
+Steps = Generator[IndexJob | None, None, Outcome]
+"""A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
-
-def _metadata(request: MetadataRequest, _p: Any, _now: Now, context: Context) -> Answer:
-    return Answer(context.view.metadata(request.topics))
-
-
-# -- list offsets ----------------------------------------------------------------------------------
-
-
-def _list_offsets(
-    request: ListOffsetsRequest, _p: Any, _now: Now, context: Context
-) -> Answer | Later:
-    outcome = Gathered(len(request.entries), ListOffsetsResponse)
-    for number, entry in enumerate(request.entries):
-        _list(entry, partial(_listed, number, entry, outcome, context), context)
-    return outcome.so_far()
-
-
-def _list(
-    entry: ListOffsetsEntry, then: Callable[[int | FolkmootError], None], context: Context
-) -> None:
-    try:
-        log = context.written(entry)
-        if log is None:
-            then(0)
-        elif entry.timestamp == EARLIEST:
-            then(log.start_offset)
-        elif entry.timestamp == LATEST:
-            then(log.end_offset)
-        else:
-            context.times.ask(log, entry.timestamp, then)
-    except FolkmootError as error:
-        then(error)
-
-
-def _listed(
-    number: int,
-    entry: ListOffsetsEntry,
-    outcome: Gathered,
-    context: Context,
-    found: int | FolkmootError,
-) -> None:
-    if isinstance(found, FolkmootError):
-        result = ListOffsetsResult(
-            *(entry.topic, entry.partition, code_of(found), message_of(found), NO_OFFSET),
-            leader=context.hint(entry, found),
-        )
-    else:
-        result = ListOffsetsResult(entry.topic, entry.partition, 0, "", found)
-    outcome.add({number: result})
-
-
-# -- delete records --------------------------------------------------------------------------------
-
-
-def _delete_records(
-    request: DeleteRecordsRequest, _p: Any, _now: Now, context: Context
-) -> Answer | Later:
-    outcome = Gathered(len(request.entries), DeleteRecordsResponse)
-    for number, entry in enumerate(request.entries):
-        _delete(number, entry, outcome, context)
-    return outcome.so_far()
-
-
-def _delete(number: int, entry: DeleteRecordsEntry, outcome: Gathered, context: Context) -> None:
-    try:
-        log = context.written(entry)
-        end = 0 if log is None else log.end_offset
-        offset = end if entry.offset == LATEST else entry.offset
-        if offset > end:
-            raise OffsetOutOfRange(
-                f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
-            )
-        if log is None:
-            outcome.add({number: DeleteRecordsResult(entry.topic, entry.partition, 0, "", 0)})
-        else:
-            done = partial(_deleted, number, entry, outcome, context, log)
-            context.deletions.ask(log, offset, done)
-    except FolkmootError as error:
-        outcome.add({number: _not_deleted(entry, error, context)})
-
-
-def _deleted(
-    number: int,
-    entry: DeleteRecordsEntry,
-    outcome: Gathered,
-    context: Context,
-    log: Log,
-    error: FolkmootError | None,
-) -> None:
-    result = DeleteRecordsResult(entry.topic, entry.partition, 0, "", log.start_offset)
-    outcome.add({number: _not_deleted(entry, error, context) if error else result})
-
-
-def _not_deleted(
-    entry: DeleteRecordsEntry, error: FolkmootError, context: Context
-) -> DeleteRecordsResult:
-    return DeleteRecordsResult(
-        *(entry.topic, entry.partition, code_of(error), message_of(error), NO_OFFSET),
-        leader=context.hint(entry, error),
-    )
-
-
-# -- report damage ---------------------------------------------------------------------------------
-
-
-def _report_damage(request: ReportDamageRequest, _p: Any, _now: Now, context: Context) -> Answer:
-    return Answer(ReportDamageResponse([_report(entry, context) for entry in request.entries]))
-
-
-def _report(entry: ReportDamageEntry, context: Context) -> ReportDamageResult:
-    try:
-        log = context.written(entry)
-        if log is None:
-            raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
-        if not log.start_offset <= entry.offset < log.end_offset:
-            raise OffsetOutOfRange(
-                f"{log.name} has offsets {log.start_offset} to {log.end_offset}, not {entry.offset}"
-            )
-        context.suspects.report(log, entry.offset)
-        return ReportDamageResult(entry.topic, entry.partition, 0, "")
-    except FolkmootError as error:
-        return ReportDamageResult(
-            *(entry.topic, entry.partition, code_of(error), message_of(error)),
-            leader=context.hint(entry, error),
-        )
-
-
-_Handler = Callable[[Any, Sequence[memoryview], Now, Context], Answer | Later | None]
-
-_HANDLERS: Final[dict[type[Any], _Handler]] = {
-    HelloRequest: _hello,
-    MetadataRequest: _metadata,
-    ProduceRequest: produce,
-    ListOffsetsRequest: _list_offsets,
-    DeleteRecordsRequest: _delete_records,
-    ReportDamageRequest: _report_damage,
+# What a result says in place of its numbers when its entry has failed.
+_NOTHING: Final[dict[type[Any], tuple[int, ...]]] = {
+    messages.ProduceResult: (NO_OFFSET, NO_OFFSET),
+    messages.ListOffsetsResult: (NO_OFFSET,),
+    messages.DeleteRecordsResult: (NO_OFFSET,),
+    messages.ReportDamageResult: (),
 }
+
+
+class _Read(NamedTuple):
+    """What there is to tell of a fetch's entries: `left_out` found no room in the response."""
+
+    results: list[messages.FetchResult]
+    chunks: list[bytes | memoryview]
+    left_out: list[Partition]
+    failed: bool
+    preparing: bool
+    """The index of a segment is read first, by a job: then the partition counts as changed."""
+
+
+class _Produce(NamedTuple):
+    """A PRODUCE that is carried out: the payload of an entry has the same number."""
+
+    delayed: DelayedResponse
+    entries: Sequence[messages.ProduceEntry]
+    payloads: Sequence[memoryview]
+    now: Now
+    peer: bytes
+
+    def bytes_of(self, numbers: Sequence[int]) -> int:
+        return sum(len(self.payloads[number]) for number in numbers)
+
+
+@dataclass(eq=False, kw_only=True)
+class RequestHandlers:
+    """Carries requests out on the logs that this broker leads.
+
+    A request's entries succeed or fail each by itself. A request of many entries may be interrupted
+    after every ENTRIES_PER_STEP of them, and whatever waits for a disk is a job beside the event loop:
+    so no request holds up others for long. All of it belongs to the event loop.
+    """
+
+    max_batch_bytes: int
+    metadata: MetadataCache
+    logs: LogManager
+    creation: PartitionCreation
+    flusher: Flusher
+    retention: Retention
+    damage_reports: DamageReports
+    purgatory: Purgatory
+    submit: Submit
+    waiting_bytes: Quota = field(
+        default_factory=lambda: Quota(MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_BYTES)
+    )
+    _preparing: set[Log] = field(default_factory=set, init=False)
+    _saw_view: bool = field(default=False, init=False)
+
+    def handle(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Outcome | Steps:
+        """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
+        body = request.body
+        kind = type(body)
+        if len(payloads) != (len(body.entries) if kind is messages.ProduceRequest else 0):
+            raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
+        if kind is messages.FetchRequest:
+            return self._fetch(request, now)
+        if kind is messages.ProduceRequest:
+            self.purgatory.require_room(request.peer)
+            return self._produce(request, payloads, now)
+        if kind is messages.ListOffsetsRequest:
+            return self._list_offsets(body)
+        if kind is messages.DeleteRecordsRequest:
+            self.purgatory.require_room(request.peer)
+            return self._delete_records(body)
+        if kind is messages.ReportDamageRequest:
+            return self._report_damage(body)
+        if kind is messages.MetadataRequest:
+            return Response(self.metadata.view.metadata(body.topics))
+        assert kind is messages.HelloRequest
+        apis = [
+            messages.ApiVersions(api, spec.lowest, spec.highest)
+            for api, spec in messages.APIS.items()
+        ]
+        return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
+
+    def _refused(self, kind: type[Any], entry: Any, error: FolkmootError) -> Any:
+        """The result of an entry that has failed."""
+        leader = self.metadata.current_leader(entry, error)
+        said = entry.topic, entry.partition, wire_code(error), message_of(error), *_NOTHING[kind]
+        return kind(*said, leader=leader)
+
+    # -- the view of the cluster -------------------------------------------------------------------------
+
+    def show(
+        self,
+        view: ClusterView,
+        changed: Sequence[str],
+        deleted: frozenset[str],
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
+        topics that were deleted. The logs follow in bounded steps, each of which is posted."""
+        self.metadata.view = view
+        for first in range(0, len(changed), TOPICS_PER_STEP):
+            post(partial(self._topics_changed, changed[first : first + TOPICS_PER_STEP]))
+        for topic_id in deleted:
+            post(partial(self._topic_deleted, topic_id))
+        if not self._saw_view:
+            self._saw_view = True
+            self.logs.report_orphans({topic.topic_id for topic in view.topics.values()})
+
+    def _topics_changed(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.metadata.forget(name)
+            self.purgatory.sessions.topic_changed(name)
+            topic = self.metadata.view.topics.get(name)
+            if topic is not None:
+                self.logs.configure(name, topic.topic_id, topic.config)
+                led = self.metadata.led_partitions(topic)
+                self.creation.create_ahead(name, topic.topic_id, led)
+
+    def _topic_deleted(self, topic_id: str) -> None:
+        self.creation.forget(topic_id)
+        self.logs.delete_topic(topic_id)
+
+    # -- produce -----------------------------------------------------------------------------------------
+
+    def _produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
+        """Append, partition by partition, in the order given. acks=-1 is 1 while there is one replica.
+
+        What goes to a partition that is still to be created waits for it; the rest is appended at once.
+        """
+        entries = request.body.entries
+        delayed = DelayedResponse(len(entries), messages.ProduceResponse)
+        produce = _Produce(delayed, entries, payloads, now, request.peer)
+        groups: dict[tuple[str, str, int, int], list[int]] = {}
+        for number, entry in enumerate(entries):
+            key = entry.topic, entry.topic_id, entry.partition, entry.leader_epoch
+            groups.setdefault(key, []).append(number)
+        count = length = 0
+        for numbers in groups.values():
+            for part in _parts(numbers, payloads):
+                if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
+                    count = length = 0
+                    yield None
+                self._append(produce, part)
+                count, length = count + len(part), length + produce.bytes_of(part)
+        return delayed if request.body.acks else None
+
+    def _append(self, produce: _Produce, numbers: Sequence[int], *, created: bool = False) -> None:
+        """Append to one partition by one write; a batch that cannot be taken does not hold up others."""
+        entry = produce.entries[numbers[0]]
+        try:
+            log = self.metadata.leader_log(entry, entry.leader_epoch)
+            if log is None and created:
+                raise UnknownTopicOrPartition(f"topic {entry.topic} was deleted meanwhile")
+            if log is None:
+                self._create(produce, numbers)
+                return
+            batches = [produce.payloads[number] for number in numbers]
+            outcomes = log.append_as_leader(batches, produce.now.wall, LEADER_EPOCH)
+        except FolkmootError as error:
+            self._refuse_all(produce, numbers, error)
+            return
+        size, results = 0, {}
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            if isinstance(outcome, FolkmootError):
+                self._refuse_all(produce, [number], outcome)
+                continue
+            size += 0 if outcome.is_duplicate else len(produce.payloads[number])
+            results[number] = messages.ProduceResult(
+                *(entry.topic, entry.partition, 0, "", outcome.base_offset, produce.now.wall)
+            )
+        if size:
+            self.flusher.appended(log, size, produce.now)
+        self._acknowledge(log, size, produce, results)
+
+    def _acknowledge(
+        self, log: Log, size: int, produce: _Produce, results: dict[int, messages.ProduceResult]
+    ) -> None:
+        """Answer for what was appended, now or when the log is on disk so far as its topic asks for."""
+        end = log.log_end
+        durable = self.flusher.wait_for(log, end)
+        if durable is None:
+            log.advance_high_watermark(end)
+            if size:
+                self.purgatory.sessions.appended(log.name, size)
+            for number, result in results.items():
+                produce.delayed.put(number, result)
+            return
+
+        def flushed(failure: FolkmootError | None) -> None:
+            if failure is not None:
+                self._refuse_all(produce, list(results), failure)
+                return
+            for number, result in results.items():
+                produce.delayed.put(number, result)
+
+        done = produce.delayed.later(flushed)
+        self.purgatory.delay_produce(log, DelayedProduce(durable, end, size, done))
+
+    def _create(self, produce: _Produce, numbers: Sequence[int]) -> None:
+        """Have a partition created, and append then. Raises Overloaded."""
+        length = produce.bytes_of(numbers)
+        if not self.waiting_bytes.take(produce.peer, length):
+            raise Overloaded("too many bytes wait for new partitions to be created: come again")
+
+        def created(failure: FolkmootError | None) -> None:
+            self.waiting_bytes.give_back(produce.peer, length)
+            if failure is None:
+                self._append(produce, numbers, created=True)
+            else:
+                self._refuse_all(produce, numbers, failure)
+
+        entry = produce.entries[numbers[0]]
+        done = produce.delayed.later(created)
+        self.creation.when_created(entry.topic, entry.topic_id, entry.partition, done)
+
+    def _refuse_all(self, produce: _Produce, numbers: Sequence[int], error: FolkmootError) -> None:
+        for number in numbers:
+            entry = produce.entries[number]
+            produce.delayed.put(number, self._refused(messages.ProduceResult, entry, error))
+
+    # -- fetch -------------------------------------------------------------------------------------------
+
+    def _fetch(self, request: Request, now: Now) -> Response | None:
+        """Read batches. None: it waits, and `complete_fetch` has the response.
+
+        What is kept of a fetch is gone on with once; where it is not known (any more: the broker was
+        started anew, or needed the room) the client is told UnknownFetch and names all partitions again.
+        """
+        body, sessions = request.body, self.purgatory.sessions
+        session = FetchSession(request.peer, now.monotonic)
+        if body.after is not None:
+            kept = sessions.resume(request.peer, body.after)
+            if kept is None:
+                raise UnknownFetch(
+                    f"nothing is kept here of fetch {body.after}: name all partitions again"
+                )
+            session = kept
+        try:
+            if len(session.entries) + len(body.entries) > messages.MAX_ENTRIES:
+                raise InvalidRequest(
+                    f"a fetch of more than {messages.MAX_ENTRIES} partitions: name fewer"
+                )
+            read = self._read(body, [*session.changed_entries(), *body.entries])
+            lacking = body.min_bytes - sum(map(len, read.chunks))
+            waits = lacking > 0 and body.max_wait > 0 and (session.entries or body.entries)
+            waits = waits and not read.failed and not read.left_out
+            if not waits and (read.results or not read.preparing):
+                if body.keep:
+                    session.name(body.entries)
+                return self._fetched(session, request, read, now)
+            session.name(body.entries)
+            session.changed = dict.fromkeys(map(_partition_of, read.results))
+            wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
+            self.purgatory.delay_fetch(request, session, now.monotonic + wait, lacking)
+            return None
+        except BaseException:
+            sessions.release(session)
+            raise
+
+    def complete_fetch(self, delayed: DelayedFetch, now: Now) -> Response | None:
+        """The response to a fetch that has waited, None if it has to wait for another index."""
+        session, request = delayed.session, delayed.request
+        try:
+            read = self._read(request.body, session.changed_entries())
+            if read.preparing and not read.results and now.monotonic < delayed.deadline:
+                session.changed.clear()
+                self.purgatory.delay_fetch(request, session, delayed.deadline, 1)
+                return None
+            return self._fetched(session, request, read, now)
+        except BaseException:
+            self.purgatory.sessions.release(session)
+            raise
+
+    def _fetched(self, session: FetchSession, request: Request, read: _Read, now: Now) -> Response:
+        """The response; what it does not tell of is kept, if the client wants that."""
+        sessions, kept = self.purgatory.sessions, False
+        if request.body.keep:
+            session.told(map(_partition_of, read.results), read.left_out)
+        if request.body.keep and session.entries and now.monotonic - session.begun < KEEP_FOR:
+            forget_at = now.monotonic + FORGET_AFTER
+            kept = sessions.keep(session, request.correlation_id, forget_at)
+        else:
+            sessions.release(session)
+        return Response(messages.FetchResponse(read.results, kept), read.chunks)
+
+    def _read(self, body: messages.FetchRequest, entries: Sequence[messages.FetchEntry]) -> _Read:
+        """Read until the room is used up; nothing is read that does not go into the response."""
+        room = min(body.max_bytes, MAX_RESPONSE_BYTES)
+        found, failed, preparing = 0, False, False
+        results: list[messages.FetchResult] = []
+        chunks: list[bytes | memoryview] = []
+        for number, entry in enumerate(entries):
+            chunk: bytes | memoryview = b""
+            start = end = NO_OFFSET
+            try:
+                log = self.metadata.leader_log(entry, entry.leader_epoch)
+                end = 0 if log is None else log.high_watermark
+                if entry.offset == end:
+                    continue  # most often, of thousands
+                if log is None:
+                    start = 0
+                    raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
+                start = log.log_start
+                if start <= entry.offset < end:
+                    if self._prepare_read(log, entry.offset):
+                        preparing = True
+                        continue
+                # The first batch found comes whole, however large: else nobody could ever read it.
+                most = max(0, min(entry.max_bytes, room - found))
+                chunk = log.read(entry.offset, most, at_least_one=not found)
+                if not chunk and room - found < entry.max_bytes and entry.offset < end:
+                    left = [(each.topic, each.partition) for each in entries[number:]]
+                    return _Read(results, chunks, left, failed, preparing)
+                results.append(
+                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
+                )
+            except FolkmootError as error:
+                failed = True
+                leader = self.metadata.current_leader(entry, error)
+                said = entry.topic, entry.partition, wire_code(error), message_of(error), start, end
+                results.append(messages.FetchResult(*said, leader=leader))
+            chunks.append(chunk)
+            found += len(chunk)
+        return _Read(results, chunks, [], failed, preparing)
+
+    def _prepare_read(self, log: Log, offset: int) -> bool:
+        """Whether a job has to check an index first; who waits for the partition hears of its end."""
+        if log in self._preparing:
+            return True
+        job = log.prepare_read(offset)
+        if job is None:
+            return False
+
+        def prepared(result: Any) -> None:
+            self._preparing.discard(log)
+            try:
+                job.finish(result)
+            finally:
+                self.purgatory.sessions.changed(log.name)
+
+        self.submit("index", job.run, prepared)
+        self._preparing.add(log)
+        return True
+
+    # -- list offsets, delete records, report damage -----------------------------------------------------
+
+    def _list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
+        results = []
+        for number, entry in enumerate(body.entries, start=1):
+            try:
+                log = self.metadata.leader_log(entry)
+                if log is None:
+                    offset = 0
+                elif entry.timestamp == messages.EARLIEST:
+                    offset = log.log_start
+                elif entry.timestamp == messages.LATEST:
+                    offset = log.high_watermark
+                else:
+                    while (job := log.prepare_time(entry.timestamp)) is not None:
+                        yield job
+                        log.require_open()
+                    offset = log.offset_for_time(entry.timestamp)
+                results.append(
+                    messages.ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
+                )
+            except FolkmootError as error:
+                results.append(self._refused(messages.ListOffsetsResult, entry, error))
+            if number % ENTRIES_PER_STEP == 0:
+                yield None
+        return Response(messages.ListOffsetsResponse(results))
+
+    def _delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
+        delayed = DelayedResponse(len(body.entries), messages.DeleteRecordsResponse)
+        kind = messages.DeleteRecordsResult
+
+        def deleted(number: int, log: Log | None, error: FolkmootError | None) -> None:
+            entry = body.entries[number]
+            start = 0 if log is None else log.log_start
+            result = kind(entry.topic, entry.partition, 0, "", start)
+            delayed.put(number, self._refused(kind, entry, error) if error else result)
+
+        for number, entry in enumerate(body.entries):
+            log = None
+            try:
+                log = self.metadata.leader_log(entry, entry.leader_epoch)
+                end = 0 if log is None else log.high_watermark
+                offset = end if entry.offset == messages.LATEST else entry.offset
+                if offset > end:
+                    raise OffsetOutOfRange(
+                        f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
+                    )
+                if log is None:
+                    deleted(number, None, None)
+                else:
+                    done = delayed.later(deleted, number, log)
+                    self.retention.delete_records(log, offset, done)
+            except FolkmootError as error:
+                deleted(number, log, error)
+            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
+                yield None
+        return delayed
+
+    def _report_damage(self, body: messages.ReportDamageRequest) -> Response:
+        results = []
+        for entry in body.entries:
+            try:
+                log = self.metadata.leader_log(entry)
+                if log is None or not log.log_start <= entry.offset < log.log_end:
+                    raise OffsetOutOfRange(
+                        f"{entry.topic}-{entry.partition} has no offset {entry.offset}"
+                    )
+                self.damage_reports.report(log, entry.offset)
+                results.append(messages.ReportDamageResult(entry.topic, entry.partition, 0, ""))
+            except FolkmootError as error:
+                results.append(self._refused(messages.ReportDamageResult, entry, error))
+        return Response(messages.ReportDamageResponse(results))
+
+
+def wire_code(error: FolkmootError) -> int:
+    """What an error is called on the wire."""
+    return error.code or UnknownServerError.code
+
+
+def _partition_of(result: messages.FetchResult) -> Partition:
+    return result.topic, result.partition
+
+
+def _parts(numbers: list[int], payloads: Sequence[memoryview]) -> Generator[list[int], None, None]:
+    """Entries of one partition in order, as many as one write and one step are to take."""
+    part: list[int] = []
+    length = 0
+    for number in numbers:
+        if part and (
+            len(part) >= ENTRIES_PER_STEP or length + len(payloads[number]) > BYTES_PER_STEP
+        ):
+            yield part
+            part, length = [], 0
+        part.append(number)
+        length += len(payloads[number])
+    yield part

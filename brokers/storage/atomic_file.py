@@ -1,19 +1,28 @@
-"""Putting bytes on disk: small files that are there whole or not at all, whatever is killed or
+"""Writes to the disk: small files that are there whole or not at all, whatever is killed or
 unplugged, and several buffers in one call.
 """
 
+import errno
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from folkmoot.protocol.checksum import crc32c
+from folkmoot.protocol.errors import DiskFull, StorageError
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 _NEW_SUFFIX = ".new"
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _MAX_BYTES = 64 * 1024 * 1024
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError."""
     new = path.with_name(path.name + _NEW_SUFFIX)
     with new.open("wb") as file:
@@ -25,18 +34,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_checked(path: Path, data: bytes) -> None:
-    """As `write_whole`, with a first line that holds the checksum of the rest."""
-    write_whole(path, b"%08x\n%b" % (crc32c(data), data))
-
-
-def note_checked(path: Path, data: bytes) -> None:
-    """As `write_checked`, but quick, for what can be done without: a kill or a power cut may leave it
-    torn, which `read_checked` tells. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        write_at(fd, [b"%08x\n%b" % (crc32c(data), data)], 0)
-    finally:
-        os.close(fd)
+    """As `write_atomic`, with a first line that holds the checksum of the rest."""
+    write_atomic(path, b"%08x\n%b" % (crc32c(data), data))
 
 
 def read_checked(path: Path) -> bytes | None:
@@ -49,7 +48,22 @@ def read_checked(path: Path) -> bytes | None:
     return data if checksum == b"%08x" % crc32c(data) else None
 
 
-def flush_file(path: Path) -> None:
+def save_json(path: Path, value: object) -> None:
+    """Put a value at `path` as JSON, behind its checksum; on disk when this returns. Raises OSError."""
+    write_checked(path, msgspec.json.encode(value))
+
+
+def load_json(path: Path, kind: type[_T]) -> _T | None:
+    """What `save_json` wrote; None if it is missing or cannot be trusted. Raises OSError."""
+    data = read_checked(path)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        logger.warning("%s: not understood, going on without it: %s", path, error)
+        return None
+
+
+def sync_file(path: Path) -> None:
     """Return when a file is on disk, whoever wrote it. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -96,3 +110,9 @@ def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
         if written:
             parts[first] = memoryview(parts[first])[written:]
     return position
+
+
+def disk_error(what: str, error: OSError) -> StorageError:
+    """What to raise for an OSError: that the disk is full may pass, and is said as such."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFull if full else StorageError)(f"{what}: {error.strerror or error}")

@@ -3,73 +3,110 @@
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import re
+import shutil
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from folkmoot.brokers.storage import directories
 from folkmoot.brokers.storage.atomic_file import (
+    load_json,
     make_directory,
-    read_checked,
+    save_json,
     sync_directory,
-    write_checked,
-    write_whole,
+    write_atomic,
 )
-from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.flushing import CleanEnd
+from folkmoot.brokers.storage.config import LogConfig, topic_config
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.logfile import disk_error
-from folkmoot.brokers.storage.openfiles import OpenFiles
-from folkmoot.brokers.storage.options import topic_config
-from folkmoot.brokers.storage.segments import Remove
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
+    InvalidName,
+    InvalidRequest,
     StorageError,
-    UnknownTopicOrPartition,
 )
+from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+LAYOUT: Final = 2
+"""The version of what lies in a data directory; another one is refused."""
+
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
-CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown"
-DURABLE_FILE: Final = "durable"
+RECOVERY_POINTS_FILE: Final = "recovery-points"
+TOPIC_FILE: Final = "topic"
+DELETED: Final = ".deleted"
+DELETED_AT_ONCE: Final = 32
+
+_MAX_PARTITION = 99_999
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DIRECTORY = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,4})")
 
 
 class _Identity(msgspec.Struct, frozen=True):
     """Content of `broker.json`; fields that a later version adds are passed over."""
 
     broker_id: int
+    layout: int = 1
 
 
-class Logs:
+class PartitionDirectory(NamedTuple):
+    """A partition's directory: `<topic id>-<partition>`."""
+
+    path: Path
+    topic_id: str
+    partition: int
+    topic: str
+    """The topic's name, for people; "" if the file `topic` cannot be read."""
+
+
+class _Topic:
+    """The logs of one topic, by partition; `config` is None until the cluster has told its options."""
+
+    __slots__ = ("config", "logs", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.config: LogConfig | None = None
+        self.logs: dict[int, Log] = {}
+
+
+class LogManager:
     """A broker's data directory.
 
     ```
-    .lock                   held by flock as long as the broker lives; names its process
-    broker.json             {"broker_id": 1}: whose directory this is
-    clean-shutdown          where each log ended, written by an orderly stop, removed by the next start
-    durable                 up to where each log is on disk, written from time to time (Checkpoints)
-    <topic>-<partition>/    see directories.py and Log
+    .lock                     held by flock as long as the broker lives; names its process
+    broker.json               {"broker_id":1,"layout":2}: whose directory this is, and what lies in it
+    recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
+    scrub                     how far the scrub has come (Scrubber)
+    <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
+    <…>.deleted/              given up; removed by the deletion task, or by the next start
     ```
 
-    Start: lock, compare the identity, finish what was interrupted, take the clean-shutdown file (and
-    remove it: from here on only another orderly stop vouches for the logs), open every log. Of a log
-    that the file does not vouch for, all that lies behind its durable end is checked. One that cannot be
-    opened is out of use until the next start, and the others are served, unless it is all of them. Stop is
-    the reverse.
+    Start: lock, compare the identity, remove what was given up, open every log. What a log has behind
+    its recovery point is checked. A log that cannot be opened is out of use until the next start, and
+    the others are served, unless it is all of them. Stop is the reverse.
 
-    A partition is known by its topic's id. A directory with another id under the same name belongs
-    to a topic that was deleted and is never served: `make_way` puts it away. A directory without a
-    readable id is neither served nor touched.
+    A partition is known by its topic's id, so that a topic that is created anew under an old name has
+    directories of its own. The name in a directory is for people; it is corrected when the cluster
+    tells the topic's options, which is before anybody is served.
 
-    Owner: the broker's reactor thread.
+    Crash story of a deletion: until the rename to `.deleted` is on disk the directory is found by the
+    next start and served to nobody, since its topic's id exists no more: `report_orphans` names it.
+    Behind that the next start removes it.
+
+    Owner: the broker's event loop. `start` and `close` block; they run before and after it.
     """
 
     def __init__(
@@ -77,21 +114,27 @@ class Logs:
         data: Path,
         broker_id: int,
         config: LogConfig,
-        files: OpenFiles | None = None,
-        remove: Remove = directories.remove,
+        files: OpenSegments | None = None,
+        submit: Submit = at_once,
     ) -> None:
-        self._data = data
-        self._broker_id = broker_id
-        self._config = config
-        self._remove = remove
-        self.files = OpenFiles() if files is None else files
-        self._lock = -1
-        self._logs: dict[TopicPartition, Log] = {}
-        self._topics: dict[str, LogConfig] = {}
-        # What `durable` says of logs that are not served.
-        self._unserved: dict[str, CleanEnd] = {}
+        self.data = data
+        self.config = config
+        self.files = OpenSegments() if files is None else files
         self.appended_bytes = 0
         """What producers have brought since the start, over all logs."""
+        self.dirty: dict[Log, None] = {}
+        """Logs with something that a flush would put on disk, the oldest first (Flusher)."""
+        self.recovery_points: dict[str, RecoveryPoint] = {}
+        """The newest recovery point of each log, by the name of its directory."""
+        self.checkpointed: Mapping[str, RecoveryPoint] = {}
+        """What of them is in the file `recovery-points`: where a start would begin to check."""
+        self._broker_id = broker_id
+        self._submit = submit
+        self._lock = -1
+        self._topics: dict[str, _Topic] = {}
+        self._ids: dict[str, set[str]] = {}
+        self._count = 0
+        self._deleted: deque[Log] = deque()
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -101,35 +144,45 @@ class Logs:
             self._open_all()
         except OSError as error:
             self.abandon()
-            raise StorageError(f"{self._data} cannot be used: {error}") from error
+            raise StorageError(f"{self.data} cannot be used: {error}") from error
         except BaseException:
             self.abandon()
             raise
 
     def close(self) -> None:
-        """Flush and close all logs, leave word that it was done. Raises the first StorageError, closed."""
+        """Flush and close all logs, and note where they end. Raises the first StorageError, closed."""
         if self._lock < 0:
             return
-        ends: dict[str, CleanEnd] = {}
         failures: list[StorageError] = []
-        for log in self._logs.values():
-            if log.failure is not None:
-                continue  # which was said when it came to that
+        for log in self:
+            if log.failed is not None:
+                continue  # that was said when it failed
             try:
-                end = log.close()
+                point = log.close()
             except StorageError as error:
                 failures.append(error)
                 continue
-            if end is not None:
-                ends[str(log.name)] = end
+            if point is not None:
+                self.recovery_points[log.directory.name] = point
         try:
-            write_checked(self._data / DURABLE_FILE, msgspec.json.encode(self.durable_ends()))
-            write_checked(self._data / CLEAN_SHUTDOWN_FILE, msgspec.json.encode(ends))
+            delete_directories(self.data, [log.directory.name for log in self._deleted])
+            save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
         except OSError as error:
-            failures.append(StorageError(f"{self._data}: no orderly stop was noted: {error}"))
-        self._release_lock()
+            failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
+        self.abandon()
         if failures:
             raise failures[0]
+
+    def abandon(self) -> None:
+        """Close all files as they are, as after a crash, and let go of the directory."""
+        for log in (*self, *self._deleted):
+            log.abandon()
+        for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
+            kept.clear()
+        self._count = 0
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            os.close(lock)
 
     def __enter__(self) -> Self:
         self.start()
@@ -146,114 +199,109 @@ class Logs:
     # -- logs ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._logs)
+        return self._count
 
     def __iter__(self) -> Iterator[Log]:
-        return iter(list(self._logs.values()))
+        return iter([log for topic in self._topics.values() for log in topic.logs.values()])
 
-    def get(self, topic: str, partition: int) -> Log:
-        """The log of a partition. Raises UnknownTopicOrPartition."""
-        log = self._logs.get(TopicPartition(topic, partition))
-        if log is None:
-            raise UnknownTopicOrPartition(f"{topic}-{partition} has no log on this broker")
-        return log
+    def find(self, topic_id: str, partition: int) -> Log | None:
+        """The log of a partition, if there is one; asked for each entry of each request."""
+        topic = self._topics.get(topic_id)
+        return None if topic is None else topic.logs.get(partition)
 
-    def find(self, topic: str, topic_id: str, partition: int) -> Log | None:
-        """The log of a partition if there is one; asked for each entry of each request."""
-        log = self._logs.get(TopicPartition(topic, partition))
-        return log if log is not None and log.topic_id == topic_id else None
+    def add(self, log: Log) -> None:
+        """Serve a log that was just opened, as the leader of a single replica."""
+        topic = self._topics.get(log.topic_id)
+        if topic is None:
+            topic = self._topics[log.topic_id] = _Topic(log.name.topic)
+            self._ids.setdefault(topic.name, set()).add(log.topic_id)
+        topic.logs[log.name.partition] = log
+        self._count += 1
+        if topic.config is not None:
+            log.config, log.configured = topic.config, True
+        if log.is_open:
+            log.advance_high_watermark(log.log_end)
+            if log.dirty:
+                self.dirty[log] = None
 
-    def create(self, topic: str, topic_id: str, partition: int) -> Log:
-        """The log of a partition, made if it is not there; one of an older topic of the name goes.
+    def configure(self, name: str, topic_id: str, options: Mapping[str, str]) -> None:
+        """Take over what the cluster says of a topic. Options that are not allowed leave all as it is.
 
-        Raises InvalidName, InvalidRequest, StorageError.
+        Until then a topic's retention is not known, and nothing of it is deleted. Earlier topics of the
+        same name exist no more, so their logs are deleted.
         """
-        log = self.find(topic, topic_id, partition)
-        if log is not None:
-            return log
-        name = self.make_way(topic, topic_id, partition)
+        for earlier in self._ids.get(name, set()) - {topic_id}:
+            logger.warning("deleting topic %s (id %s): it is %s now", name, earlier, topic_id)
+            self.delete_topic(earlier)
+        topic = self._topics.setdefault(topic_id, _Topic(name))
+        self._rename(topic, topic_id, name)
         try:
-            directories.create(self._data, name, topic_id)
-        except OSError as error:
-            raise disk_error(f"{self._data / str(name)} cannot be created", error) from error
-        return self.adopt(name, topic_id)
-
-    def make_way(self, topic: str, topic_id: str, partition: int) -> TopicPartition:
-        """Free a new partition's name from an older topic's log; → the name.
-
-        Raises InvalidName, InvalidRequest, StorageError.
-        """
-        name = directories.check_partition(topic, topic_id, partition)
-        log = self._logs.get(name)
-        if log is not None and log.topic_id != topic_id:
-            logger.warning("%s: deleting topic %s, it is %s now", name, log.topic_id, topic_id)
-            self._delete(log)
-        return name
-
-    def adopt(self, name: TopicPartition, topic_id: str) -> Log:
-        """Serve a directory that was just made. Raises StorageError."""
-        config = self._topics.get(topic_id)
-        log = Log(self._data, name, topic_id, config or self._config, self.files, self._remove)
-        log.start()
-        log.configured = config is not None
-        self._logs[name] = log
-        return log
-
-    def configure(self, topic_id: str, options: Mapping[str, str]) -> None:
-        """Take over a topic's own options, over the broker's. What is not allowed leaves all as it is.
-
-        Until then a topic's retention is not known, and nothing of it is deleted.
-        """
-        try:
-            config = topic_config(self._config, options)
+            config = topic_config(self.config, options)
         except ConfigError as error:
-            logger.error("topic %s keeps its former options: %s", topic_id, error)
+            logger.error("topic %s keeps its former options: %s", name, error)
             return
-        self._topics[topic_id] = config
-        for log in self._logs.values():
-            if log.topic_id == topic_id:
-                log.config, log.configured = config, True
+        topic.config = config
+        for log in topic.logs.values():
+            log.config, log.configured = config, True
 
-    def flushed_by_time(self) -> list[Log]:
-        """The logs whose topics ask for a flush by interval."""
-        timed = {id for id, config in self._topics.items() if config.flush_interval is not None}
-        return [log for log in self._logs.values() if log.topic_id in timed] if timed else []
+    def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
+        """Call a topic's logs by the name that the cluster has for it."""
+        if topic.name != name:
+            self._ids[topic.name].discard(topic_id)
+            topic.name = name
+            for log in topic.logs.values():
+                log.name = TopicPartition(name, log.name.partition)
+        self._ids.setdefault(name, set()).add(topic_id)
 
     def delete_topic(self, topic_id: str) -> None:
-        """Delete all logs of a topic. Raises StorageError; what is left then goes at the next start."""
-        self._topics.pop(topic_id, None)
-        for log in self:
-            if log.topic_id == topic_id:
-                self._delete(log)
+        """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed."""
+        topic = self._topics.pop(topic_id, None)
+        if topic is not None:
+            self._ids[topic.name].discard(topic_id)
+            if not self._ids[topic.name]:
+                del self._ids[topic.name]
+            self._count -= len(topic.logs)
+            self._deleted.extend(topic.logs.values())
 
-    @property
-    def data(self) -> Path:
-        """The directory of all of them."""
-        return self._data
+    def deletion_task(self, now: Now) -> float:
+        """Close some logs of deleted topics, and hand their directories to the background."""
+        names: list[str] = []
+        while self._deleted and len(names) < DELETED_AT_ONCE:
+            log = self._deleted.popleft()
+            log.abandon()
+            self.dirty.pop(log, None)
+            self.recovery_points.pop(log.directory.name, None)
+            names.append(log.directory.name)
+        if names:
+            work = partial(delete_directories, self.data, names)
+            self._submit("deletion", work, partial(log_failure, f"{self.data}: left behind"))
+        return 0.0 if self._deleted else 0.2
 
-    def flush(self) -> None:
-        """Return when all that was appended to any log is on disk. Raises StorageError."""
-        for log in self._logs.values():
-            log.flush()
+    def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
+        """Have files removed in the background, in order; what is left is found by the next start."""
+        if files:
+            done = partial(log_failure, f"{files[0].parent}: files are left behind")
+            self._submit(key, partial(remove_files, files), done)
 
-    def durable_ends(self) -> dict[str, CleanEnd]:
-        """What the file `durable` is to hold."""
-        ends = ((durable_key(log), log.durable_end()) for log in self._logs.values())
-        return self._unserved | {key: end for key, end in ends if end is not None}
+    def report_orphans(self, existing: Collection[str]) -> list[str]:
+        """The ids of topics that have logs here and are not among the `existing` ones; says so once."""
+        orphans = sorted(self._topics.keys() - existing)
+        if orphans:
+            logger.warning(
+                "%d topics that have logs in %s do not exist: `folkmoot log orphans` lists them",
+                *(len(orphans), self.data),
+            )
+        return orphans
 
-    def _delete(self, log: Log) -> None:
-        del self._logs[log.name]
-        log.delete()
-
-    # -- start and stop -----------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
         try:
-            make_directory(self._data)
-            lock = os.open(self._data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            make_directory(self.data)
+            lock = os.open(self.data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise ConfigError(
-                f"data={self._data}: {error.strerror}: use another directory"
+                f"data={self.data}: {error.strerror}: use another directory"
             ) from error
         self._lock = lock
         try:
@@ -261,84 +309,114 @@ class Logs:
         except BlockingIOError as error:
             owner = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
             raise DirectoryLocked(
-                f"data={self._data} is in use by process {owner}: stop it or use another directory"
+                f"data={self.data} is in use by process {owner}: stop it or use another directory"
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path = self._data / IDENTITY_FILE
+        path = self.data / IDENTITY_FILE
         try:
             identity = msgspec.json.decode(path.read_bytes(), type=_Identity)
         except FileNotFoundError:
-            write_whole(path, msgspec.json.encode(_Identity(self._broker_id)) + b"\n")
+            mine = _Identity(self._broker_id, LAYOUT)
+            write_atomic(path, msgspec.json.encode(mine) + b"\n")
             return
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{path} is not a broker's identity: {error}") from error
+        if identity.layout != LAYOUT:
+            raise ConfigError(
+                f"data={self.data} has layout {identity.layout}, and this version reads layout "
+                f"{LAYOUT} alone: use another directory"
+            )
         if identity.broker_id != self._broker_id:
             raise ConfigError(
-                f"broker_id={self._broker_id} is not allowed with data={self._data}, which belongs "
+                f"broker_id={self._broker_id} is not allowed with data={self.data}, which belongs "
                 f"to broker {identity.broker_id}: use that id or another directory"
             )
 
     def _open_all(self) -> None:
-        directories.finish(self._data)
-        ends = self._take_clean_ends()
-        durable = _ends_in(self._data / DURABLE_FILE)
+        _remove_deleted(self.data)
+        points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
+        # Names of partitions that a life before has made, and was killed over, are on disk then, too.
+        sync_directory(self.data)
         failure: FolkmootError | None = None
-        for name, topic_id in directories.served(self._data):
-            if not topic_id:
-                logger.error("%s: not served, its topic id cannot be read", self._data / str(name))
-                ours = f"{name}."
-                self._unserved |= {key: end for key, end in durable.items() if key.startswith(ours)}
-                continue
-            log = Log(self._data, name, topic_id, self._config, self.files, self._remove)
-            self._logs[name] = log
+        for found in partition_directories(self.data):
+            if not found.topic:
+                logger.warning("%s: its file %r cannot be read", found.path, TOPIC_FILE)
+            name = TopicPartition(found.topic or found.topic_id, found.partition)
+            log = Log(found.path, name, found.topic_id, self.config, self.files)
+            point = points.get(found.path.name)
+            if point is not None:
+                self.recovery_points[found.path.name] = point
             try:
-                log.start(ends.get(str(name)), durable.get(durable_key(log)))
+                log.start(point)
             except FolkmootError as error:
                 logger.error("%s", error)
                 log.fail(str(error))
                 failure = failure or error
+            self.add(log)
+        self.checkpointed = dict(self.recovery_points)
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
 
-    def _take_clean_ends(self) -> dict[str, CleanEnd]:
-        """What the last orderly stop vouched for; its word holds for one start.
 
-        Names of partitions that a life before has made, and was killed over, are on disk then, too.
-        """
-        path = self._data / CLEAN_SHUTDOWN_FILE
-        ends = _ends_in(path)
-        path.unlink(missing_ok=True)
-        sync_directory(self._data)
-        return ends
-
-    def abandon(self) -> None:
-        """Close all files as they are, as after a crash, and let go of the directory."""
-        for log in self._logs.values():
-            log.abandon()
-        self._release_lock()
-
-    def _release_lock(self) -> None:
-        self._logs.clear()
-        if self._lock >= 0:
-            lock, self._lock = self._lock, -1
-            os.close(lock)
+# -- directories -----------------------------------------------------------------------------------
 
 
-def durable_key(log: Log) -> str:
-    """What a log is called in the file `durable`; a later topic of the same name is another one."""
-    return f"{log.name}.{log.topic_id}"
+def partition_directory(
+    data: Path, topic: str, topic_id: str, partition: int
+) -> PartitionDirectory:
+    """Where a partition's log lies. Raises InvalidName, InvalidRequest for what cannot be a name."""
+    check_name("topic", topic)
+    if not _TOPIC_ID.fullmatch(topic_id):
+        raise InvalidRequest(f"topic id {topic_id!r} of {topic} is not allowed")
+    if not 0 <= partition <= _MAX_PARTITION:
+        raise InvalidRequest(f"partition {partition} of {topic} is outside 0 … {_MAX_PARTITION}")
+    return PartitionDirectory(data / f"{topic_id}-{partition}", topic_id, partition, topic)
 
 
-def _ends_in(path: Path) -> dict[str, CleanEnd]:
-    """What a file says about where logs ended; nothing if it is missing or not to be trusted."""
-    data = read_checked(path)
-    if data is None:
-        return {}
+def partition_directories(data: Path) -> Iterator[PartitionDirectory]:
+    """Every partition that lies in `data`. Raises OSError."""
+    with os.scandir(data) as entries:
+        for entry in entries:
+            match = _DIRECTORY.fullmatch(entry.name)
+            if match is not None and entry.is_dir(follow_symlinks=False):
+                path = data / entry.name
+                yield PartitionDirectory(
+                    *(path, match["topic_id"], int(match["partition"]), topic_in(path))
+                )
+
+
+def topic_in(directory: Path) -> str:
+    """The topic's name that lies in a partition's directory, "" if it cannot be read."""
     try:
-        return msgspec.json.decode(data, type=dict[str, CleanEnd])
-    except msgspec.MsgspecError as error:
-        logger.warning("%s: not understood, checking all logs: %s", path, error)
-        return {}
+        name = (directory / TOPIC_FILE).read_text(encoding="ascii").strip()
+        check_name("topic", name)
+    except (OSError, UnicodeDecodeError, InvalidName):
+        return ""
+    return name
+
+
+def delete_directories(data: Path, names: Sequence[str]) -> None:
+    """Take partitions' directories out of use, durably, and remove them. Raises OSError."""
+    for name in names:
+        (data / name).rename(data / f"{name}{DELETED}")
+    if names:
+        sync_directory(data)
+    for name in names:
+        shutil.rmtree(data / f"{name}{DELETED}")
+
+
+def remove_files(paths: Iterable[Path]) -> None:
+    """Remove files, in order; what is not there is passed over. Raises OSError."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _remove_deleted(data: Path) -> None:
+    for doomed in data.glob(f"*{DELETED}"):
+        try:
+            shutil.rmtree(doomed)
+        except OSError as error:  # nobody is served from it
+            logger.error("%s: not removed: %s", doomed, error)

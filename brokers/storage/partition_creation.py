@@ -1,145 +1,170 @@
-"""Partitions that have no directory yet, and how they get one without anybody else waiting for it."""
+"""Partitions that have no log yet, and how they get one while nobody else waits for the disk."""
 
 import logging
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Final, Protocol
+from itertools import chain, islice
+from pathlib import Path
+from typing import Final
 
-from folkmoot.brokers.storage import directories
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.logfile import disk_error
-from folkmoot.protocol.errors import FolkmootError, StorageError
+from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory, write_atomic
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import (
+    TOPIC_FILE,
+    LogManager,
+    PartitionDirectory,
+    partition_directory,
+)
+from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.protocol.errors import FolkmootError, StorageError, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32
+LOOKED_AT: Final = 200
+"""So many partitions are looked at in one step for those that have no log."""
 
-_Outcomes = dict[TopicPartition, OSError | None]
-_Report = Callable[[_Outcomes | StorageError], None]
-Then = Callable[[FolkmootError | None], None]
-
-
-class Submit(Protocol):
-    """Has a job done somewhere and its result reported on the reactor's thread."""
-
-    def __call__(self, job: Callable[[], Any], report: Callable[[Any], None], /) -> None: ...
+Done = Callable[[FolkmootError | None], None]
 
 
-def at_once(job: Callable[[], _Outcomes], report: _Report) -> None:
-    """Do a job here and now: for tests, and where nobody else waits."""
-    report(job())
+class PartitionCreation:
+    """Makes the directories of partitions beside the event loop, AT_ONCE in one job.
 
+    A directory costs three flushes: ten milliseconds on a busy disk, a minute for ten thousand
+    partitions. So they are made as soon as the cluster tells of a topic (`create_ahead`), and those
+    that somebody produces to already come first (`when_created`). One job is under way at a time.
 
-class Newcomers:
-    """Makes the directories of partitions beside the reactor, a few at a time.
+    Crash story: a log exists, and can be appended to, only once its directory is on disk with the
+    topic's name inside, so nothing is acknowledged before. A death in a job leaves empty directories,
+    which the next start serves. What could not be made durable is removed, so that the next try makes
+    it anew. A topic that is deleted while its directory is made: the log is deleted as any other.
 
-    A directory costs two flushes and its share of a third: ten milliseconds on a busy disk, which
-    would be a minute for ten thousand partitions. So they are made by a thread of their own, up to
-    AT_ONCE in one job, as soon as the view tells of a topic (`look_ahead`); and partitions that
-    somebody already produces to come first (`when_made`). One job is under way at a time; its end
-    is where the logs are opened, on the reactor's thread, and where the next job begins.
-
-    Crash story: a log exists, and can be appended to, only once its directory is on disk under its
-    own name; so nothing is acknowledged before. A death in a job leaves directories that are not
-    finished, which the next start removes, and empty ones, which it serves. A topic that is deleted
-    while its directory is made: the log is opened and deleted at once, as any other.
-
-    Owner: the reactor's thread.
+    Owner: the event loop.
     """
 
-    def __init__(self, logs: Logs, submit: Submit = at_once) -> None:
+    def __init__(self, logs: LogManager, submit: Submit = at_once) -> None:
         self._logs = logs
         self._submit = submit
-        self._ahead: dict[TopicPartition, str] = {}
-        self._urgent: dict[TopicPartition, str] = {}
-        self._waiting: dict[TopicPartition, list[Then]] = {}
-        self._under_way: Mapping[TopicPartition, str] = {}
-        self._going_on = False
+        self._wanted: dict[PartitionDirectory, list[Done]] = {}
+        self._under_way: Mapping[PartitionDirectory, list[Done]] = {}
+        self._ahead: dict[str, tuple[str, Iterator[int]]] = {}
+        self._forgotten: set[str] = set()
 
-    def when_made(self, name: TopicPartition, topic_id: str, then: Then) -> None:
-        """Have a partition's directory made, before those for which nobody waits.
+    def when_created(self, topic: str, topic_id: str, partition: int, done: Done) -> None:
+        """Have a partition's log made before those for which nobody waits.
 
-        `then` is called once, with what went wrong if it did, in the order of asking: before anyone
-        who asks later finds the log.
+        `done` is called once, with what went wrong if it did, in the order of the calls. Raises
+        InvalidName, InvalidRequest.
         """
-        self._waiting.setdefault(name, []).append(then)
-        if self._under_way.get(name) != topic_id:
-            self._urgent[name] = topic_id
-        self._ahead.pop(name, None)
-        self._go_on()
+        wanted = partition_directory(self._logs.data, topic, topic_id, partition)
+        if self._logs.find(topic_id, partition) is not None:
+            done(None)
+        elif wanted in self._under_way:
+            self._under_way[wanted].append(done)
+        else:
+            self._wanted.setdefault(wanted, []).append(done)
+            self._begin()
 
-    def look_ahead(self, topic: str, topic_id: str, partitions: list[int]) -> None:
+    def create_ahead(self, topic: str, topic_id: str, partitions: Iterable[int]) -> None:
         """Partitions that this broker leads: those without a log get one when there is time."""
-        for partition in partitions:
-            name = TopicPartition(topic, partition)
-            if self._logs.find(topic, topic_id, partition) is None:
-                self._ahead[name] = topic_id
-        self._go_on()
+        _, before = self._ahead.get(topic_id, (topic, iter(())))
+        self._ahead[topic_id] = topic, chain(before, partitions)
 
     def forget(self, topic_id: str) -> None:
-        """The topic was deleted: what is not begun is not made, and what is under way goes again."""
-        self._ahead = {name: id for name, id in self._ahead.items() if id != topic_id}
-        if topic_id in self._under_way.values():
-            self._under_way = {
-                name: "" if id == topic_id else id for name, id in self._under_way.items()
-            }
+        """The topic was deleted: its logs are not made, or not kept."""
+        self._ahead.pop(topic_id, None)
+        if self._wanted or self._under_way:
+            self._forgotten.add(topic_id)
 
-    def _go_on(self) -> None:
-        if self._going_on:
-            return  # asked by a job that was done at once
-        self._going_on = True
+    def task(self, now: Now) -> float:
+        """Begin the next job, if none is under way."""
+        self._begin()
+        return 0.01 if self._ahead or self._under_way else 0.1
+
+    def _begin(self) -> None:
+        if self._under_way:
+            return
+        some: dict[PartitionDirectory, list[Done]] = {}
+        for wanted in list(islice(self._wanted, AT_ONCE)):
+            some[wanted] = self._wanted.pop(wanted)
+        for wanted in self._next_ahead(AT_ONCE - len(some)):
+            some.setdefault(wanted, [])
+        if some:
+            self._under_way = some
+            logs = self._logs
+            work = partial(create_logs, logs.data, list(some), logs.config, logs.files)
+            self._submit("creation", work, self._created)
+        else:
+            self._forgotten.clear()
+
+    def _next_ahead(self, most: int) -> list[PartitionDirectory]:
+        found: list[PartitionDirectory] = []
+        for _ in range(LOOKED_AT):
+            if not self._ahead or len(found) >= most:
+                break
+            topic_id, (topic, partitions) = next(iter(self._ahead.items()))
+            partition = next(partitions, None)
+            if partition is None:
+                del self._ahead[topic_id]
+            elif self._logs.find(topic_id, partition) is None:
+                found.append(partition_directory(self._logs.data, topic, topic_id, partition))
+        return found
+
+    def _created(self, outcome: list[Log | StorageError] | Exception) -> None:
+        created, self._under_way = self._under_way, {}
+        failed = StorageError(str(outcome)) if isinstance(outcome, Exception) else None
+        results = [failed] * len(created) if isinstance(outcome, Exception) else outcome
+        for (wanted, waiting), result in zip(created.items(), results, strict=True):
+            error: FolkmootError | None = None
+            if isinstance(result, Log):
+                self._logs.add(result)
+            elif result is not None:
+                error = result
+                if not waiting:
+                    logger.warning("%s; the first produce will try again", error)
+            if wanted.topic_id in self._forgotten:
+                self._logs.delete_topic(wanted.topic_id)
+                error = UnknownTopicOrPartition(f"{wanted.topic} was deleted meanwhile")
+            for done in waiting:
+                done(error)
+        if self._wanted:
+            self._begin()
+
+
+def create_logs(
+    data: Path, wanted: Sequence[PartitionDirectory], config: LogConfig, files: OpenSegments
+) -> list[Log | StorageError]:
+    """Make directories and open their logs: each is on disk when this returns, or why not.
+
+    All names are put on disk by one flush.
+    """
+    failures: dict[PartitionDirectory, OSError] = {}
+    for each in wanted:
         try:
-            while not self._under_way and (self._urgent or self._ahead):
-                self._begin(self._urgent or self._ahead)
-        finally:
-            self._going_on = False
+            each.path.mkdir(exist_ok=True)
+            write_atomic(each.path / TOPIC_FILE, f"{each.topic}\n".encode())
+        except OSError as error:
+            failures[each] = error
+    try:
+        sync_directory(data)
+    except OSError as error:
+        failures = dict.fromkeys(wanted, error) | failures
+    return [_opened(each, failures.get(each), config, files) for each in wanted]
 
-    def _begin(self, queue: dict[TopicPartition, str]) -> None:
-        ready = {}
-        for name, topic_id in list(islice(queue.items(), AT_ONCE)):
-            del queue[name]
-            try:
-                if self._logs.find(name.topic, topic_id, name.partition) is None:
-                    ready[self._logs.make_way(name.topic, topic_id, name.partition)] = topic_id
-                else:
-                    self._tell(name, None)
-            except FolkmootError as error:
-                self._tell(name, error)
-        if ready:
-            self._under_way = ready
-            job = partial(directories.create_all, self._logs.data, ready)
-            self._submit(job, partial(self._made, ready))
 
-    def _made(
-        self, wanted: Mapping[TopicPartition, str], outcomes: _Outcomes | StorageError
-    ) -> None:
-        still, self._under_way = self._under_way, {}
-        for name, topic_id in wanted.items():
-            failure = outcomes if isinstance(outcomes, StorageError) else outcomes[name]
-            error = failure if isinstance(failure, StorageError) else None
-            if isinstance(failure, OSError):
-                error = disk_error(f"{self._logs.data / str(name)} cannot be created", failure)
-            if error is None:
-                error = self._open(name, topic_id, keep=still.get(name) == topic_id)
-            self._tell(name, error)
-        self._go_on()
-
-    def _open(self, name: TopicPartition, topic_id: str, *, keep: bool) -> StorageError | None:
-        try:
-            self._logs.adopt(name, topic_id)
-            if not keep:
-                self._logs.delete_topic(topic_id)
-        except StorageError as error:
-            return error
-        return None
-
-    def _tell(self, name: TopicPartition, error: FolkmootError | None) -> None:
-        if name in self._urgent:
-            return  # a later topic of the name: its own directory comes next
-        waiting = self._waiting.pop(name, ())
-        if error is not None and not waiting:
-            logger.warning("%s; the first produce will try again", error)
-        for then in waiting:
-            then(error)
+def _opened(
+    each: PartitionDirectory, failure: OSError | None, config: LogConfig, files: OpenSegments
+) -> Log | StorageError:
+    if failure is not None:
+        shutil.rmtree(each.path, ignore_errors=True)
+        return disk_error(f"{each.path} cannot be created", failure)
+    log = Log(each.path, TopicPartition(each.topic, each.partition), each.topic_id, config, files)
+    try:
+        log.start()
+    except StorageError as error:
+        return error
+    return log

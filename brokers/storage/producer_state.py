@@ -1,24 +1,30 @@
 """What a partition remembers of its producers: which batch is a duplicate, which one follows."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     InvalidRequest,
     OutOfOrderSequence,
-    Overloaded,
     ProducerFenced,
     UnknownProducer,
 )
 
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
 KEPT_BATCHES: Final = 5
 """How many batches of a producer are recognised when they come again; so many it may have in flight."""
 
-KEPT_FOR: Final = 900.0
-"""A producer that wrote within so many seconds is not forgotten, however many others come."""
+SNAPSHOT_BATCHES: Final = 1_000
+"""After so many batches a flush takes a snapshot: their headers are what a start may have to read."""
 
 
 class Written(NamedTuple):
@@ -29,18 +35,28 @@ class Written(NamedTuple):
     base_offset: int
 
 
-class ProducerState(msgspec.Struct, gc=False):
+class ProducerEntry(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """A producer's last batches in this partition, the newest last, all of the one epoch."""
 
     producer_id: int
     epoch: int
-    batches: tuple[Written, ...]
-    idle_since: float | None = None
+    idle_since: float | None
     """When `expire` first found that nothing had come since the time before, by the clock of the
-    Producers that it belongs to; None: not yet."""
+    ProducerState that it belongs to; None: not yet."""
+    batches: tuple[Written, ...]
 
 
-class Producers:
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Content of a snapshot: the clock that `idle_since` counts in, and all producers, in order."""
+
+    clock: float
+    producers: list[ProducerEntry]
+
+
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+
+
+class ProducerState:
     """The producers of one partition, as its log tells of them.
 
     Rules, for a batch with a producer id. Of the current epoch: it is one of the last KEPT_BATCHES,
@@ -49,45 +65,42 @@ class Producers:
     sequence 0, else it is out of order, or its producer unknown. Batches without a producer id are
     not looked at.
 
-    `check` asks, `note` tells what was appended. Both look at headers only and take the same time
-    however many producers there are. `note` asks nothing: what is in the log is so, whoever let it
-    in, so that noting the headers of a log in order gives the state that its leader had.
+    `check` asks, `update` tells what was appended. Both look at headers only and take the same time
+    however many producers there are. `update` asks nothing: what is in the log is so, whoever let it
+    in, so that the headers of a log in order give the state that its leader had.
 
-    A producer is forgotten when nothing came from it for the expiry, or to make room for another
-    when there are `limit`, and then only if nothing came for KEPT_FOR: one whose batch is in doubt
-    would write it twice, in silence. If there is none such, the new one is refused as Overloaded.
-    Idleness is measured by `clock`, which `expire` moves on by the monotonic time between its calls
-    and which stands while the broker is down: never too long.
+    A producer is forgotten when nothing came from it for the expiry, and, of more than `limit`, the one
+    that wrote longest ago, so that nobody's invented ids keep new producers out. Who is forgotten and
+    goes on is told UnknownProducer. Idleness is measured by `clock`, which `expire` moves on by the
+    monotonic time between its calls and which stands while the broker is down: never too long.
 
-    `_states` is in the order of the last batch. Owner: the log, on the broker's reactor thread.
+    `_entries` is in the order of the last batch. Owner: the log, on the broker's event loop.
     """
 
-    __slots__ = ("_seen", "_states", "clock", "limit")
+    __slots__ = ("_entries", "_seen", "clock", "limit")
 
     def __init__(
-        self, limit: int, states: Iterable[ProducerState] = (), clock: float = 0.0
+        self, limit: int, entries: Iterable[ProducerEntry] = (), clock: float = 0.0
     ) -> None:
         self.limit = limit
         self.clock = clock
         self._seen: float | None = None
-        self._states = {state.producer_id: state for state in states}
+        self._entries = {entry.producer_id: entry for entry in entries if entry.batches}
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._entries)
 
     @property
-    def states(self) -> Sequence[ProducerState]:
+    def entries(self) -> Sequence[ProducerEntry]:
         """All of them, the one that wrote last at the end."""
-        return list(self._states.values())
-
-    # -- batches that come in -----------------------------------------------------------------------
+        return list(self._entries.values())
 
     def check(self, header: BatchHeader, before: dict[int, BatchHeader]) -> int | None:
         """None if the batch may be appended, the base offset of the original if it is a duplicate.
 
         `before`: the last batch of each producer that is to be appended in front of this one, by the
         same call; this one is added to them. Raises OutOfOrderSequence, ProducerFenced,
-        UnknownProducer, Overloaded, InvalidRequest; then it may not be appended.
+        UnknownProducer, InvalidRequest; then it may not be appended.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer_id == NO_PRODUCER_ID:
@@ -97,22 +110,21 @@ class Producers:
                 f"a batch of producer {producer_id}, epoch {epoch}, sequence {first}: none may be "
                 "negative"
             )
-        state = self._states.get(producer_id)
+        entry = self._entries.get(producer_id)
         ahead = before.get(producer_id)
         if ahead is not None:
             self._check_follows(header, ahead.producer_epoch, ahead.last_sequence)
-        elif state is None:
+        elif entry is None:
             if first:
                 raise UnknownProducer(
                     f"producer {producer_id} is not known here and goes on with sequence {first}"
                 )
-            self._make_room(before)
         else:
-            if epoch == state.epoch:
-                for written in state.batches:
+            if epoch == entry.epoch:
+                for written in entry.batches:
                     if written.first == first and written.last == header.last_sequence:
                         return written.base_offset
-            self._check_follows(header, state.epoch, state.batches[-1].last)
+            self._check_follows(header, entry.epoch, entry.batches[-1].last)
         before[producer_id] = header
         return None
 
@@ -126,52 +138,146 @@ class Producers:
                 f"{who}: sequence {header.base_sequence} came, {expected} is next"
             )
 
-    def _make_room(self, before: dict[int, BatchHeader]) -> None:
-        """For one more than there are, and than those of `before` who are new."""
-        new = sum(producer_id not in self._states for producer_id in before)
-        while len(self._states) + new >= self.limit:
-            oldest = next(iter(self._states.values()), None)
-            idle = None if oldest is None else oldest.idle_since
-            if oldest is None or idle is None or self.clock - idle < KEPT_FOR:
-                raise Overloaded(
-                    f"{len(self._states) + new} producers have written to the partition, as many as "
-                    "are remembered: use fewer, or raise max_producers"
-                )
-            del self._states[oldest.producer_id]
-
-    def note(self, header: BatchHeader, base_offset: int) -> None:
+    def update(self, header: BatchHeader, base_offset: int) -> None:
         """The batch is in the log."""
         producer_id = header.producer_id
         if producer_id < 0:
             return
         written = Written(header.base_sequence, header.last_sequence, base_offset)
-        state = self._states.pop(producer_id, None)
-        if state is None or state.epoch != header.producer_epoch:
-            state = ProducerState(producer_id, header.producer_epoch, (written,))
+        entry = self._entries.pop(producer_id, None)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = ProducerEntry(producer_id, header.producer_epoch, None, (written,))
         else:
-            state.batches = (*state.batches[1 - KEPT_BATCHES :], written)
-            state.idle_since = None
-        self._states[producer_id] = state
-
-    def replay(self, headers: Iterable[BatchHeader]) -> None:
-        """Note what the log holds; of more than `limit` producers those that wrote last are kept."""
-        for header in headers:
-            self.note(header, header.base_offset)
-            while len(self._states) > self.limit:
-                del self._states[next(iter(self._states))]
-
-    # -- forgetting ---------------------------------------------------------------------------------
+            entry.batches = (*entry.batches[1 - KEPT_BATCHES :], written)
+            entry.idle_since = None
+        self._entries[producer_id] = entry
+        while len(self._entries) > self.limit:
+            del self._entries[next(iter(self._entries))]
 
     def expire(self, now: float, expiry: float) -> None:
         """Forget those of which nothing came for `expiry` seconds. To be called now and then."""
         self.clock += 0.0 if self._seen is None else now - self._seen
         self._seen = now
-        for state in reversed(self._states.values()):
-            if state.idle_since is not None:
+        for entry in reversed(self._entries.values()):
+            if entry.idle_since is not None:
                 break
-            state.idle_since = self.clock
-        while self._states:
-            oldest = next(iter(self._states.values()))
+            entry.idle_since = self.clock
+        while self._entries:
+            oldest = next(iter(self._entries.values()))
             if oldest.idle_since is None or self.clock - oldest.idle_since < expiry:
                 break
-            del self._states[oldest.producer_id]
+            del self._entries[oldest.producer_id]
+
+    def encode(self) -> bytes:
+        """What a snapshot holds."""
+        return msgspec.msgpack.encode(_Snapshot(self.clock, list(self._entries.values())))
+
+
+class ProducerSnapshots:
+    """The state of a log's producers, and `<20-digit offset>.snapshot` files beside its segments.
+
+    A snapshot tells the state that the log gives up to its offset. A flush takes one when the log has
+    begun a segment since the last one, or has SNAPSHOT_BATCHES more batches, or when somebody wants to
+    give up headers that no snapshot covers; so does an orderly stop. It is written by the flush's job
+    behind the log itself, whole or not at all: so the log is on disk up to the offset of any snapshot,
+    and headers before the newest one are not needed to know producers.
+
+    The older ones go once the newer one is on disk, but for the last at or below the high watermark:
+    the state can go back to any offset from there on.
+
+    Loading. The state is the newest snapshot that can be read, and the headers in the log behind it; no
+    body is opened. One ahead of the log (whose end was lost) is passed over, and without any the whole
+    log is read. If nothing lies behind the newest snapshot, loading waits for the first append, so
+    that idle partitions cost no memory.
+
+    Owner: the log, on the broker's event loop.
+    """
+
+    __slots__ = ("_batches", "_directory", "_wanted", "offsets", "state")
+
+    def __init__(self, directory: Path, offsets: Sequence[int] = ()) -> None:
+        self._directory = directory
+        self._batches = 0
+        self._wanted = 0
+        self.offsets = list(offsets)
+        """Of those on disk, rising."""
+        self.state: ProducerState | None = None
+
+    @property
+    def newest(self) -> int:
+        """The offset of the newest one. At offset 0 all is known without one."""
+        return self.offsets[-1] if self.offsets else 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a snapshot to come onto the disk."""
+        return self.newest < self._wanted
+
+    def covers(self, offset: int) -> bool:
+        """Whether headers before `offset` are not needed; if they are, the next flush sees to that."""
+        self._wanted = max(self._wanted, offset)
+        return offset <= self.newest
+
+    def appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
+        """These batches are in the log, at these offsets."""
+        self._batches += len(headers)
+        if self.state is not None:
+            for header, offset in zip(headers, offsets, strict=True):
+                self.state.update(header, offset)
+
+    def is_due(self, active_base: int) -> bool:
+        """Whether the next flush is to take one."""
+        return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
+
+    def taken(self, offset: int) -> None:
+        """One of `offset` is on its way to the disk."""
+        self._batches = 0
+
+    def stale(self, offset: int, high_watermark: int) -> list[int]:
+        """Those that are not needed any more once one of `offset` is on disk."""
+        needed = max((o for o in (0, *self.offsets, offset) if o <= high_watermark), default=0)
+        return [each for each in self.offsets if each < needed]
+
+    def written(self, offset: int, stale: Sequence[int]) -> None:
+        """One of `offset` is on disk, and these are not needed any more."""
+        self.offsets = sorted({*self.offsets, offset} - set(stale))
+
+    def go_back_to(self, offset: int) -> list[Path]:
+        """Forget the state, and the snapshots ahead of `offset`; → their files, to be removed."""
+        ahead = [each for each in self.offsets if each > offset]
+        self.offsets = [each for each in self.offsets if each <= offset]
+        self.state, self._wanted = None, 0
+        return [self.path(each) for each in ahead]
+
+    def load(
+        self, limit: int, end: int, headers: Callable[[int], Iterable[BatchHeader]]
+    ) -> ProducerState:
+        """The state as of the log's end, from the newest snapshot and the headers behind it."""
+        state, begin = ProducerState(limit), 0
+        while self.offsets:
+            found = self._read(self.offsets[-1], limit)
+            if found is not None:
+                state, begin = found, self.offsets[-1]
+                break
+            with suppress(OSError):
+                self.path(self.offsets.pop()).unlink(missing_ok=True)
+        if begin < end:
+            for header in headers(begin):
+                state.update(header, header.base_offset)
+        self.state = state
+        return state
+
+    def path(self, offset: int) -> Path:
+        return self._directory / f"{offset:020}{SNAPSHOT_SUFFIX}"
+
+    def _read(self, offset: int, limit: int) -> ProducerState | None:
+        path = self.path(offset)
+        try:
+            data = read_checked(path)
+            if data is None:
+                raise ValueError("it does not match its checksum")
+            snapshot = _decoder.decode(data)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            logger.warning("%s: reading the log instead: %s", path, error)
+            return None
+        return ProducerState(limit, snapshot.producers, snapshot.clock)

@@ -1,77 +1,119 @@
-"""What lies in a partition's directory, made whole before anybody reads it."""
+"""What lies in a partition's directory, and what of it is believed after a stop of any kind."""
 
 import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from folkmoot.brokers.storage.compaction import compacted
-from folkmoot.brokers.storage.compaction import segment_swap as swap
-from folkmoot.brokers.storage.compaction.compacted import COMPACTED_FILE, Compacted
-from folkmoot.brokers.storage.damage import Damage
-from folkmoot.brokers.storage.directories import (
-    START_FILE,
-    Files,
-    is_interrupted,
-    load_start,
-    partition_files,
-)
-from folkmoot.brokers.storage.flushing import CleanEnd
-from folkmoot.brokers.storage.segments import Segments
+import msgspec
+from msgspec import Meta
+
+from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
+from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
+from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentName
 
 logger = logging.getLogger(__name__)
 
+LOG_START_FILE: Final = "log-start"
+_LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")
 
-class Found(NamedTuple):
-    """A partition's directory: its files, the first offset not given up, how far it is compacted."""
-
-    files: Files
-    begin: int
-    compacted: Compacted
+_Natural = Annotated[int, Meta(ge=0)]
 
 
-def look(directory: Path, topic_id: str) -> Found:
-    """List a partition's directory, after ending a compaction that was interrupted. Raises OSError."""
-    files = partition_files(directory)
-    if any(map(is_interrupted, files.others)):
-        swap.finish(directory)
-        files = partition_files(directory)
-    begin = load_start(directory, topic_id) if START_FILE in files.others else 0
-    known = Compacted(topic_id=topic_id)
-    if COMPACTED_FILE in files.others:
-        known = compacted.load(directory, topic_id)
-    return Found(files, begin, known)
+class RecoveryPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to where a log is known to be on disk: the next offset, the segment, and how long it is."""
+
+    end_offset: _Natural
+    segment: _Natural
+    size: _Natural
 
 
-def recover(segments: Segments, durable: CleanEnd | None, directory: Path) -> CleanEnd | None:
-    """Check what may not have been on disk: all behind `durable`. → that, if it is to be believed.
+class Listing(NamedTuple):
+    """What lies in a partition's directory."""
 
-    Raises StorageError.
+    segments: list[tuple[SegmentName, int]]
+    """Name and size of each, in order; none covers another."""
+    snapshots: list[int]
+    """The offsets of the snapshots of producers, in order."""
+
+
+def list_segments(directory: Path) -> Listing:
+    """List a partition's directory, and remove what a crash has left of a compaction. Raises OSError.
+
+    A compacted segment is there as soon as its `.log` has its name; those that it stands for go
+    behind that, so a crash leaves both, and here they go.
     """
-    if durable is not None and durable.segment > segments[-1].base_offset:
-        logger.error("%s: segment %d is missing", directory, durable.segment)
-        durable = None
-    first = 0 if durable is None else durable.segment
-    if durable is None or segments[-1].base_offset > first:
-        # A life before has made files, and may have died with their names not on disk.
-        segments.names += 1
+    found: list[tuple[SegmentName, int]] = []
+    snapshots: list[int] = []
+    indexes: set[str] = set()
+    doomed: list[Path] = []
+    with os.scandir(directory) as files:
+        for file in files:
+            name = SegmentName.parse(file.name)
+            stem, _, suffix = file.name.rpartition(".")
+            if name is not None:
+                found.append((name, file.stat().st_size))
+            elif "." + suffix == INDEX_SUFFIX:
+                indexes.add(stem)
+            elif "." + suffix == SNAPSHOT_SUFFIX and stem.isdigit():
+                snapshots.append(int(stem))
+            elif file.name.endswith(_LEFTOVER_SUFFIXES):
+                doomed.append(Path(file.path))
+    kept = [each for each in found if not _is_covered(each[0], found)]
+    stems = {name.stem for name, _ in kept}
+    doomed += [directory / f"{stem}{INDEX_SUFFIX}" for stem in indexes - stems]
+    doomed += [
+        directory / f"{name.stem}{LOG_SUFFIX}" for name, _ in found if name.stem not in stems
+    ]
+    for path in doomed:
+        path.unlink(missing_ok=True)
+    return Listing(sorted(kept), sorted(snapshots))
+
+
+def _is_covered(name: SegmentName, found: Sequence[tuple[SegmentName, int]]) -> bool:
+    end = name.end or name.base + 1
+    return any(
+        other.generation > name.generation and other.base < end and name.base < other.end
+        for other, _ in found
+    )
+
+
+def load_log_start(directory: Path) -> int:
+    """The offset before which all records of a partition were given up. Raises OSError."""
+    noted = read_checked(directory / LOG_START_FILE) or b""
+    return int(noted) if noted.isdigit() else 0
+
+
+def save_log_start(directory: Path, offset: int) -> None:
+    """Note it; on disk when this returns. Raises OSError."""
+    write_checked(directory / LOG_START_FILE, b"%d" % offset)
+
+
+def recover(
+    segments: Sequence[Segment], point: RecoveryPoint | None, directory: Path
+) -> RecoveryPoint | None:
+    """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
+
+    Where the last segment ends at the point nothing lies behind it, and nothing is read: so an orderly
+    stop leaves a log, and any stop an idle one. Raises StorageError.
+    """
+    last = segments[-1]
+    if point is not None and (point.segment, point.size) == (last.base_offset, last.size):
+        last.end_offset = point.end_offset
+        return point
+    if point is not None and point.segment > last.base_offset:
+        logger.error("%s: segment %d is missing", directory, point.segment)
+        point = None
+    first = 0 if point is None else point.segment
     for segment in segments:
         if segment.base_offset >= first:
             position, offset = 0, segment.base_offset
-            if durable is not None and segment.base_offset == first:
-                position, offset = durable.size, durable.end_offset
-            if segment is segments[-1]:
+            if point is not None and segment.base_offset == first:
+                position, offset = point.size, point.end_offset
+            if segment is last:
                 segment.recover(position, offset)
             else:
                 segment.verify(position, offset)
             segment.release()
-    return durable
-
-
-def skip_lost(segments: Segments, offset: int, directory: Path) -> None:
-    """The end was lost, if it was once at `offset`: its offsets are not given again."""
-    if offset > segments.end_offset:
-        logger.error("%s: lost offsets %d to %d", directory, segments.end_offset, offset - 1)
-        for last in segments[-1:]:
-            last.mark(Damage(last.end_offset, offset, last.size, last.size))
-            last.end_offset = offset
-        segments.roll(offset)
+    return point

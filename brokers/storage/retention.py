@@ -1,27 +1,58 @@
-"""Which segments have had their time."""
+"""Letting go of old segments, and of records before an offset that a client has named."""
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
 
-from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.storage.atomic_file import disk_error
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.segment import Segment
-from folkmoot.protocol.errors import StorageError
-
-if TYPE_CHECKING:
-    from folkmoot.brokers.storage.log import Log
-    from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import save_log_start
+from folkmoot.brokers.storage.segment import Segment, SegmentReader
+from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    Overloaded,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL: Final = 60.0
-LOGS_AT_ONCE: Final = 100
+LOGS_AT_ONCE: Final = 50
+MOST_WAITING: Final = 50_000
 _MORE = 0.05
+_INTERVAL = 4096
+
+Done = Callable[[FolkmootError | None], None]
+
+
+def last_append(segments: Sequence[Segment], now: int) -> int | None:
+    """When the first of some segments, followed by the others, was appended to last; None: not known.
+
+    A time that has not come is that of a clock that was ahead: then it is when the next one began
+    that says otherwise, which was later. One that compaction has emptied goes with the next.
+    """
+    for number, segment in enumerate(segments):
+        summary = segment.summary
+        if summary is None:
+            return None
+        if number and summary.first_append is not None and summary.first_append <= now:
+            return summary.first_append
+        if summary.last_append is not None and summary.last_append <= now:
+            return summary.last_append
+    return None
 
 
 def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
-    """How many segments, from the oldest on, retention no longer covers. Raises StorageError.
+    """How many segments, from the oldest on, retention no longer covers.
 
     Age counts from the append, not from the records' timestamps: those of a log of old flights lie
     far back on the day that they are written. By size, so many bytes stay at least, and the active
@@ -32,65 +63,178 @@ def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
     excess = 0
     if config.retention_bytes is not None:
         excess = sum(segment.size for segment in segments) - config.retention_bytes
-    count = 0
     for number, segment in enumerate(segments):
-        old = config.retention is not None and _is_older(
-            segments[number:], now - config.retention * 1000, now
-        )
-        # One that compaction has emptied goes with what lies behind it.
         surplus = segment.size <= excess and excess > 0 and segment is not segments[-1]
-        if not (old or surplus):
-            break
+        if not surplus and not _is_older(segments[number:], config.retention, now):
+            return number
         excess -= segment.size
-        count += 1
-    return count
+    return len(segments)
 
 
-def last_append(segments: Sequence[Segment], now: int) -> int | None:
-    """When the first of some segments, followed by the others, was appended to last; None: not known.
-
-    A time that has not come is that of a clock that was ahead: then it is when the next one began
-    that says otherwise, which was later. Raises StorageError.
-    """
-    ended = segments[0].ended()
-    if ended is None or ended <= now:
-        return ended
-    began = (segment.began() for segment in segments[1:])
-    return next((each for each in began if each is not None and each <= now), None)
-
-
-def _is_older(segments: Sequence[Segment], limit: float, now: int) -> bool:
+def _is_older(segments: Sequence[Segment], retention: float | None, now: int) -> bool:
     ended = last_append(segments, now)
-    if ended is None or ended > limit:
+    if retention is None or ended is None or ended > now - retention * 1000:
         return False
     # A clock that went back and forth again has not made the segment end before it began.
-    began = segments[0].began()
-    return began is None or not limit < began <= now
+    summary = segments[0].summary
+    began = None if summary is None else summary.first_append
+    return began is None or not now - retention * 1000 < began <= now
+
+
+def unread_segments(log: Log) -> list[Segment]:
+    """Those of which the times of appends are not in memory yet."""
+    return [segment for segment in log.segments if segment.summary is None]
+
+
+def read_summaries(submit: Submit, logs: Iterable[Log], done: Callable[[], None]) -> None:
+    """Read the times of appends in the background; what cannot be read stays unknown."""
+    readers = [(segment, segment.reader()) for log in logs for segment in unread_segments(log)]
+
+    def finish(outcome: list[Summary | None] | Exception) -> None:
+        found = [None] * len(readers) if isinstance(outcome, Exception) else outcome
+        for (segment, reader), summary in zip(readers, found, strict=True):
+            if summary is not None and segment.size == reader.size:
+                segment.adopt(summary)
+        done()
+
+    submit("summaries", partial(_read_all, [reader for _, reader in readers]), finish)
+
+
+def _read_all(readers: Sequence[SegmentReader]) -> list[Summary | None]:
+    return [_read(reader) for reader in readers]
+
+
+def _read(reader: SegmentReader) -> Summary | None:
+    """By the index if that can be trusted, else by the headers."""
+    try:
+        return reader.load_summary() or reader.build_index(_INTERVAL).summary
+    except StorageError as error:
+        logger.warning("times of appends are not known: %s", error)
+        return None
+    finally:
+        reader.close()
 
 
 class Retention:
-    """Goes through all logs every RETENTION_INTERVAL, some at a time. The reactor's thread.
+    """Goes through all logs every RETENTION_INTERVAL, some at a time, and deletes records on request.
 
-    Producers of which nothing came for long are forgotten by the way. Of each log only the oldest
-    segment is looked at, unless that goes; the time of its last append is
-    read once and then known. A log whose topic's own options are not known yet keeps all. Files are
-    removed in the background.
+    Producers of which nothing came for long are forgotten by the way. A log whose topic's own options
+    are not known yet keeps all. Times of appends that are not in memory are read in the background,
+    and files are removed there. Owner: the event loop.
+
+    Crash story of `delete_records`: (1) the log is flushed, with a snapshot of what the headers that go
+    tell of producers; (2) the new start is noted on disk; (3) it moves in memory, and segments before
+    it are removed. Before 2 nothing has happened; from 2 on the records are gone, answered or not, and
+    segments that are left are deleted by a later round.
     """
 
-    def __init__(self, logs: "Logs") -> None:
+    def __init__(self, logs: LogManager, flusher: Flusher, submit: Submit) -> None:
         self._logs = logs
-        self._round: list[Log] = []
+        self._flusher = flusher
+        self._submit = submit
+        self._round: deque[Log] = deque()
+        self._reading = False
+        self._wanted: dict[Log, list[tuple[int, Done]]] = {}
+        self._count = 0
 
-    def chore(self, now: Now) -> float:
+    # -- by age and size ----------------------------------------------------------------------------
+
+    def task(self, now: Now) -> float:
         """Some logs; then a pause."""
+        if self._reading:
+            return _MORE
         if not self._round:
-            self._round = list(self._logs)
-        some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
-        for log in some:
-            try:
-                if log.configured and log.is_open:
-                    log.forget_producers(now.monotonic)
-                    log.expire(now.wall)
-            except StorageError as error:
-                logger.warning("%s: old segments are kept for now: %s", log.name, error)
-        return _MORE if self._round else RETENTION_INTERVAL
+            self._round.extend(self._logs)
+        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        unread = [log for log in some if log.config.deletes and unread_segments(log)]
+        self._expire(set(some).difference(unread), now)
+        if unread:
+            self._reading = True
+            read_summaries(self._submit, unread, partial(self._read, unread, now))
+        return _MORE if self._round or self._reading else RETENTION_INTERVAL
+
+    def _read(self, logs: Sequence[Log], now: Now) -> None:
+        self._reading = False
+        self._expire(logs, now)
+
+    def _expire(self, logs: Iterable[Log], now: Now) -> None:
+        """Let go of what is known to be old, and of what a deletion of records left."""
+        for log in logs:
+            if log.configured and log.is_open:
+                log.expire_producers(now.monotonic)
+                self._logs.remove(log.delete_segments(expired(log.segments, log.config, now.wall)))
+                if log.dirty:
+                    self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
+
+    # -- by offset ----------------------------------------------------------------------------------
+
+    def delete_records(self, log: Log, offset: int, done: Done) -> None:
+        """Give up all records of `log` before `offset`, which is not behind its end.
+
+        `done` is called once, with what went wrong if it did. Raises Overloaded.
+        """
+        if offset <= log.log_start:
+            done(None)
+            return
+        if self._count >= MOST_WAITING:
+            raise Overloaded("too many partitions wait for records to be deleted: ask again later")
+        self._count += 1
+        waiting = self._wanted.setdefault(log, [])
+        waiting.append((offset, done))
+        if len(waiting) == 1:
+            self._flush(log)
+
+    def _flush(self, log: Log) -> None:
+        """Step 1, for all that is wanted of a log by now."""
+        offset = max(each for each, _ in self._wanted[log])
+        try:
+            if offset == log.log_end and log.is_open and log.segments[-1].size:
+                log.roll()  # so that the segments before can go
+        except StorageError as error:
+            logger.warning("%s: the last segment stays for now: %s", log.name, error)
+        log.snapshot_covers(offset)
+        self._flusher.flush(log, partial(self._note, log, offset))
+
+    def _note(self, log: Log, offset: int, error: FolkmootError | None) -> None:
+        """Step 2."""
+        error = error if log.is_open else _why_closed(log)
+        if error is not None:
+            self._answer(log, offset, error)
+        else:
+            work = partial(save_log_start, log.directory, offset)
+            self._submit("log starts", work, partial(self._noted, log, offset))
+
+    def _noted(self, log: Log, offset: int, outcome: Exception | None) -> None:
+        """Step 3."""
+        error: FolkmootError | None = None
+        if not log.is_open:
+            error = _why_closed(log)
+        elif isinstance(outcome, OSError):
+            error = disk_error(f"{log.directory}: nothing was deleted", outcome)
+        elif outcome is not None:
+            error = StorageError(f"{log.directory}: nothing was deleted: {outcome}")
+        else:
+            self._logs.remove(log.advance_log_start(offset))
+        self._answer(log, offset, error)
+
+    def _answer(self, log: Log, offset: int, error: FolkmootError | None) -> None:
+        waiting = self._wanted.pop(log)
+        later = [each for each in waiting if each[0] > offset]
+        self._count -= len(waiting) - len(later)
+        if later:
+            self._wanted[log] = later
+            self._flush(log)
+        for each, done in waiting:
+            if each <= offset:
+                done(error)
+
+
+def _why_closed(log: Log) -> FolkmootError:
+    """What to answer of a log that is not open: it has failed, or was deleted meanwhile."""
+    try:
+        log.require_open()
+    except ClosedError:
+        return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")
+    except StorageError as error:
+        return error
+    return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")

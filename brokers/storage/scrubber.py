@@ -1,30 +1,41 @@
 """Looking for rot where nobody reads: sealed segments, one after another, all within a set period."""
 
+import heapq
 import logging
-from collections import deque
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage.damage import Damage, examine
+import msgspec
+
+from folkmoot.brokers.storage.atomic_file import load_json, save_json
+from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import Logs
-from folkmoot.brokers.storage.logfile import LogFile
-from folkmoot.brokers.storage.segment import Segment
-from folkmoot.protocol.errors import StorageError
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
 
 logger = logging.getLogger(__name__)
 
+SCRUB_FILE: Final = "scrub"
 STEP_BYTES: Final = 8 * 1024 * 1024
+LOGS_AT_ONCE: Final = 200
+NOTE_INTERVAL: Final = 60.0
 NOTHING_TO_DO: Final = 600.0
+LEAST_SHARE: Final = 0.1
+"""A round that is late takes this part of its period all the same: it leaves the disk to others."""
+
 _BUSY: Final = 0.1
 _SHORTEST_PAUSE: Final = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Place(msgspec.Struct, frozen=True):
+    """The file `scrub`: when the round began (ms), and the segment that is next in it."""
+
+    began: int
+    directory: str = ""
+    base_offset: int = 0
+
+
+class _Step(NamedTuple):
     """How far a step came, and what it found."""
 
     position: int
@@ -32,85 +43,143 @@ class _Seen:
     damage: list[Damage]
 
 
-class Scrub:
+class Scrubber:
     """Reads every sealed segment within `period` seconds and marks what does not match its checksum.
 
-    The background reads, on descriptors of its own (a mapping would make a disk that cannot be read
-    a SIGBUS), STEP_BYTES at a time; the pauses between are such that a round takes the period. What
-    was sealed since the round began is read in the next one. The reactor's thread.
+    The background reads STEP_BYTES at a time, on descriptors of its own; the pauses between are such
+    that a round takes its period. Logs come in the order of their directories' names, so that a place
+    in a round means the same after a restart: it is noted in `scrub` about every NOTE_INTERVAL. A crash
+    reads again what came since. What was sealed behind the place is read in the next round.
+
+    Owner: the event loop.
     """
 
-    def __init__(self, logs: Logs, background: Background, period: float) -> None:
+    def __init__(self, logs: LogManager, submit: Submit, period: float) -> None:
         self._logs = logs
-        self._background = background
+        self._submit = submit
         self._period = period
-        self._left: deque[tuple[Log, int]] = deque()
-        self._round_bytes = 0
+        self._path = logs.data / SCRUB_FILE
+        self._place: _Place | None = None
         self._busy = False
-        self._segment: Segment | None = None
+        self._unlisted: list[Log] = []
+        self._left: list[tuple[str, int, Log]] = []
+        self._left_bytes = 0
         self._log: Log | None = None
+        self._segment: Segment | None = None
         self._position = self._offset = 0
+        self._next_note = 0.0
 
-    def chore(self, now: Now) -> float:
+    def task(self, now: Now) -> float:
         """Hand one step to the background; → the pause that keeps the pace."""
         if self._busy:
             return _BUSY
-        if self._segment is None and not self._next_segment():
-            return min(NOTHING_TO_DO, self._period)
+        if self._place is None:
+            self._busy = True
+            self._submit(
+                "scrub", partial(load_json, self._path, _Place), partial(self._resume, now)
+            )
+            return 0.0
+        if self._unlisted:
+            self._list_some(self._place)
+            return 0.0
+        if self._segment is None and not self._next_segment(self._place, now):
+            return self._end_round(self._place, now)
         segment = self._segment
         assert segment is not None
-        step = partial(
-            _look, segment.copy_to_read(), self._position, self._offset, segment.end_offset
-        )
+        size = min(STEP_BYTES, segment.size - self._position)
+        rest = self._place.began / 1000 + self._period - now.wall / 1000
+        rest = min(max(rest, self._period * LEAST_SHARE), self._period)
+        pause = rest * size / max(size, self._left_bytes)
+        self._left_bytes -= size
         self._busy = True
-        self._background.submit(step, self._looked)
-        share = min(STEP_BYTES, segment.size - self._position) / max(1, self._round_bytes)
-        return max(_SHORTEST_PAUSE, self._period * share)
+        step = partial(_read_step, segment.reader(), self._position, self._offset)
+        self._submit("scrub", step, self._take)
+        return max(_SHORTEST_PAUSE, pause)
 
-    def _next_segment(self) -> bool:
-        if not self._left:
-            self._begin_round()
-        while self._left:
-            log, base_offset = self._left.popleft()
-            segment = log.sealed(base_offset)
-            if segment is not None:
-                self._log, self._segment = log, segment
-                self._position, self._offset = 0, base_offset
-                return True
-        return False
+    # -- a round ------------------------------------------------------------------------------------
 
-    def _begin_round(self) -> None:
-        self._round_bytes = 0
-        for log in self._logs:
-            for segment in log.all_sealed():
-                self._left.append((log, segment.base_offset))
-                self._round_bytes += segment.size
-
-    def _looked(self, outcome: _Seen | StorageError) -> None:
+    def _resume(self, now: Now, outcome: _Place | Exception | None) -> None:
         self._busy = False
-        segment, log = self._segment, self._log
+        place = outcome if isinstance(outcome, _Place) else None
+        if place is None or place.began > now.wall:
+            place = _Place(now.wall)
+        self._begin_round(place)
+
+    def _begin_round(self, place: _Place) -> None:
+        self._place = place
+        self._unlisted = list(self._logs)
+        self._left_bytes = 0
+
+    def _list_some(self, place: _Place) -> None:
+        """Put some logs in the order of their directories' names."""
+        for _ in range(min(LOGS_AT_ONCE, len(self._unlisted))):
+            log = self._unlisted.pop()
+            name = log.directory.name
+            sealed = log.sealed_segments
+            if sealed and name >= place.directory:
+                heapq.heappush(self._left, (name, id(log), log))
+                first = place.base_offset if name == place.directory else 0
+                self._left_bytes += sum(each.size for each in sealed if each.base_offset >= first)
+
+    def _next_segment(self, place: _Place, now: Now) -> bool:
+        while True:
+            if self._log is None:
+                if not self._left:
+                    return False
+                name, _, self._log = heapq.heappop(self._left)
+                base = place.base_offset if name == place.directory else 0
+                place = _Place(place.began, name, base)
+            for segment in self._log.sealed_segments if self._log.is_open else ():
+                if segment.base_offset >= place.base_offset:
+                    self._segment = segment
+                    self._position, self._offset = 0, segment.base_offset
+                    self._place = _Place(place.began, place.directory, segment.base_offset)
+                    self._note(now.monotonic)
+                    return True
+            self._log = None
+
+    def _end_round(self, place: _Place, now: Now) -> float:
+        over = place.began + round(self._period * 1000)
+        if now.wall < over:
+            return min(NOTHING_TO_DO, self._period, (over - now.wall) / 1000)
+        self._begin_round(_Place(now.wall))
+        return _SHORTEST_PAUSE
+
+    def _note(self, now: float) -> None:
+        if now >= self._next_note:
+            self._next_note = now + NOTE_INTERVAL
+            work = partial(save_json, self._path, self._place)
+            self._submit("scrub", work, partial(log_failure, "the scrub's place was not noted"))
+
+    # -- a step -------------------------------------------------------------------------------------
+
+    def _take(self, outcome: _Step | Exception) -> None:
+        self._busy = False
+        segment, log, place = self._segment, self._log, self._place
         assert segment is not None
         assert log is not None
-        if log.sealed(segment.base_offset) is not segment:
-            self._segment = None  # deleted meanwhile
-            return
-        if isinstance(outcome, StorageError):
-            logger.error("%s", outcome)
-            self._segment = None
-            return
-        for damage in outcome.damage:
-            segment.mark(damage)
-        self._position, self._offset = outcome.position, outcome.offset
+        assert place is not None
+        if isinstance(outcome, _Step):
+            self._position, self._offset = outcome.position, outcome.offset
+        if not log.is_open or log.sealed(segment.base_offset) is not segment:
+            self._position = segment.size  # it was deleted, or compacted, meanwhile
+        elif isinstance(outcome, Exception):
+            logger.error("%s: not read to its end: %s", segment.path, outcome)
+            self._position = segment.size
+        else:
+            for damage in outcome.damage:
+                segment.mark(damage)
         if self._position >= segment.size:
             self._segment = None
+            self._place = _Place(place.began, place.directory, segment.base_offset + 1)
 
 
-def _look(log: LogFile, position: int, offset: int, end_offset: int) -> _Seen:
-    """Check a stretch of a sealed segment. On the background's thread, on a LogFile of its own."""
+def _read_step(reader: SegmentReader, position: int, offset: int) -> _Step:
+    """Check STEP_BYTES of a sealed segment. The background's part."""
     damage = []
     begin = position
     try:
-        for found in examine(log, position, offset, end_offset):
+        for found in reader.batches(position, offset):
             if isinstance(found, Damage):
                 damage.append(found)
                 position, offset = found.end, found.next_offset
@@ -118,7 +187,7 @@ def _look(log: LogFile, position: int, offset: int, end_offset: int) -> _Seen:
                 header, at = found
                 position, offset = at + header.length, header.next_offset
             if position - begin >= STEP_BYTES:
-                return _Seen(position, offset, damage)
-        return _Seen(log.size, end_offset, damage)
+                return _Step(position, offset, damage)
+        return _Step(reader.size, reader.end_offset or offset, damage)
     finally:
-        log.release()
+        reader.close()

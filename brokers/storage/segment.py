@@ -1,398 +1,928 @@
-"""One segment of a log: a file of batches back to back, and its indexes."""
+"""One segment of a log: a file of batches back to back, with an index beside it."""
 
 import logging
+import mmap
+import os
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.damage import DAMAGE_SUFFIX, Damage, examine, load, save
-from folkmoot.brokers.storage.directories import LOG_SUFFIX
-from folkmoot.brokers.storage.indexes import INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentIndexes
-from folkmoot.brokers.storage.logfile import LogFile
-from folkmoot.brokers.storage.openfiles import OpenFiles
-from folkmoot.brokers.storage.reading import BatchReader
-from folkmoot.brokers.storage.times import highest_timestamp, last_word
+import msgspec
+
+from folkmoot.brokers.storage.atomic_file import disk_error, sync_file, write_at
+from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
-from folkmoot.protocol.errors import CorruptBatch
+from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
+from folkmoot.protocol.checksum import crc32c
+from folkmoot.protocol.errors import CorruptBatch, StorageError
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 16 * 1024
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+OPEN_FILES_PER_SEGMENT: Final = 4
+"""The most that one segment holds: its log and its index, and a second one of each for its mapping."""
+
+_SKIPPED_BYTES: Final = 8 * 1024
+_HEADERS_WINDOW: Final = 64 * 1024
+_BATCHES_WINDOW: Final = 4 * 1024 * 1024
+_NOTHING: Final = memoryview(b"")
+_T = TypeVar("_T")
+_NAME = re.compile(
+    r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log"
+)
+
+
+class SegmentName(NamedTuple):
+    """`<base>.log`, or `<base>-<end>-<generation>.log` if compaction has made it.
+
+    A compacted segment stands for all segments of a lower generation that begin in `[base, end)`.
+    """
+
+    base: int
+    end: int = 0
+    generation: int = 0
+
+    @classmethod
+    def parse(cls, file_name: str) -> "SegmentName | None":
+        """The name of a `.log`; None if it is none."""
+        match = _NAME.fullmatch(file_name)
+        if match is None or int(match["base"]) > MAX_OFFSET:
+            return None
+        return cls(int(match["base"]), int(match["end"] or 0), int(match["generation"] or 0))
+
+    @property
+    def stem(self) -> str:
+        if not self.generation:
+            return f"{self.base:020}"
+        return f"{self.base:020}-{self.end:020}-{self.generation}"
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Bytes `[position, end)` of a `.log`, where the records `[offset, next_offset)` should be."""
+
+    offset: int
+    next_offset: int
+    position: int
+    end: int
 
 
 class Stamped(NamedTuple):
     """A batch ready for the file: the leader's part, and the producer's bytes behind it untouched."""
 
     base_offset: int
-    highest_timestamp: int
-    leader: bytes
+    largest_timestamp: int
+    leader: bytes | memoryview
     rest: memoryview
 
 
-class Segment:
-    """`<20-digit base offset>.log`, `.index` and `.timeindex`.
+class OpenSegments:
+    """Segments with open files, in the order of their last use.
 
-    Invariants. `[0, size)` of the file is whole batches, their offsets dense from `base_offset` up to
-    `end_offset` (exclusive), or rising where compaction has left gaps (`sparse`), at either end too.
-    Bytes in there are never written again (see LogFile): compaction makes another file.
+    At most `limit` of them: who comes on top makes the one used longest ago release its files. What
+    was not used between two calls of `release_idle` is released too, so that a partition without
+    traffic holds no descriptor and no mapping. A view of a mapping that is still being sent keeps that
+    mapping alive by itself.
 
-    Crash. What lies behind the last durable checkpoint is checked by `recover`: batches with right
-    checksums and offsets that follow each other stay, an end that is none is cut with a line in the
-    broker's log. This is the one place that shortens a `.log`, before anybody reads it: a mapped
-    `.log` must never be cut in place.
+    Owner: the LogManager, on the broker's event loop.
+    """
 
-    Damage. Bytes that are no batch any more, with whole batches behind them, are marked, in memory
-    and in `<base offset>.damage`. Offsets in there are answered with `CorruptBatch`, which says where
-    to go on; all others are served.
+    def __init__(self, limit: int = 1_000) -> None:
+        self._limit = max(1, limit)
+        self._round = 0
+        self._used: OrderedDict[Segment, int] = OrderedDict()
 
-    Read. The index leads near, headers lead on. What the index says is checked against the header
-    found there; on any contradiction the index is rebuilt from the log, once, and then it is the log
-    that is damaged. Bodies are not looked at: their reader compares the checksum, and so does the
-    scrub in time.
+    def __len__(self) -> int:
+        return len(self._used)
 
-    Files are open while they are needed. Owner: the log, on the broker's reactor thread.
+    def use(self, segment: "Segment") -> None:
+        """This one is used now, and has or is about to open files."""
+        self._used[segment] = self._round
+        self._used.move_to_end(segment)
+        if len(self._used) > self._limit:
+            next(iter(self._used)).release()
+
+    def forget(self, segment: "Segment") -> None:
+        """This one has released its files."""
+        self._used.pop(segment, None)
+
+    def release_idle(self) -> None:
+        """Release what was not used since the last call."""
+        while self._used:
+            oldest, used = next(iter(self._used.items()))
+            if used == self._round:
+                break
+            oldest.release()
+        self._round += 1
+
+
+class _Broken(CorruptBatch):
+    """No batch can be read at a position, where `offset` should be."""
+
+    def __init__(self, position: int, offset: int, why: object, *, by_index: bool = False) -> None:
+        super().__init__(str(why))
+        self.position = position
+        self.offset = offset
+        self.by_index = by_index
+
+
+class SegmentReader:
+    """The file of a segment as it was when this was made, read by a descriptor of its own.
+
+    For background jobs and tools: on any thread, one at a time. It reads without a mapping, which
+    would make a disk that cannot be read a SIGBUS.
+
+    Damage. A batch that does not match its checksums ends where its length says, if that is under a
+    right checksum and a header follows there; else at the next entry of a trusted index that leads to
+    the batch it names; else at the segment's end. Bytes are never searched for something that looks
+    like a header: a record may hold anything, a whole batch for instance.
+    """
+
+    __slots__ = ("_fd", "damage", "directory", "end_offset", "name", "size")
+
+    _flags = os.O_RDONLY
+
+    def __init__(
+        self, directory: Path, name: SegmentName, size: int, end_offset: int, damage: Any = ()
+    ) -> None:
+        self.directory = directory
+        self.name = name
+        self.size = size
+        self.end_offset = end_offset
+        self.damage: tuple[Damage, ...] = damage
+        self._fd = -1
+
+    @property
+    def base_offset(self) -> int:
+        return self.name.base
+
+    @property
+    def sparse(self) -> bool:
+        """Whether compaction may have left no batch at its end."""
+        return self.name.generation > 0
+
+    @property
+    def path(self) -> Path:
+        return self.directory / (self.name.stem + LOG_SUFFIX)
+
+    @property
+    def index_path(self) -> Path:
+        return self.directory / (self.name.stem + INDEX_SUFFIX)
+
+    def close(self) -> None:
+        """Close the file. It is opened again when needed."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def read(self, position: int, count: int) -> memoryview:
+        """Up to `count` bytes, none behind `size`. Raises StorageError."""
+        fd = self._file()
+        try:
+            return memoryview(os.pread(fd, min(count, self.size - position), position))
+        except OSError as error:
+            raise disk_error(f"{self.path} cannot be read", error) from error
+
+    def headers(
+        self, position: int, window: int = _HEADERS_WINDOW
+    ) -> Iterator[tuple[BatchHeader, int]]:
+        """Header and position of each batch from `position` on; marked damage is passed over.
+
+        Raises CorruptBatch, StorageError.
+        """
+        view, start = _NOTHING, position
+        marked = {each.position: each for each in self.damage if each.end > each.position}
+        offset = self.base_offset
+        while position < self.size:
+            if position in marked:
+                offset, position = marked[position].next_offset, marked[position].end
+                continue
+            at = position - start
+            if len(view) - at < HEADER_BYTES:
+                view, start, at = self.read(position, window), position, 0
+            try:
+                header = batch_header.read_header(view, at)
+            except CorruptBatch as error:
+                raise _Broken(position, offset, error) from error
+            if position + header.length > self.size:
+                why = f"a batch is cut off at {self.size - position} bytes"
+                raise _Broken(position, header.base_offset, why)
+            if header.length > _SKIPPED_BYTES:
+                window = HEADER_BYTES  # more would mostly be bodies, which nobody looks at
+            yield header, position
+            # How many records it has may have rotted: that is behind the body's checksum.
+            offset = header.base_offset + 1
+            position += header.length
+
+    def batches(
+        self, position: int = 0, offset: int | None = None
+    ) -> Iterator[tuple[BatchHeader, int] | Damage]:
+        """Every batch from `position` on, where `offset` should be, with its position, wholly checked.
+
+        What is no batch comes as Damage, and so does what is missing at the end unless the segment is
+        sparse; damage that is marked already is passed over in silence. Offsets rise, and need not be
+        dense: what a follower copies has the gaps that compaction has left. Raises StorageError.
+        """
+        offset = self.base_offset if offset is None else offset
+        view, start = _NOTHING, position
+        marked = {each.position: each for each in self.damage if each.end > each.position}
+        while position < self.size:
+            if position in marked:
+                offset, position = marked[position].next_offset, marked[position].end
+                continue
+            at = position - start
+            left = len(view) - at
+            if left < HEADER_BYTES or left < batch_header.batch_length(view, at):
+                view, start, at = self.read(position, _BATCHES_WINDOW), position, 0
+                leader = self._leader(position)
+                if leader is not None and leader[1] > len(view):
+                    view = self.read(position, leader[1])
+            try:
+                header = batch_header.check(view, at)
+                if header.base_offset < offset:
+                    raise CorruptBatch(f"it holds offset {header.base_offset}, not {offset}")
+            except CorruptBatch:
+                damage = self.damage_at(position, offset)
+                yield damage
+                offset, position = damage.next_offset, damage.end
+                continue
+            yield header, position
+            offset, position = header.next_offset, position + header.length
+        known = any(each.offset <= offset < each.next_offset for each in self.damage)
+        if offset < self.end_offset and not self.sparse and not known:
+            yield Damage(offset, self.end_offset, self.size, self.size)
+
+    def damage_at(self, position: int, offset: int) -> Damage:
+        """How far the damage goes that begins at `position`, where `offset` should be.
+
+        Raises StorageError.
+        """
+        found = self._leader(position)
+        if found is not None and found[0] >= offset:
+            offset, end = found[0], position + found[1]
+            following = self._leader(end)
+            if following is not None and following[0] > offset:
+                return Damage(offset, following[0], position, end)
+            if end == self.size:
+                return Damage(offset, max(offset + 1, self.end_offset), position, end)
+        for entry, at in self._entries_after(position):
+            leader = self._leader(at)
+            if entry > offset and leader is not None and leader[0] == entry:
+                return Damage(offset, entry, position, at)
+        return Damage(offset, max(offset, self.end_offset), position, self.size)
+
+    def past_damage(self, position: int) -> int:
+        """Where the next whole batch begins, if one should begin at `position`."""
+        for known in self.damage:
+            if known.position == position < known.end:
+                position = known.end
+        return position
+
+    def build_index(self, interval: int) -> SegmentIndex:
+        """An index made from the headers, not written yet. Raises StorageError."""
+        index = SegmentIndex(self.index_path, self.base_offset, interval)
+        position = 0
+        while position < self.size:
+            try:
+                for header, at in self.headers(position):
+                    index.observe(header, at)
+                break
+            except _Broken as broken:
+                logger.error("%s: damaged at position %d: %s", self.path, broken.position, broken)
+                # What is found behind it gets an entry, so that it can be found again.
+                index.due = position = self.damage_at(broken.position, broken.offset).end
+        if index.last_append is None:  # what could tell has rotted, or was compacted away
+            with suppress(OSError):
+                index.last_append = os.stat(self.path).st_mtime_ns // 1_000_000
+        return index
+
+    def open_index(self, interval: int) -> SegmentIndex:
+        """The index of a sealed segment, checked, and built anew if it is not right.
+
+        Raises StorageError.
+        """
+        try:
+            index = SegmentIndex.load_sealed(
+                *(self.index_path, self.base_offset, interval, self.size, self.end_offset)
+            )
+        except OSError as error:
+            raise disk_error(f"{self.index_path} cannot be read", error) from error
+        if index is None:
+            logger.warning("%s: missing or not trustworthy, building it anew", self.index_path)
+            index = self.build_index(interval)
+            index.replace(self.size, self.end_offset)
+        return index
+
+    def load_summary(self) -> Summary | None:
+        """What the index of a sealed segment says by its footer alone; None if it does not."""
+        with suppress(OSError):
+            return SegmentIndex.load_summary(self.index_path, self.size, self.end_offset)
+        return None
+
+    def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
+        with suppress(OSError):
+            index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, 1, self.size)
+            yield from index.entries_after(position)
+
+    def _leader(self, position: int) -> tuple[int, int] | None:
+        """Base offset and length of the batch at `position`, if they are under a right checksum."""
+        view = self.read(position, LEADER_BYTES) if position < self.size else _NOTHING
+        if len(view) < LEADER_BYTES:
+            return None
+        if crc32c(view[: LEADER_BYTES - 4]) != int.from_bytes(view[LEADER_BYTES - 4 :], "big"):
+            return None
+        length = batch_header.batch_length(view)
+        if not HEADER_BYTES <= length <= self.size - position:
+            return None
+        return int.from_bytes(view[:8], "big"), length
+
+    def _file(self) -> int:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, self._flags)
+            except OSError as error:
+                raise disk_error(f"{self.path} cannot be opened", error) from error
+        return self._fd
+
+
+class Segment(SegmentReader):
+    """A segment of an open log: `<name>.log` and `<name>.index`.
+
+    Invariants. `[0, size)` of the file is whole batches whose offsets rise from `base_offset` up to
+    `end_offset` (exclusive). Bytes in there are never written again: compaction makes another file.
+
+    Append. One `pwritev` at `size`; `size` moves once all is written. If that fails, the file is cut
+    back to `size`, so that what follows joins on; if even that fails, `torn` says so, and the log
+    takes no more until it is recovered.
+
+    Reading. A sealed segment that lies wholly below the high watermark never changes again, and `read`
+    gives views of a mapping, which go to the socket without a copy; they keep the mapping alive, also
+    when the file was released or deleted since. Of all others it copies out of the page cache. So a
+    `.log` is only cut at the recovery of its active segment, before anybody reads it, and behind the
+    high watermark (`truncate`): a look at a page that is gone is SIGBUS.
+
+    The index leads near, headers lead on, and each is compared with the other. Bodies are not looked
+    at: their reader compares the checksum, and so does the scrubber in time. What cannot be read is
+    marked as damage, in memory alone, and its offsets are answered with `CorruptBatch`, which says
+    where to go on; all others are served. A later life finds the same damage again when it reads.
+
+    Files are open while they are needed. Owner: the log, on the broker's event loop.
     """
 
     __slots__ = (
-        *("_began", "_ended", "_files", "_highest", "_indexes", "_log", "_reader"),
-        *("base_offset", "end_offset"),
+        *("_files", "_index", "_interval", "_limit", "_map", "_next", "_summary"),
+        *("durable_size", "is_checked", "sealed", "torn"),
     )
+
+    _flags = os.O_RDWR
 
     def __init__(
         self,
         directory: Path,
-        base_offset: int,
-        config: LogConfig,
-        files: OpenFiles,
+        name: SegmentName,
+        interval: int,
+        files: OpenSegments,
         *,
         size: int = 0,
         end_offset: int | None = None,
-        active: bool = True,
-        sparse: bool = False,
     ) -> None:
+        end = name.base if end_offset is None else end_offset
+        super().__init__(directory, name, size, end)
         self._files = files
-        self.base_offset = base_offset
-        self.end_offset = base_offset if end_offset is None else end_offset
-        self._log = LogFile(directory / f"{base_offset:020}{LOG_SUFFIX}", size, sealed=not active)
-        self._log.sparse = sparse
-        interval = config.index_interval_bytes
-        reserve = config.segment_bytes // interval + 2 if active else 0
-        self._indexes = SegmentIndexes(self._log, base_offset, interval, reserve)
-        self._began: int | None = (
-            None  # when the first batch was appended, and the last, once known
-        )
-        self._ended: int | None = None
-        self._highest: int | None = None  # the highest timestamp, known once no more batches come
-        self._reader = BatchReader(self._log, self._indexes, base_offset)
+        self._interval = interval
+        self._index: SegmentIndex | None = None
+        self._summary: Summary | None = None
+        self._map: mmap.mmap | None = None
+        self._next = (name.base, 0)  # offset and position where the last read ended
+        self._limit = (name.base, 0)  # of the high watermark, if that lies in here
+        self.sealed = end_offset is not None
+        self.is_checked = False  # a background job has looked at the index
+        self.durable_size = size
+        self.torn: str | None = None
 
     @classmethod
     def create(
-        cls, directory: Path, base_offset: int, config: LogConfig, files: OpenFiles
+        cls, directory: Path, base_offset: int, interval: int, files: OpenSegments
     ) -> "Segment":
-        """A new, empty segment. Raises StorageError."""
-        segment = cls(directory, base_offset, config, files)
-        segment._log.create()
+        """A new, empty, active segment. Raises StorageError, also if there is one."""
+        segment = cls(directory, SegmentName(base_offset), interval, files)
+        index = SegmentIndex(segment.index_path, base_offset, interval)
+        try:
+            segment._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            with suppress(OSError):  # its first entry makes it
+                index.create()
+        except OSError as error:
+            raise disk_error(f"{segment.path} cannot be created", error) from error
+        segment._index = index
         files.use(segment)
         return segment
 
-    @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        return self._log.size
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def dirty(self) -> bool:
-        """Whether something was appended since the last flush."""
-        return self._log.dirty
+        """Whether anything was appended since the last flush."""
+        return self.durable_size < self.size
 
-    @property
-    def sound(self) -> bool:
-        """Whether no failure has left the end of the file in doubt."""
-        return self._log.sound
+    def reader(self) -> SegmentReader:
+        """The file as it is, for another thread to read."""
+        return SegmentReader(self.directory, self.name, self.size, self.end_offset, self.damage)
+
+    def files(self) -> list[Path]:
+        """The index first: without its log it would be taken for that of another one."""
+        return [self.index_path, self.path]
 
     # -- writing ------------------------------------------------------------------------------------
 
-    def append(self, batches: Sequence[Stamped], end_offset: int, now: int) -> None:
-        """Write `batches`, stamped with `now`, behind the last one; all or nothing. Raises StorageError."""
-        self._log.require_sound()
+    def append(self, batches: Sequence[Stamped], end_offset: int, now_ms: int) -> None:
+        """Write `batches`, stamped with `now_ms`, behind the last one; all or nothing.
+
+        Raises StorageError.
+        """
         self._files.use(self)
-        indexes = self._indexes
-        indexes.offsets()
-        indexes.times(self.end_offset)
+        index, fd = self._index or self._opened_index(), self._file()
+        position, largest = self.size, index.largest_timestamp
         parts: list[bytes | memoryview] = []
-        for stamped in batches:
-            parts += (stamped.leader, stamped.rest)
-        position = self._log.size
-        self._log.append(parts)
-        for base_offset, highest, leader, rest in batches:
-            indexes.offer(base_offset, position, highest)
+        for base_offset, timestamp, leader, rest in batches:
+            if position >= index.due:
+                index.add(base_offset, position, largest)
+            if timestamp > largest:
+                largest = timestamp
+            parts.append(leader)
+            parts.append(rest)
             position += len(leader) + len(rest)
-        indexes.save()
-        self.end_offset, self._ended = end_offset, max(now, self._ended or now)
+        try:
+            self.size = write_at(fd, parts, self.size)
+        except OSError as error:
+            index.discard(self.size)
+            raise self._cut_back(fd, error) from error
+        self.end_offset, index.largest_timestamp = end_offset, largest
+        if index.first_append is None:
+            index.first_append = now_ms
+        index.last_append = max(now_ms, index.last_append or now_ms)
+        try:
+            index.save()
+        except OSError as error:
+            self._entries_left_out(error)
 
-    def flush(self) -> None:
-        """Return when all that was appended is on disk. Raises StorageError, then at each append too."""
-        if self._log.dirty:
-            self._files.use(self)
-            self._log.flush()
-
-    def duplicate(self) -> int:
-        """A descriptor for another thread to flush. Raises StorageError."""
+    def descriptor_to_flush(self) -> int:
+        """A descriptor for a background job to flush and to close. Raises StorageError."""
         self._files.use(self)
-        return self._log.duplicate()
-
-    def flushed(self, size: int, error: OSError | None) -> None:
-        """Another thread has flushed what there was up to `size`, or failed to."""
-        if error is None:
-            self._log.flushed(size)
-        else:
-            self._log.flush_failed(error)
-
-    def copy_to_read(self) -> LogFile:
-        """The file as it is, for another thread to read."""
-        copy = LogFile(self._log.path, self._log.size, read_only=True)
-        copy.damage, copy.sparse = self._log.damage, self._log.sparse
-        return copy
+        fd = self._file()
+        try:
+            return os.dup(fd)
+        except OSError as error:
+            raise disk_error(f"{self.path} cannot be opened", error) from error
 
     def seal(self) -> None:
-        """No more appends will come; the indexes need no more room."""
-        self._indexes.seal(self.end_offset)
-        self._log.release()
-        self._log.sealed = True
+        """No more appends will come."""
+        self.seal_index()
+        self.release()
+        self.sealed = True
+
+    def seal_index(self) -> None:
+        """Let the next life believe the index; appends may still come. What cannot be written is left."""
+        if self._index is not None:
+            self._summary = self._index.summary
+            try:
+                self._index.seal(self.size, self.end_offset)
+            except OSError as error:
+                self._entries_left_out(error)
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""
-        self._indexes.suspend(self.end_offset)
-        self._log.release()
+        self._map = None  # unmapped with the last view of it
+        if self._index is not None:
+            self._index.release()
+        self.close()
         self._files.forget(self)
 
-    def close(self) -> None:
-        """Close the files and trim the indexes."""
-        self._indexes.close(self.end_offset)
-        self.release()
+    def truncate(self, offset: int) -> None:
+        """Cut the batch that holds `offset` and all behind it, which nobody has read.
 
-    def require_sound(self) -> None:
-        """Raises StorageError if a failure has left the end of the file in doubt."""
-        self._log.require_sound()
+        Appends may come again. Raises StorageError, CorruptBatch.
+        """
+        self._files.use(self)
+        position = self._find(offset) if offset < self.end_offset else self.size
+        base = offset
+        for header, _ in self.headers(position):
+            base = min(base, header.base_offset)
+            break
+        self.release()
+        self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
+        self._cut(position)
+        self.durable_size = min(self.durable_size, position - 1)
+        self.end_offset, self.sealed = base, False
+
+    def _cut_back(self, fd: int, cause: OSError) -> StorageError:
+        try:
+            os.ftruncate(fd, self.size)
+        except OSError:
+            self.torn = f"{self.path} has a torn end and takes no more: {cause}"
+            return StorageError(self.torn)
+        return disk_error(f"{self.path} could not be appended to", cause)
+
+    def _cut(self, size: int, *, flush: bool = False) -> None:
+        self.size = size
+        fd = self._file()
+        try:
+            if os.fstat(fd).st_size > size:
+                os.ftruncate(fd, size)
+                if flush:
+                    os.fsync(fd)
+        except OSError as error:
+            raise disk_error(f"{self.path} cannot be cut", error) from error
+
+    def _entries_left_out(self, error: OSError) -> None:
+        """The batches are safe and can be found without: look-ups read a longer stretch."""
+        logger.warning("%s: entries are left out: %s", self.index_path, error)
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches, from the one that contains `offset`, up to `max_bytes` or the segment's end.
+    def read(self, position: int, count: int) -> memoryview:
+        if self._map is not None:
+            return memoryview(self._map)[position : position + count]
+        return super().read(position, count)
 
-        The first batch comes whole even if it is larger. `base_offset <= offset < end_offset`.
-        Nothing, if compaction has left no record from there on. Raises CorruptBatch, StorageError.
+    def fetch(
+        self, offset: int, max_bytes: int, high_watermark: int, *, at_least_one: bool
+    ) -> memoryview | None:
+        """Whole batches from the one that holds `offset` on, or the next behind a gap.
+
+        As many as fit into `max_bytes`, up to the high watermark and the end of the segment; the first
+        one comes whole even if it is larger, if `at_least_one`. None, if no batch is left from there
+        on. `base_offset <= offset < end_offset`. Raises CorruptBatch, StorageError.
         """
         self._files.use(self)
-        self._refuse_damaged(offset)
-        try:
-            return self._reader.read(offset, max_bytes, self.end_offset)
-        except CorruptBatch as error:
-            logger.warning("%s: at offset %d: %s", self._log.path, offset, error)
-        self._reader.forget()
-        self._indexes.rebuild()
-        try:
-            return self._reader.read(offset, max_bytes, self.end_offset)
-        except CorruptBatch:
-            self._find_damage(offset, lambda header: header.base_offset > offset)
+        if high_watermark >= self.end_offset:
+            if self.sealed and self._map is None:
+                self._map_log()
+            limit = self.size
+        else:
+            limit = self._limit_at(high_watermark)
+        if self.damage:
             self._refuse_damaged(offset)
-        try:  # what is damaged lies before or behind it, and is passed over now
-            return self._reader.read(offset, max_bytes, self.end_offset)
-        except CorruptBatch as error:
-            raise CorruptBatch(f"offset {offset} is damaged on disk: {error}") from error
+        # One header more than asked for: with it the batch behind the last one can be recognised.
+        count = HEADER_BYTES + (max_bytes if at_least_one and max_bytes > HEADER_BYTES else 0)
+        position, view, first = self._next[1], _NOTHING, None
+        if self._next[0] == offset and position < limit:
+            view = self.read(position, count)
+            with suppress(CorruptBatch):
+                first = batch_header.read_header(view)
+        if first is None or first.base_offset != offset:
+            position = self._find(offset)
+            if position >= limit:
+                return None if limit == self.size else _NOTHING
+            view = self.read(position, count)
+            first = batch_header.read_header(view)
+        length = first.length
+        if length >= max_bytes:
+            if length > max_bytes and not at_least_one:
+                return _NOTHING
+            self._next = (first.next_offset, position + length)
+            return (view if length <= len(view) else self.read(position, length))[:length]
+        if not at_least_one:
+            view = self.read(position, max_bytes + HEADER_BYTES)
+        stop = min((d.position for d in self.damage if d.position > position), default=limit)
+        if position + max_bytes >= min(stop, limit):
+            if stop >= self.size == limit:
+                self._next = (self.end_offset, limit)
+            return view[: min(stop, limit) - position]
+        return view[: self._last_boundary(view, position, first, max_bytes)]
 
-    def near(self, offset: int) -> tuple[int, int]:
+    def _last_boundary(
+        self, view: memoryview, start: int, first: BatchHeader, max_bytes: int
+    ) -> int:
+        """Where the last whole batch within `max_bytes` of `view` ends, by index and a few headers.
+
+        More of the segment follows, so there is a batch behind; its header proves the boundary. If it
+        has rotted, what headers have led to is whole. Who comes for more is told.
+        """
+        offset, position = self._ask(lambda index: index.at_position(start + max_bytes))
+        end = position - start
+        by_index = end > first.length
+        while True:
+            if not by_index and end < first.length:
+                offset, end = first.next_offset, first.length
+            try:
+                header = batch_header.read_header(view, end)
+            except CorruptBatch:
+                header = None
+            if by_index and (header is None or header.base_offset != offset):
+                by_index, end = False, 0  # who reads on finds out why
+                continue
+            by_index = False
+            if header is None or end + header.length > max_bytes:
+                break
+            offset, end = header.next_offset, end + header.length
+        self._next = (offset, start + end)
+        return end
+
+    def _limit_at(self, high_watermark: int) -> int:
+        """The position of the high watermark, which lies within this segment."""
+        if self._limit[0] != high_watermark:
+            inside = high_watermark > self.base_offset
+            self._limit = high_watermark, self._find(high_watermark) if inside else 0
+        return self._limit[1]
+
+    def _find(self, offset: int) -> int:
+        """Position of the batch that holds `offset`, or of the next one behind a gap; or the size.
+
+        On a contradiction the index is built anew, unless it can be trusted; then it is the log that
+        is damaged. Raises CorruptBatch, StorageError.
+        """
+        while True:
+            try:
+                return self._locate(offset)
+            except _Broken as broken:
+                if not self._rebuilt_index(broken):
+                    self.mark(self.damage_at(broken.position, broken.offset))
+            self._refuse_damaged(offset)
+
+    def _locate(self, offset: int) -> int:
+        entry, position, behind = self._ask(lambda index: index.lookup(offset))
+        by_index = True
+        for damage in self.damage:
+            if damage.next_offset <= offset and damage.end > position:
+                entry, position, by_index = damage.next_offset, damage.end, False
+        start = position
+        before: BatchHeader | None = None
+        try:
+            # Every batch between two entries begins within an interval of the first.
+            for header, at in self.headers(start, self._interval + HEADER_BYTES):
+                if at == start and by_index and start and header.base_offset != entry:
+                    raise _Broken(at, entry, "the index leads to another batch", by_index=True)
+                if header.base_offset > offset:
+                    break
+                before, position = header, at
+                if at + header.length == behind and header.next_offset > offset:
+                    break
+        except _Broken as broken:
+            if before is None or before.next_offset <= offset:
+                at_entry = by_index and broken.position == start > 0
+                wanted = entry if before is None else min(before.next_offset, offset)
+                raise _Broken(broken.position, wanted, broken, by_index=at_entry) from broken
+        known, position = self.base_offset, start if before is None else position
+        if before is not None:
+            if before.next_offset > offset:
+                return position
+            # A gap, if the batch in front of it is as long as it says: else its records would be missed.
+            try:
+                batch_header.check(self.read(position, before.length))
+            except CorruptBatch as error:
+                raise _Broken(position, before.base_offset, error) from error
+            known, position = before.next_offset, position + before.length
+        for damage in self.damage:
+            if damage.position == position < damage.end:  # behind the gap
+                self._refuse_damaged(damage.offset)
+        if position == self.size and self.sealed and not self.sparse:
+            raise _Broken(position, known, "the end of the segment is missing")
+        return position
+
+    def find_time(self, timestamp: int, log_start: int = 0) -> int | None:
+        """Base offset of the first batch with a record of `timestamp` or later, if there is one.
+
+        Batches wholly before `log_start` were given up. Raises StorageError.
+        """
+        self._files.use(self)
+        while True:
+            entry, start = self._ask(lambda index: index.before_time(timestamp))
+            try:
+                for header, at in self.headers(start, self._interval + HEADER_BYTES):
+                    if at == start > 0 and header.base_offset != entry:
+                        raise _Broken(at, entry, "the index leads to another batch", by_index=True)
+                    if header.next_offset > log_start and largest_timestamp(header) >= timestamp:
+                        return header.base_offset
+                return None
+            except _Broken as broken:
+                if not self._rebuilt_index(broken):
+                    offset = entry if broken.position == start else broken.offset
+                    self.mark(self.damage_at(broken.position, offset))
+
+    def position_near(self, offset: int) -> tuple[int, int]:
         """A position at or before `offset`, and the offset that is there, if the index is right."""
         self._files.use(self)
-        known, position, _ = self._indexes.offsets().stretch(offset)
+        known, position, _ = self._ask(lambda index: index.lookup(offset))
         return position, known
 
-    def is_damaged(self, offset: int) -> bool:
-        """Whether it is so marked."""
-        return self._log.damage_at(offset) is not None
-
-    def _refuse_damaged(self, offset: int) -> None:
-        damage = self._log.damage_at(offset)
-        if damage is not None:
-            raise CorruptBatch(
-                f"offset {offset} is damaged on disk with all from {damage.offset} on: "
-                f"go on at {damage.next_offset}"
-            )
-
-    def _find_damage(self, offset: int, is_enough: Callable[[BatchHeader], bool]) -> None:
-        """Mark what is damaged from near `offset` on, up to a batch that is enough."""
-        known, position, _ = self._indexes.offsets().stretch(offset)
-        for found in examine(self._log, position, known, self.end_offset):
-            if isinstance(found, Damage):
-                self.mark(found)
-            elif is_enough(found[0]):
-                break
-
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
-        self._files.use(self)
-        indexes = self._indexes
-        # Without room for more, which is made when the segment is opened for appends.
-        reserve, indexes.reserve = indexes.reserve, 0
-        try:
-            yield from indexes.headers(offset)
-        finally:
-            indexes.close(self.end_offset)
-            indexes.reserve = reserve
-
-    def times_to_read(self) -> tuple[Path, int] | None:
-        """The time index whose `last_word` for that end is still to be read; None: it is known."""
-        known = self._highest is not None or not self._log.sealed
-        return None if known else (self._log.path.with_suffix(TIME_INDEX_SUFFIX), self.end_offset)
-
-    def reaches(self, highest: int | None) -> None:
-        """Take over the `last_word` that another thread has read."""
-        self._highest = highest
-
-    def highest_timestamp(self) -> int:
-        """The highest timestamp of all records. Raises StorageError."""
-        unread = self.times_to_read()
-        if unread is not None:
-            self._highest = last_word(*unread)
-        if self._highest is not None:
-            return self._highest
-        self._files.use(self)
-        highest = self._indexes.times(self.end_offset).highest
-        if not self._indexes.reserve:
-            self._highest = highest
-        return highest
-
-    def began(self) -> int | None:
-        """When the first batch was appended (ms); None if there is none. Raises StorageError."""
-        if self._began is None and self.size:
-            self._files.use(self)
-            try:
-                self._began = batch_header.read_header(self._log.read(HEADER_BYTES, 0)).append_time
-            except CorruptBatch:
-                return None
-        return self._began
-
-    def ended(self) -> int | None:
-        """When the last batch was appended (ms); None if there is none. Raises StorageError."""
-        if self._ended is None and (self.size or self._log.sealed):
-            self._files.use(self)
-            try:
-                start = self._indexes.offsets().last()[1]
-                for header, _ in self._log.walk(start, _WINDOW_BYTES):
-                    self._ended = header.append_time
-            except CorruptBatch:
-                self._ended = None
-            if self._ended is None:  # what could tell has rotted
-                self._ended = self._log.modified()
-        return self._ended
-
-    def remove(self) -> list[Path]:
-        """Close the files, for good; → the paths to give up, the log last, so that no index is left."""
-        self.close()
-        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, DAMAGE_SUFFIX, LOG_SUFFIX)
-        return [self._log.path.with_suffix(suffix) for suffix in suffixes]
-
-    def find_time(self, timestamp: int) -> int | None:
-        """Base offset of the first batch with a record of `timestamp` or later.
-
-        None if there is none, against what the time index said. Raises CorruptBatch, StorageError.
-        """
-        self._files.use(self)
-        try:
-            return self._indexes.find_time(timestamp, self.end_offset)
-        except CorruptBatch as error:
-            logger.warning("%s: rebuilding the indexes: %s", self._log.path, error)
-        self._indexes.rebuild()
-        if self._rebuilt_highest() < timestamp:
-            return None
-        start = self._indexes.times(self.end_offset).before(timestamp)
-        self._find_damage(start, lambda header: highest_timestamp(header) >= timestamp)
-        if self._rebuilt_highest() < timestamp:  # without what is marked now
-            return None
-        return self._indexes.find_time(timestamp, self.end_offset)
-
-    def _rebuilt_highest(self) -> int:
-        self._indexes.rebuild_times(self.end_offset)
-        highest = self._indexes.times(self.end_offset).highest
-        if self._highest is not None:
-            self._highest = highest
-        return highest
-
     # -- damage and recovery ------------------------------------------------------------------------
-
-    @property
-    def damage(self) -> tuple[Damage, ...]:
-        """What is marked as damaged, in order."""
-        return self._log.damage
 
     def mark(self, damage: Damage) -> None:
         """Never serve these bytes again."""
         logger.error(
             "%s: offsets %d to %d are damaged (bytes %d to %d) and not served any more",
-            *(self._log.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
+            *(self.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
         )
-        self._log.mark(damage)
-        save(self._log.path.with_suffix(DAMAGE_SUFFIX), self._log.damage)
+        others = [known for known in self.damage if known.position != damage.position]
+        self.damage = tuple(sorted((*others, damage), key=lambda each: each.position))
 
-    def load_damage(self) -> None:
-        """Take over what was marked in an earlier life."""
-        self._log.damage = load(self._log.path.with_suffix(DAMAGE_SUFFIX))
+    def is_damaged(self, offset: int) -> bool:
+        """Whether it is so marked."""
+        return any(known.offset <= offset < known.next_offset for known in self.damage)
 
     def verify(self, position: int, offset: int) -> None:
         """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged.
 
         Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
-        broker that was killed has left it.
+        broker that was killed has left it. Raises StorageError.
         """
-        self._log.flushed_only(position)
-        for found in examine(self._log, position, offset, self.end_offset):
+        self.durable_size = min(position, self.size - 1)
+        for found in self.batches(position, offset):
             if isinstance(found, Damage):
                 self.mark(found)
 
     def recover(self, position: int, offset: int) -> None:
-        """Check the active segment from `position`, where `offset` lies; up to there it is on disk.
+        """Take over the active segment from `position`, where `offset` lies; up to there it is on disk.
 
-        What no batch follows is cut; damage with batches behind is marked. Raises StorageError.
+        It is cut at the first bad batch: nothing behind it was promised. Raises StorageError.
         """
         self._files.use(self)
-        log, indexes = self._log, self._indexes
-        found = log.found_size()
+        found = self.size
         if position > found:
-            logger.error("%s: has %d bytes, %d were on disk", log.path, found, position)
+            logger.error("%s: has %d bytes, %d were on disk", self.path, found, position)
             position, offset = 0, self.base_offset
-        log.size, self.end_offset = position, offset
-        kept = tuple(each for each in log.damage if each.end <= position)
-        if kept != log.damage:
-            log.damage = kept
-            save(log.path.with_suffix(DAMAGE_SUFFIX), kept)
-        self._reader.forget()
-        if position < found or not found:
-            # Without room for more, which is made when the segment is opened for appends.
-            reserve, indexes.reserve = indexes.reserve, 0
-            indexes.offsets()
-            indexes.times(offset)
-            log.size = found
-            found = self._recover_rest(position, offset)
-            indexes.save()
-            indexes.close(self.end_offset)
-            indexes.reserve = reserve
-        log.recovered(found, durable=position)
-
-    def _recover_rest(self, position: int, offset: int) -> int:
-        """Mark damage, take over what is whole. → where that ends."""
-        log, valid = self._log, position
-        for found in examine(log, position, offset):
-            if not isinstance(found, Damage):
-                header, valid = found
-                self._indexes.offer(header.base_offset, valid, highest_timestamp(header))
-                self.end_offset, valid = header.next_offset, valid + header.length
-            elif found.end < log.size or found.next_offset > found.offset:
-                self.mark(found)
-            else:
+        valid, self.end_offset = position, offset
+        for each in self.batches(position, offset):
+            if isinstance(each, Damage):
                 logger.warning(
                     "%s: cut the last %d of %d bytes, where offset %d should be",
-                    *(log.path, log.size - valid, log.size, self.end_offset),
+                    *(self.path, found - valid, found, self.end_offset),
                 )
-        return valid
+                break
+            header, at = each
+            self.end_offset, valid = header.next_offset, at + header.length
+        # On disk before anything follows: a power cut would bring the torn end back behind that.
+        self._cut(valid, flush=True)
+        self.durable_size = min(position, valid - 1)
+
+    def _refuse_damaged(self, offset: int) -> None:
+        for known in self.damage:
+            if known.offset <= offset < known.next_offset:
+                raise CorruptBatch(
+                    f"offset {offset} is damaged on disk with all from {known.offset} on: "
+                    f"go on at {known.next_offset}"
+                )
+
+    # -- the index ----------------------------------------------------------------------------------
+
+    @property
+    def summary(self) -> Summary | None:
+        """Times of appends and the largest timestamp; None if they were not read yet."""
+        return self._summary if self._index is None else self._index.summary
+
+    @property
+    def needs_index_check(self) -> bool:
+        """Whether a look-up would check the index first, which is a background job's work."""
+        return self.sealed and self._index is None and not self.is_checked
+
+    def load_summary(self) -> Summary:
+        """The summary, read if it was not yet. Raises StorageError."""
+        if self.summary is None and self.sealed:
+            self._summary = super().load_summary()
+        if self.summary is None:
+            self._files.use(self)
+            self._opened_index()
+        assert self.summary is not None
+        return self.summary
+
+    def adopt(self, found: SegmentIndex | Summary) -> None:
+        """Take over what a background job has loaded."""
+        if self._index is None:
+            if isinstance(found, SegmentIndex):
+                self._index = found
+            else:
+                self._summary = found
+
+    def _opened_index(self) -> SegmentIndex:
+        """The index, which is not loaded yet. Raises StorageError."""
+        self._index = self.open_index(self._interval) if self.sealed else self._active_index()
+        if not self.sealed:
+            # The first append of a life gets an entry: no damage from before it reaches behind it.
+            self._index.due = min(self._index.due, max(self.size, 1))
+        return self._index
+
+    def _active_index(self) -> SegmentIndex:
+        """What an orderly stop or a crash has left of the active segment's index, up to its end."""
+        where = self.index_path, self.base_offset, self._interval, self.size
+        try:
+            index = SegmentIndex.load_sealed(*where, self.end_offset)
+            if index is not None:
+                return index
+            index = SegmentIndex.load_unsealed(*where)
+            entry, start = index.at_position(self.size)
+        except OSError as error:
+            raise disk_error(f"{self.index_path} cannot be read", error) from error
+        try:
+            for header, at in self.headers(start):
+                if at == start > 0 and header.base_offset != entry:
+                    raise _Broken(at, entry, "the index leads to another batch")
+                index.observe(header, at)
+            for header, _ in self.headers(0):
+                index.first_append = header.append_time
+                break
+        except CorruptBatch:
+            index = self.build_index(self._interval)
+            index.replace(self.size, self.end_offset)
+        try:
+            index.save()
+        except OSError as error:
+            self._entries_left_out(error)
+        return index
+
+    def _rebuilt_index(self, broken: _Broken) -> bool:
+        """Build the index anew if it may be what is wrong. Raises StorageError."""
+        index = self._index
+        if index is None or (not broken.by_index and index.trusted):
+            return False
+        if index.trusted and self._leader(broken.position) is None and index.is_intact():
+            return False
+        logger.warning("%s: it contradicts the log, building it anew", self.index_path)
+        self._rebuild_index()
+        return True
+
+    def _ask(self, query: Callable[[SegmentIndex], _T]) -> _T:
+        """What the index answers; it is built anew if its file is not what it was."""
+        try:
+            return query(self._index or self._opened_index())
+        except OSError:
+            return query(self._rebuild_index())
+
+    def _rebuild_index(self) -> SegmentIndex:
+        if self._index is not None:
+            self._index.release()
+        self._index = self.build_index(self._interval)
+        self._index.replace(self.size, self.end_offset)
+        self._next = (self.base_offset, 0)
+        return self._index
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def _map_log(self) -> None:
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                # No more than is there, should the file have lost its end.
+                length = min(self.size, os.fstat(fd).st_size)
+                if length:
+                    self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise disk_error(f"{self.path} cannot be opened", error) from error
+
+
+class IndexJob:
+    """Checks the indexes of some sealed segments, and builds anew what is wrong, in the background.
+
+    `run` there, then `finish` on the event loop; after that nothing of it is done there.
+    """
+
+    def __init__(self, segments: Sequence[Segment], *, footers: bool = False) -> None:
+        self._segments = segments
+        self._work = [(each.reader(), each._interval) for each in segments]
+        self._footers = footers
+
+    def run(self) -> list[SegmentIndex | Summary | None]:
+        """Any thread. What cannot be read is left to who asks for it, who is told."""
+        return [self._look(reader, interval) for reader, interval in self._work]
+
+    def finish(self, found: Sequence[SegmentIndex | Summary | None] | Exception) -> None:
+        """Hand over what was found to the segments, unless they have changed since."""
+        results = [None] * len(self._work) if isinstance(found, Exception) else found
+        for segment, (reader, _), result in zip(self._segments, self._work, results, strict=True):
+            segment.is_checked = not isinstance(result, Summary)
+            if result is not None and segment.sealed and segment.size == reader.size:
+                segment.adopt(result)
+
+    def _look(self, reader: SegmentReader, interval: int) -> SegmentIndex | Summary | None:
+        try:
+            return (self._footers and reader.load_summary()) or reader.open_index(interval)
+        except StorageError as error:
+            logger.warning("%s", error)
+            return None
+        finally:
+            reader.close()
+
+
+def summary_job(segments: Sequence[Segment]) -> IndexJob | None:
+    """What reads the summaries of these segments; None if all are known."""
+    unknown = [each for each in segments if each.summary is None and each.needs_index_check]
+    return IndexJob(unknown, footers=True) if unknown else None
+
+
+def write_index(
+    directory: Path, name: SegmentName, size: int, end_offset: int, interval: int
+) -> None:
+    """Build the index of a finished `.log`; on disk when this returns. Raises OSError, StorageError."""
+    reader = SegmentReader(directory, name, size, end_offset)
+    try:
+        index = reader.build_index(interval)
+        index.seal(size, end_offset)
+        index.release()
+    finally:
+        reader.close()
+    sync_file(reader.index_path)

@@ -4,15 +4,15 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from folkmoot.brokers.storage import produced
+import msgspec
+
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.deletions import Deletions
-from folkmoot.brokers.storage.flushing import flush_all
-from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log import Appended, Log
+from folkmoot.brokers.storage.producer_state import ProducerEntry
+from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
-from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
 NOW = 1_700_000_000_000
@@ -49,46 +49,66 @@ def values_of(chunk: memoryview) -> list[tuple[int, bytes]]:
     ]
 
 
-def append(log: Log, *batches: bytes) -> list[int]:
-    return produced.append(log, batches, now=NOW, leader_epoch=3)
+def append(
+    log: Log, *batches: bytes | bytearray | memoryview, now: int = NOW, leader_epoch: int = 3
+) -> list[int]:
+    """Append as the leader of a single replica does; raises what the first was refused with."""
+    results = log.append_as_leader(batches, now, leader_epoch)
+    log.advance_high_watermark(log.log_end)
+    offsets = []
+    for result in results:
+        if not isinstance(result, Appended):
+            raise result
+        offsets.append(result.base_offset)
+    return offsets
 
 
 def make_log(data: Path, config: LogConfig = SMALL) -> Log:
     """A new log, open, in a directory of its own under `data`."""
     (data / str(NAME)).mkdir(parents=True)
-    log = Log(data, NAME, "first", config)
-    log.start()
-    return log
+    return reopened(data, config)
 
 
-def reopened(data: Path, config: LogConfig = SMALL) -> Log:
-    """The log as it is found after a crash."""
-    log = Log(data, NAME, "first", config)
-    log.start()
+def reopened(data: Path, config: LogConfig = SMALL, point: RecoveryPoint | None = None) -> Log:
+    """The log as it is found after a stop, or a crash, with what was noted of it."""
+    log = Log(data / str(NAME), NAME, "first", config)
+    log.start(point)
+    log.advance_high_watermark(log.log_end)
     return log
 
 
 def flushed(log: Log) -> None:
     """As a checkpoint flushes it, so that nothing of it is on its way to the disk any more."""
-    flushing = log.lend()
-    [outcome] = flush_all([flushing])
-    log.flushed(flushing, outcome)
+    task = log.begin_flush()
+    assert task is not None
+    log.finish_flush(task, task.run())
+
+
+def removed(paths: Sequence[Path]) -> None:
+    """Unlink what a log has let go of."""
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def delete_before(log: Log, offset: int) -> None:
-    """As DELETE_RECORDS does; raises what it would answer."""
-    outcomes: list[FolkmootError | None] = []
-    Deletions().ask(log, offset, outcomes.append)
-    [error] = outcomes
-    if error is not None:
-        raise error
+    """As DELETE_RECORDS does, when the offset is noted and the log flushed."""
+    log.snapshot_covers(offset)
+    if log.dirty:
+        flushed(log)
+    save_log_start(log.directory, offset)
+    removed(log.advance_log_start(offset))
+
+
+def states_of(log: Log) -> list[ProducerEntry]:
+    """What the log knows of its producers, but for how long they were idle."""
+    return [msgspec.structs.replace(each, idle_since=None) for each in log.producers().entries]
 
 
 def read_all(log: Log, max_bytes: int = 700) -> list[tuple[int, bytes]]:
     """All records, read as a consumer would."""
     found: list[tuple[int, bytes]] = []
-    offset = log.start_offset
-    while offset < log.end_offset:
+    offset = log.log_start
+    while offset < log.log_end:
         records = values_of(log.read(offset, max_bytes))
         found += records
         offset = records[-1][0] + 1

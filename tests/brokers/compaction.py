@@ -1,21 +1,22 @@
-"""Logs to compact, and driving the compactor without threads."""
+"""Logs to compact, and driving flusher and cleaner without threads."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from folkmoot.brokers.server.job_queue import Background
-from folkmoot.brokers.server.scheduler import Now
-from folkmoot.brokers.storage import produced
-from folkmoot.brokers.storage.checkpoints import CHECKPOINT_INTERVAL, Checkpoints
-from folkmoot.brokers.storage.compaction.compactor import COMPACTION_INTERVAL, Compactor
+from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
+from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.retention import Retention
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import Record
 from tests.brokers.batches import NOW
+from tests.brokers.hands import Hands, create
 
 COMPACT = LogConfig(
     cleanup_policy="compact",
@@ -35,12 +36,8 @@ def keyed(*rows: Row, codec: int = Codec.NONE, timestamp: int = NOW) -> bytes:
     return record_batch.encode(Columns(len(rows), keys, values, timestamp), codec)
 
 
-def never(error: Exception) -> None:
-    raise error
-
-
 class Upkept:
-    """A data directory with one log, and its chores, on one thread and with a clock of its own."""
+    """A data directory with one log, and what is done to it, on one thread and with a clock of its own."""
 
     def __init__(
         self, data: Path, config: LogConfig = COMPACT, memory_bytes: int = 1_000_000
@@ -49,16 +46,24 @@ class Upkept:
         self.config = config
         self.memory_bytes = memory_bytes
         self.now = Now(1000.0, NOW)
+        self.pauses: list[float] = []
         self.open()
 
     def open(self) -> None:
-        self.logs = Logs(self.data, 1, self.config)
+        self.hands = Hands()
+        self.logs = LogManager(self.data, 1, self.config, submit=self.hands.submit)
         self.logs.start()
-        self.log: Log = self.logs.create("flights", "first", 0)
-        self.logs.configure("first", {})
-        self.background = Background(never)
-        self.checkpoints = Checkpoints(self.logs, self.background)
-        self.compactor = Compactor(self.logs, self.background, self.memory_bytes, 2**40)
+        self.log: Log = create(self.logs, "flights", "first", 0)
+        self.logs.configure("flights", "first", {})
+        self.flusher = Flusher(self.logs, self.hands.submit)
+        self.retention = Retention(self.logs, self.flusher, self.hands.submit)
+        self.cleaner = LogCleaner(
+            self.logs, self.hands.submit, self.pause, self.memory_bytes, 2**40
+        )
+
+    def pause(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        return False
 
     def reopen(self, *, clean: bool) -> None:
         if clean:
@@ -70,35 +75,65 @@ class Upkept:
     def later(self, seconds: float) -> None:
         self.now = Now(self.now.monotonic + seconds, self.now.wall + round(seconds * 1000))
 
-    def append(self, *batches: bytes) -> None:
-        produced.append(self.log, batches, now=self.now.wall, leader_epoch=3)
+    def append(self, *batches: bytes) -> list[int]:
+        """→ their base offsets; raises what a batch was refused for."""
+        offsets = []
+        for appended in self.log.append_as_leader(batches, self.now.wall, 3):
+            if isinstance(appended, Exception):
+                raise appended
+            offsets.append(appended.base_offset)
+        self.log.advance_high_watermark(self.log.log_end)
+        self.flusher.appended(self.log, sum(map(len, batches)), self.now)
+        return offsets
 
     def checkpoint(self) -> None:
-        """Until the file `durable` says where the log ends."""
+        """Until `recovery-points` says where the log ends."""
         while True:
             self.later(CHECKPOINT_INTERVAL)
             for _ in range(6):
-                self.checkpoints.chore(self.now)
-                self.background.run_all()
+                self.flusher.task(self.now)
+                self.hands.work_all()
             if not self.log.dirty:
                 break
 
     def expire(self) -> None:
         """As retention does it: what a snapshot has to tell of first goes after a checkpoint."""
-        self.log.expire(self.now.wall)
+        for _ in range(3):
+            self.retention.task(self.now)
+            self.hands.work_all()
         self.checkpoint()
-        self.log.expire(self.now.wall)
+        self.retention.task(self.now)
+        self.hands.work_all()
+
+    def delete_before(self, offset: int) -> None:
+        """As DELETE_RECORDS does it; raises what it would answer."""
+        outcomes: list[Exception | None] = []
+        self.retention.delete_records(self.log, offset, outcomes.append)
+        self.hands.work_all()
+        [error] = outcomes
+        if error is not None:
+            raise error
+
+    def compacted(self) -> CleanerCheckpoint:
+        """How far the log is compacted."""
+        return self.cleaner.checkpoints.get(self.log, CleanerCheckpoint())
 
     def step(self) -> float:
-        pause = self.compactor.chore(self.now)
-        self.background.run_all()
+        """The cleaner's task, and one job that waits."""
+        pause = self.cleaner.task(self.now)
+        if self.hands.jobs:
+            self.hands.work()
+            return 0.0
         return pause
 
     def compact(self) -> None:
         """Until there is nothing left to compact; after a start it is the second checkpoint that has a
         snapshot of producers on disk, since compaction has asked for it."""
         self.checkpoint()
-        self.step()
+        self.cleaner.task(self.now)
+        self.hands.work_all()
+        self.cleaner.task(self.now)
+        self.hands.work_all()
         self.checkpoint()
         for _ in range(10_000):
             if self.step() >= COMPACTION_INTERVAL:
@@ -109,10 +144,10 @@ class Upkept:
 def records_in(log: Log, offset: int | None = None, max_bytes: int = 1500) -> list[Record]:
     """All records from an offset on, read as a consumer would."""
     found: list[Record] = []
-    position = log.start_offset if offset is None else offset
-    while position < log.end_offset:
+    position = log.log_start if offset is None else offset
+    while position < log.log_end:
         chunk = log.read(position, max_bytes)
-        assert chunk, f"nothing at {position} of {log.end_offset}"
+        assert chunk, f"nothing at {position} of {log.log_end}"
         for header, data in batch_header.split(chunk):
             assert header.next_offset > position
             found += [

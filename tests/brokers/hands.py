@@ -1,22 +1,54 @@
-"""A background whose jobs are done when a test says so."""
+"""A background whose jobs are done when a test says so, and logs made without waiting for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
+
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
 
 
 class Hands:
-    """The thread beside the reactor, one job at a time and only when told."""
+    """The threads beside the event loop: one job at a time, and only when told."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.jobs: list[tuple[Hashable, Callable[[], Any], Callable[[Any], None]]] = []
 
-    def submit(self, job: Callable[[], Any], report: Callable[[Any], None]) -> None:
-        self.jobs.append((job, report))
+    def submit(
+        self, key: Hashable, work: Callable[[], Any], done: Callable[[Any], None], /
+    ) -> None:
+        self.jobs.append((key, work, done))
 
     def work(self) -> None:
-        job, report = self.jobs.pop(0)
-        report(job())
+        """Do the first job that waits."""
+        _, work, done = self.jobs.pop(0)
+        done(result_of(work))
 
     def work_all(self) -> None:
+        """Do all that waits, and what comes of it."""
         while self.jobs:
             self.work()
+
+    def keys(self) -> list[Hashable]:
+        """What waits."""
+        return [key for key, _, _ in self.jobs]
+
+
+def result_of(work: Callable[[], Any]) -> Any:
+    """What the event loop is told of a job."""
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
+    """The log of a partition, made here and now if it is not there; raises what went wrong."""
+    outcomes: list[Exception | None] = []
+    PartitionCreation(logs).when_created(topic, topic_id, partition, outcomes.append)
+    [error] = outcomes
+    if error is not None:
+        raise error
+    log = logs.find(topic_id, partition)
+    assert log is not None
+    return log

@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from folkmoot.brokers.server.broker import Broker
-from folkmoot.brokers.storage import checkpoints, retention
-from folkmoot.brokers.storage.compaction import compactor
-from folkmoot.brokers.storage.config import BrokerConfig, LogConfig
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.brokers.storage import flusher, retention
+from folkmoot.brokers.storage.compaction import log_cleaner
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination import paths
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
@@ -42,9 +43,10 @@ def create(name: str, topic: TopicInfo) -> Recipe[None]:
 
 def main(data: Path) -> None:
     for module, name in (
-        (checkpoints, "CHECKPOINT_INTERVAL"),
-        (checkpoints, "_TICK"),
-        (compactor, "COMPACTION_INTERVAL"),
+        (flusher, "CHECKPOINT_INTERVAL"),
+        (flusher, "SHORTEST_INTERVAL"),
+        (flusher, "_TICK"),
+        (log_cleaner, "COMPACTION_INTERVAL"),
         (retention, "RETENTION_INTERVAL"),
     ):
         setattr(module, name, 0.05)

@@ -7,12 +7,17 @@ from typing import Any, Self
 
 import zmq
 
-from folkmoot.brokers.server.context import Answer, Asked, Context, Later
-from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.request_handlers import handle
-from folkmoot.brokers.server.scheduler import Now
+from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
+from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.log_manager import Logs
+from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import record_batch, wire
@@ -34,12 +39,50 @@ def make_batch(*values: bytes, codec: int = Codec.NONE) -> bytes:
     return record_batch.encode(Columns(len(values), None, list(values), 1000), codec)
 
 
-def make_context(logs: Logs, view: ClusterView = VIEW) -> Context:
-    return Context(ME, logs, LogConfig().max_batch_bytes, view)
+def make_handlers(
+    logs: LogManager,
+    view: ClusterView = VIEW,
+    submit: Submit = at_once,
+    max_batch_bytes: int | None = None,
+) -> RequestHandlers:
+    """What answers requests, with all that it needs; jobs are done at once unless told otherwise."""
+    purgatory = Purgatory()
+    metadata = MetadataCache(ME, logs)
+    flusher = Flusher(logs, submit, purgatory.advanced)
+    handlers = RequestHandlers(
+        max_batch_bytes=max_batch_bytes or logs.config.max_batch_bytes,
+        metadata=metadata,
+        logs=logs,
+        creation=PartitionCreation(logs, submit),
+        flusher=flusher,
+        retention=Retention(logs, flusher, submit),
+        damage_reports=DamageReports(submit),
+        purgatory=purgatory,
+        submit=submit,
+    )
+    metadata.view = view
+    return handlers
 
 
-def make_logs(data: Path, config: LogConfig | None = None) -> Logs:
-    return Logs(data, ME, config or LogConfig())
+def show(
+    handlers: RequestHandlers, view: ClusterView, deleted: frozenset[str] = frozenset()
+) -> None:
+    """Have another view taken over, with all that follows."""
+    former = handlers.metadata.view.topics
+    names = {*former, *view.topics}
+    changed = sorted(name for name in names if former.get(name) != view.topics.get(name))
+    handlers.show(view, changed, deleted, lambda work: work())
+
+
+def make_logs(data: Path, config: LogConfig | None = None) -> LogManager:
+    return LogManager(data, ME, config or LogConfig())
+
+
+def the_log(logs: LogManager, partition: int, topic_id: str = "id-1") -> Log:
+    """The log of a partition that exists."""
+    log = logs.find(topic_id, partition)
+    assert log is not None
+    return log
 
 
 def produce(*entries: ProduceEntry, acks: int = 1) -> ProduceRequest:
@@ -54,14 +97,27 @@ def carried_out(
     request: Any,
     payloads: Sequence[bytes],
     now: Now,
-    context: Context,
+    handlers: RequestHandlers,
     *,
     peer: bytes = b"peer",
     number: int = 1,
-) -> Answer | Later | None:
-    """What a request of this peer, with this correlation id, comes to."""
+) -> Response | DelayedResponse | None:
+    """What a request of this peer, with this correlation id, comes to in the end or waits for."""
     views = [memoryview(each) for each in payloads]
-    return handle(Asked(peer, number, request), views, now, context)
+    outcome = handlers.handle(Request(peer, number, request), views, now)
+    if outcome is None or isinstance(outcome, Response | DelayedResponse):
+        return outcome
+    ended: Response | DelayedResponse | None = None
+    try:
+        while True:
+            job = next(outcome)
+            if job is not None:
+                job.finish(job.run())
+    except StopIteration as end:
+        ended = end.value
+    if isinstance(ended, DelayedResponse) and ended.is_complete:
+        return ended.response()
+    return ended
 
 
 def fetch(

@@ -5,17 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.console import options
 from folkmoot.console.main import main
-from tests.brokers.batches import a_batch, append, make_log
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
+from tests.brokers.batches import SMALL, a_batch, append
 from tests.brokers.compaction import Upkept, keyed
+from tests.brokers.hands import create
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    log = make_log(tmp_path)
-    for number in range(12):
-        append(log, a_batch(bytes([65 + number]) * 400, b"x"))
-    log.close()
+    with LogManager(tmp_path, 1, SMALL) as logs:
+        log = create(logs, "flights", "first", 0)
+        for number in range(12):
+            append(log, a_batch(bytes([65 + number]) * 400, b"x"))
     return tmp_path
 
 
@@ -31,11 +37,12 @@ def test_good_segments_are_verified_and_left_as_they_are(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    for path in (data, data / "flights-0"):
+    for path in (data, data / "first-0"):
         code, rows = table(["verify", str(path)], capsys)
         assert code == 0
         assert [row["state"] for row in rows] == ["ok"] * len(rows)
         assert len(rows) > 2
+        assert {row["partition"] for row in rows} == {"flights-0"}
         assert sum(int(str(row["records"])) for row in rows) == 24
     assert before == {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
 
@@ -43,7 +50,7 @@ def test_good_segments_are_verified_and_left_as_they_are(
 def test_damage_is_named_by_its_offsets_and_is_exit_code_1(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = data / "flights-0" / f"{0:020}.log"
+    path = data / "first-0" / f"{0:020}.log"
     content = bytearray(path.read_bytes())
     length = int.from_bytes(content[8:12], "big")
     content[length + 200] ^= 1
@@ -62,7 +69,7 @@ def test_damage_is_named_by_its_offsets_and_is_exit_code_1(
 def test_a_segment_without_a_whole_batch_is_not_called_ok(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = data / "flights-0" / f"{0:020}.log"
+    path = data / "first-0" / f"{0:020}.log"
     path.write_bytes(bytes(path.stat().st_size))
     code, rows = table(["verify", str(data)], capsys)
     assert code == 1
@@ -88,8 +95,8 @@ def test_a_path_without_segments_is_a_usage_error(
 def test_files_beside_the_segments_are_no_damaged_segments(
     data: Path, capsys: pytest.CaptureFixture[str], action: str
 ) -> None:
-    beside = [path for path in (data / "flights-0").iterdir() if path.suffix != ".log"]
-    assert {path.suffix for path in beside} >= {".index", ".timeindex"}
+    beside = [path for path in (data / "first-0").iterdir() if path.suffix != ".log"]
+    assert {path.suffix for path in beside} >= {".index", ".snapshot", ""}
     for path in beside:
         assert main(["log", action, str(path)]) == 2
         out, err = capsys.readouterr()
@@ -107,3 +114,39 @@ def test_the_gaps_of_a_compacted_log_are_no_damage(
     code, rows = table(["verify", str(tmp_path)], capsys)
     assert code == 0
     assert sum(int(str(row["records"])) for row in rows) < 50
+
+
+def test_partitions_of_topics_that_do_not_exist_are_listed_and_left_as_they_are(
+    tmp_path: Path,
+    chroot: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(options.ENVIRONMENT, chroot)
+    data = tmp_path / "data"
+    store = connect(chroot, 5.0)
+    there = execute(store, topics.create("flights", 1, [1]))
+    store.close()
+    with LogManager(data, 1, SMALL) as logs:
+        create(logs, "flights", there.topic_id, 0)
+        # A topic of the same name, which was deleted while the broker was away.
+        append(create(logs, "flights", "earlier", 0), a_batch(b"a" * 400))
+        create(logs, "gone", "other", 7)
+    (data / "other-7" / "topic").unlink()
+    before = sorted(data.rglob("*"))
+    code, rows = table(["orphans", str(data)], capsys)
+    assert code == 0
+    assert [(row["topic"], row["partition"], row["topic id"]) for row in rows] == [
+        ("flights", 0, "earlier"),
+        (None, 7, "other"),
+    ]
+    assert int(str(rows[0]["bytes"])) > 400
+    assert rows[0]["directory"] == str(data / "earlier-0")
+    assert sorted(data.rglob("*")) == before
+
+
+def test_orphans_are_looked_for_in_data_directories_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", "orphans", str(tmp_path), "--zookeeper", "127.0.0.1:1"]) == 2
+    assert "is no data directory" in capsys.readouterr().err

@@ -160,6 +160,41 @@ def test_payloads_for_a_peer_that_does_not_read_are_refused_beyond_a_limit(
     server.close()
 
 
+def test_small_frames_count_too_and_a_peer_that_does_not_read_holds_no_more_than_its_share(
+    clients: Clients,
+) -> None:
+    """Frames below what is sent without a copy: a message of a thousand of them is megabytes."""
+    limit = 10_000_000
+    server = ServerSocket(ServerConfig(peer_unsent_bytes=limit, unsent_bytes=4 * limit))
+    port = server.bind("127.0.0.1", 0)
+    lazy, other = clients.connect(port), clients.connect(port)
+    lazy.send(b"lazy")
+    (asked,) = take(server)
+    frames = [bytes(4_000)] * 100
+    sent = sum(server.send(asked.peer, frames) for _ in range(200))
+    assert sent * 400_000 < limit + 20_000_000, "besides what the kernel's buffers hold"
+    other.send(b"other")
+    (asked_too,) = take(server)
+    assert server.send(asked_too.peer, frames)
+    assert other.recv_multipart() == frames
+    for _ in range(sent):
+        assert len(lazy.recv_multipart()) == 100
+    eventually(lambda: server.send(asked.peer, frames))
+    server.close()
+
+
+def test_small_answers_are_counted_together_and_refused_when_nobody_reads_them(
+    clients: Clients,
+) -> None:
+    limit = 1_000_000
+    server = ServerSocket(ServerConfig(peer_unsent_bytes=limit, send_queue=1_000_000))
+    lazy = clients.connect(server.bind("127.0.0.1", 0))
+    lazy.send(b"lazy")
+    (asked,) = take(server)
+    eventually(lambda: not server.send(asked.peer, [bytes(30_000)]))
+    server.close()
+
+
 def test_an_answer_to_a_peer_that_is_gone_is_dropped(server: ServerSocket) -> None:
     server.send(b"nobody", [b"hello?", bytes(100_000)])
 

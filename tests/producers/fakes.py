@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from folkmoot.brokers.storage.producer_state import Producers
+from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
@@ -44,7 +44,7 @@ class FakeCluster:
         self.requests = 0
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.payloads: list[bytes] = []
-        self.producers: dict[TopicPartition, Producers] = {}
+        self.producers: dict[TopicPartition, ProducerState] = {}
         self.brokers: dict[int, StubBroker] = {}
         self._count = count
         self._session = self.zookeeper.connect()
@@ -113,13 +113,13 @@ class FakeCluster:
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
         header = batch_header.check(payload)
         partition = TopicPartition(entry.topic, entry.partition)
-        producers = self.producers.setdefault(partition, Producers(1000))
+        producers = self.producers.setdefault(partition, ProducerState(1000))
         original = producers.check(header, {})
         if original is not None:
             return original
         self.payloads.append(payload)
         base = len(log)
-        producers.note(header, base)
+        producers.update(header, base)
         log += record_batch.records_of(entry.topic, entry.partition, header, payload)
         return base
 

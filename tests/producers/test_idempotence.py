@@ -74,7 +74,7 @@ def test_a_broker_that_forgets_the_producer_is_told_the_next_epoch(cluster: Fake
         producer.send("t", b"three", partition=0).result(10)
         assert producer.metrics()["epochs_begun"] == 1
     assert cluster.values() == [b"one", b"two", b"three"]
-    (state,) = cluster.producers[TopicPartition("t", 0)].states
+    (state,) = cluster.producers[TopicPartition("t", 0)].entries
     assert state.epoch == 1
 
 

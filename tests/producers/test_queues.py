@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.storage.producer_state import Producers
+from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.producers.sender import Sender, Shipment
 from folkmoot.producers.sequences import LONGEST_SILENCE, Identity, Sequences
 from folkmoot.protocol import batch_header
@@ -291,7 +291,7 @@ def test_after_a_long_silence_a_partition_begins_its_next_epoch() -> None:
 
 def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_forgotten() -> None:
     bench = Bench(linger=0.0)
-    known = Producers(limit=10)
+    known = ProducerState(limit=10)
     offset = 0
 
     def append(shipment: Shipment) -> int:
@@ -300,14 +300,14 @@ def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_
         original = known.check(header, {})
         if original is not None:
             return original
-        known.note(header, offset)
+        known.update(header, offset)
         offset += header.record_count
         return offset - header.record_count
 
     for pause in (0.0, 90_000.0):
         bench.now += pause
         if pause:
-            known = Producers(limit=10)
+            known = ProducerState(limit=10)
         bench.stage(b"x")
         bench.take()
         ((number, shipment),) = bench.ship()

@@ -1,9 +1,10 @@
 """A cluster in which everything goes wrong but its logs: for the sender's side of exactly once."""
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
 
-from folkmoot.brokers.storage.producer_state import Producers
+from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.producers.sender import Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import BatchHeader
@@ -29,7 +30,7 @@ class Log:
     def __init__(self) -> None:
         self.headers: list[BatchHeader] = []
         self.values: list[bytes] = []
-        self.producers = Producers(100)
+        self.producers = ProducerState(100)
 
     def append(self, payload: bytes) -> int:
         """The base offset, of the original if there is one. Raises what a broker refuses it with."""
@@ -43,7 +44,7 @@ class Log:
         if original is not None:
             return original
         offset = len(self.values)
-        self.producers.note(header, offset)
+        self.producers.update(header, offset)
         self.headers.append(batch_header.read_header(stamped(payload, offset)))
         self.values += values
         return offset
@@ -51,22 +52,27 @@ class Log:
     def restart(self, chance: Random) -> None:
         """Rebuild what is known of producers: from a snapshot at any batch, and the log behind it."""
         cut = chance.randrange(len(self.headers) + 1)
-        snapshot = Producers(100)
-        snapshot.replay(self.headers[:cut])
-        self.producers = Producers(100, snapshot.states)
-        self.producers.replay(self.headers[cut:])
+        snapshot = ProducerState(100)
+        replay(snapshot, self.headers[:cut])
+        self.producers = ProducerState(100, snapshot.entries)
+        replay(self.producers, self.headers[cut:])
 
     def lose_end(self, chance: Random) -> None:
         """A power cut takes the last batches."""
         del self.headers[len(self.headers) - chance.randrange(min(4, len(self.headers) + 1)) :]
         end = self.headers[-1].next_offset if self.headers else 0
         del self.values[end:]
-        self.producers = Producers(100)
-        self.producers.replay(self.headers)
+        self.producers = ProducerState(100)
+        replay(self.producers, self.headers)
 
     def forget(self) -> None:
         """The producers' time is over."""
-        self.producers = Producers(100)
+        self.producers = ProducerState(100)
+
+
+def replay(state: ProducerState, headers: Sequence[BatchHeader]) -> None:
+    for header in headers:
+        state.update(header, header.base_offset)
 
 
 def stamped(payload: bytes, offset: int) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.brokers.storage.compaction.offset_map import KeyMap
+from folkmoot.brokers.storage.compaction.offset_map import OffsetMap
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
 from folkmoot.protocol.columns import BinaryColumn, Columns, Int64s
@@ -19,7 +19,7 @@ _Mask = npt.NDArray[np.bool_]
 _T = TypeVar("_T")
 
 
-class Thinned(NamedTuple):
+class Retained(NamedTuple):
     """What is left of a batch: its bytes, none at all if no record is; how much that was."""
 
     data: memoryview | bytes
@@ -29,7 +29,64 @@ class Thinned(NamedTuple):
     """It stays as it is, whatever keys it may have."""
 
 
-def opened(header: BatchHeader, data: memoryview) -> Columns | None:
+class BatchFilter:
+    """Opens batches: first to index their keys, then to leave out what `keys` has later records of."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.keys = OffsetMap(memory_bytes)
+
+    def index_keys(self, header: BatchHeader, data: memoryview, since: int) -> None:
+        """Add the keys of a batch's records, from the offset `since` on."""
+        columns = _opened(header, data)
+        if columns is None or columns.keys is None:
+            return
+        keys, absent = _keys(columns.keys)
+        chosen = _offsets(header, columns)
+        digests = self.keys.digests(keys)
+        wanted = chosen >= since
+        if absent is not None:
+            wanted &= ~absent
+        if not wanted.all():
+            digests = type(digests)(digests.first[wanted], digests.second[wanted])
+            chosen = chosen[wanted]
+        self.keys.add(digests, chosen)
+
+    def retain(self, header: BatchHeader, data: memoryview, droppable_before: int) -> Retained:
+        """The batch without the records that have later ones, and without old tombstones.
+
+        It keeps its range of offsets, its codec, what the producer and the leader wrote into its
+        header, and its records' own timestamps. Records without a key stay.
+        """
+        columns = _opened(header, data)
+        if columns is None:
+            return Retained(data, header.record_count, 0, closed=True)
+        if columns.keys is None:
+            return Retained(data, header.record_count, 0)
+        keys, absent = _keys(columns.keys)
+        offsets = _offsets(header, columns)
+        keep = offsets >= self.keys.latest(self.keys.digests(keys))
+        nulls = _nulls(columns.values)
+        if nulls is not None:
+            keep &= ~nulls | (offsets >= droppable_before)
+        if absent is not None:
+            keep |= absent
+            nulls = None if nulls is None else nulls & ~absent
+        tombstones = 0 if nulls is None else int(np.count_nonzero(nulls & keep))
+        left = int(np.count_nonzero(keep))
+        if left == 0:
+            return Retained(b"", 0, 0)
+        if left == columns.count:
+            return Retained(data, left, tombstones)
+        try:
+            rewritten = _rewritten(header, _selected(columns, keep, offsets - header.base_offset))
+        except (BatchTooLarge, CorruptBatch):
+            # To say which offsets are left takes more room than the records gave, or its producer has
+            # written what nobody else may write.
+            return Retained(data, header.record_count, tombstones, closed=True)
+        return Retained(rewritten, left, tombstones)
+
+
+def _opened(header: BatchHeader, data: memoryview) -> Columns | None:
     """The columns of a batch; None: it stays as it is, uncounted.
 
     That is one of a transaction, whose end is not known here; and one that cannot be opened, since its
@@ -42,60 +99,6 @@ def opened(header: BatchHeader, data: memoryview) -> Columns | None:
         return record_batch.columns_of(msgspec.structs.replace(header, flags=0), data)
     except (CorruptBatch, UnsupportedCodec):
         return None
-
-
-def remember(keymap: KeyMap, header: BatchHeader, data: memoryview, since: int) -> None:
-    """Add the keys of a batch's records, from the offset `since` on."""
-    columns = opened(header, data)
-    if columns is None or columns.keys is None:
-        return
-    keys, absent = _keys(columns.keys)
-    chosen = _offsets(header, columns)
-    digests = keymap.digests(keys)
-    wanted = chosen >= since
-    if absent is not None:
-        wanted &= ~absent
-    if not wanted.all():
-        digests = type(digests)(digests.first[wanted], digests.second[wanted])
-        chosen = chosen[wanted]
-    keymap.add(digests, chosen)
-
-
-def thin(header: BatchHeader, data: memoryview, keymap: KeyMap, droppable_before: int) -> Thinned:
-    """The batch without the records that `keymap` has later ones of, and without old tombstones.
-
-    It keeps its range of offsets, its codec, what the producer and the leader wrote into its header,
-    and its records' own timestamps. Records without a key stay.
-    """
-    columns = opened(header, data)
-    if columns is None:
-        return Thinned(data, header.record_count, 0, closed=True)
-    if columns.keys is None:
-        return Thinned(data, header.record_count, 0)
-    keys, absent = _keys(columns.keys)
-    offsets = _offsets(header, columns)
-    keep = offsets >= keymap.latest(keymap.digests(keys))
-    nulls = _nulls(columns.values)
-    tombstones = 0
-    if nulls is not None:
-        keep &= ~nulls | (offsets >= droppable_before)
-    if absent is not None:
-        keep |= absent
-        nulls = None if nulls is None else nulls & ~absent
-    if nulls is not None:
-        tombstones = int(np.count_nonzero(nulls & keep))
-    left = int(np.count_nonzero(keep))
-    if left == 0:
-        return Thinned(b"", 0, 0)
-    if left == columns.count:
-        return Thinned(data, left, tombstones)
-    try:
-        rewritten = _rewritten(header, _selected(columns, keep, offsets - header.base_offset))
-    except (BatchTooLarge, CorruptBatch):
-        # To say which offsets are left takes more room than the records gave, or its producer has
-        # written what nobody else may write.
-        return Thinned(data, header.record_count, tombstones, closed=True)
-    return Thinned(rewritten, left, tombstones)
 
 
 def _rewritten(header: BatchHeader, columns: Columns) -> bytes:

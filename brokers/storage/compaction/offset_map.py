@@ -21,7 +21,7 @@ class Digests(NamedTuple):
     second: Int64s
 
 
-class KeyMap:
+class OffsetMap:
     """Keys, as digests, and the highest offset of each; bounded by `memory_bytes`.
 
     A digest is two keyed 64-bit hashes (Python's SipHash) of the key, the second with a random prefix:

@@ -1,0 +1,193 @@
+"""How long a broker's event loop stands still: `python -m benchmarks.bench_event_loop [partitions]`.
+
+A broker with ten thousand partitions whose files are cold is asked for everything at once: reads and
+look-ups of times in all of them, one request with a batch for each, half of the topics deleted,
+retention due for the rest. A second client says hello all the time and measures what it waits.
+"""
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from folkmoot.brokers.server.broker import Broker
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.brokers.server.event_loop import SLOW_STEP, EventLoop
+from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Create
+from folkmoot.coordination.zookeeper.recipes import ensure
+from folkmoot.protocol import record_batch, wire
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.messages import (
+    LATEST,
+    Api,
+    FetchEntry,
+    FetchRequest,
+    HelloRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    ProduceEntry,
+    ProduceRequest,
+)
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+
+PARTITIONS: Final = 10_000
+PER_TOPIC: Final = 100
+SMALL: Final = LogConfig(segment_bytes=4096, index_interval_bytes=512, retention=None)
+BATCHES: Final = 6
+
+
+class Client:
+    """One connection, one request at a time."""
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.connect(f"tcp://{address}")
+        self._number = 0
+
+    def call(self, api: Api, request: Any, payloads: tuple[bytes, ...] = ()) -> Any:
+        self._number += 1
+        envelope = wire.encode_request(api, self._number, "benchmark", request)
+        self._socket.send_multipart((envelope, *payloads))
+        return wire.response_body(api, wire.decode_response(self._socket.recv_multipart()[0]))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def a_batch(timestamp: int) -> bytes:
+    return record_batch.encode(Columns(1, None, [os.urandom(1500)], timestamp))
+
+
+def prepare(data: Path, names: list[str]) -> None:
+    """Logs of an earlier life: some sealed segments each, nothing of them known to the next start."""
+    payloads = [a_batch(1_000 + number) for number in range(BATCHES)]
+    with LogManager(data, 1, SMALL) as logs:
+        creation = PartitionCreation(logs)
+        for name in names:
+            creation.create_ahead(name, f"id-{name}", range(PER_TOPIC))
+        while len(logs) < len(names) * PER_TOPIC:
+            creation.task(Now(0.0, 0))
+        for log in logs:
+            for payload in payloads:
+                log.append_as_leader([payload], 1_000, 0)
+
+
+def create_topics(store: MemorySession, names: list[str]) -> None:
+    execute(store, ensure(paths.TOPICS))
+    for name in names:
+        info = TopicInfo(f"id-{name}", [[1]] * PER_TOPIC)
+        execute(store, Create(paths.topic(name), msgspec.json.encode(info)))
+
+
+class Hello:
+    """A client that says hello again and again, and how long it has waited at most."""
+
+    def __init__(self, address: str) -> None:
+        self.longest = 0.0
+        self._client = Client(address)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began = time.perf_counter()
+            self._client.call(Api.HELLO, HelloRequest("benchmark"))
+            self.longest = max(self.longest, time.perf_counter() - began)
+            self._stopping.wait(0.001)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._client.close()
+
+
+def measured(what: str, loop: EventLoop, hello: Hello, work: Callable[[], None]) -> None:
+    slow, loop.longest_step, hello.longest = loop.slow_steps, 0.0, 0.0
+    began = time.perf_counter()
+    work()
+    print(
+        f"{what:45s} {time.perf_counter() - began:7.2f} s   longest step {loop.longest_step * 1e3:6.1f} ms"
+        f"   {loop.slow_steps - slow:3d} above {SLOW_STEP * 1e3:.0f} ms"
+        f"   longest hello {hello.longest * 1e3:6.1f} ms"
+    )
+
+
+def main(partitions: int) -> None:
+    names = [f"topic-{number}" for number in range(partitions // PER_TOPIC)]
+    places = [(name, f"id-{name}", number) for name in names for number in range(PER_TOPIC)]
+    scratch = Path(tempfile.mkdtemp(prefix="folkmoot-event-loop-"))
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    retention.RETENTION_INTERVAL = 1.0  # type: ignore[misc]
+    try:
+        prepare(scratch / "data", names)
+        create_topics(user, names)
+        config = BrokerConfig(
+            broker_id=1, data=scratch / "data", zookeeper="in.memory:1", log=SMALL
+        )
+        with Broker(config, ensemble.connect) as broker:
+            gc.freeze()  # as `folkmoot broker` does
+            loop, address = broker.event_loop, broker.listeners["client"]
+            client, hello = Client(address), Hello(address)
+            reads = [FetchEntry(*each, 0, 1, 2**20) for each in places]
+            looks = [ListOffsetsEntry(*each, 1_003) for each in places]
+            ends = [ListOffsetsEntry(*each, LATEST) for each in places]
+            writes = [ProduceEntry(*each, 0) for each in places]
+
+            def read() -> None:
+                for first in range(0, len(reads), 100):
+                    request = FetchRequest(5.0, 2**20, 2**25, reads[first : first + 100])
+                    client.call(Api.FETCH, request)
+
+            def expire() -> None:
+                for name in names[partitions // PER_TOPIC // 2 :]:
+                    execute(user, topics.configure(name, {"retention": "0.001"}))
+                time.sleep(10.0)
+
+            def delete() -> None:
+                for name in names[: partitions // PER_TOPIC // 2]:
+                    execute(user, topics.delete(name))
+                time.sleep(5.0)
+
+            measured("the view is taken over", loop, hello, lambda: time.sleep(2.0))
+            measured("a fetch of each cold partition", loop, hello, read)
+            for what, entries in (("ends", ends), ("times, cold", looks), ("times, warm", looks)):
+                look_up = partial(client.call, Api.LIST_OFFSETS, ListOffsetsRequest(entries))
+                measured(f"one request for all {what}", loop, hello, look_up)
+            payloads = (a_batch(2_000),) * len(writes)
+            measured(
+                "one request with a batch for each",
+                loop,
+                hello,
+                lambda: client.call(Api.PRODUCE, ProduceRequest(1, 30.0, writes), payloads),
+            )
+            measured("half of the topics deleted", loop, hello, delete)
+            measured("retention due for the others", loop, hello, expire)
+            hello.close()
+            client.close()
+    finally:
+        shutil.rmtree(scratch)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else PARTITIONS)

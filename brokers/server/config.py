@@ -1,0 +1,130 @@
+"""What a broker process can be told, each option with its range.
+
+Every value is checked where the object is made; a ConfigError names the option.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from folkmoot.brokers.storage.config import DAY, FOREVER, LogConfig
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.options import check_numbers
+
+MAX_BROKER_ID: Final = 2**31 - 1
+
+_LISTENER: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+):(?P<port>[0-9]{1,5})")
+_ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address that a broker binds, and the one under which clients are to find it.
+
+    They differ where a network lies between (containers). Port 0 binds a free port; an advertised
+    port 0 is the port that was bound. IPv6 hosts are written in brackets.
+    """
+
+    name: str
+    bind_host: str
+    bind_port: int
+    advertised_host: str
+    advertised_port: int
+
+    def __post_init__(self) -> None:
+        if not _LISTENER.fullmatch(self.name):
+            raise ConfigError(f"listener name {self.name!r} is not allowed: use a-z, 0-9, '-', '_'")
+        for option, port in (("port", self.bind_port), ("advertised port", self.advertised_port)):
+            if type(port) is not int or not 0 <= port <= 65535:
+                raise ConfigError(
+                    f"listener {self.name}: {option}={port!r} is not allowed: "
+                    "use a whole number from 0 to 65535"
+                )
+        for host in (self.bind_host, self.advertised_host):
+            if not _ADDRESS.fullmatch(f"{host}:0"):
+                raise ConfigError(f"listener {self.name}: {host!r} is not a host")
+        if self.advertised_host in _ANY_ADDRESS:
+            raise ConfigError(
+                f"listener {self.name}: {self.advertised_host} is no address that a client can "
+                f"reach: add one, as in {self.name}={self.bind_host}:{self.bind_port}@HOST:PORT"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Listener":
+        """A listener written `NAME=BINDHOST:PORT[@ADVERTISEDHOST:PORT]`. Raises ConfigError."""
+        name, _, addresses = text.partition("=")
+        bound_text, at, advertised_text = addresses.partition("@")
+        bound = _ADDRESS.fullmatch(bound_text)
+        advertised = _ADDRESS.fullmatch(advertised_text) if at else bound
+        if bound is None or advertised is None:
+            raise ConfigError(
+                f"listener {text!r} is not understood: write NAME=HOST:PORT or NAME=HOST:PORT@HOST:PORT"
+            )
+        return cls(
+            name, bound["host"], int(bound["port"]), advertised["host"], int(advertised["port"])
+        )
+
+    def advertised(self, bound_port: int) -> str:
+        """The "host:port" for the broker's znode, once `bound_port` is known."""
+        return f"{self.advertised_host}:{self.advertised_port or bound_port}"
+
+
+DEFAULT_LISTENER: Final = Listener("client", "127.0.0.1", 0, "127.0.0.1", 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerConfig:
+    """One broker process."""
+
+    broker_id: Annotated[int, Meta(ge=0, le=MAX_BROKER_ID)]
+    """Names the broker in its cluster, for good: it is written into the data directory."""
+
+    data: Path
+    """Directory of the logs, made if missing, used by one broker at a time."""
+
+    zookeeper: str
+    """The cluster's address: ZooKeeper's connect string with its chroot."""
+
+    listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
+    """Where the broker answers; clients use the listener `client` unless told another."""
+
+    session_timeout: Annotated[float, Meta(ge=0.5, le=300)] = 6.0
+    """Seconds after which ZooKeeper takes a silent broker for dead."""
+
+    rack: str = ""
+    """Where the broker stands; members of a group may prefer what is led near them."""
+
+    open_segments: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    """How many segments may have files open at a time."""
+
+    scrub_period: Annotated[float, Meta(ge=1, le=FOREVER)] = 7 * DAY
+    """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
+
+    compaction_memory_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
+    """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
+
+    compaction_bytes_per_second: Annotated[int, Meta(ge=1024, le=2**40)] = 64 * 1024 * 1024
+    """The most that compaction reads and writes."""
+
+    log: LogConfig = field(default_factory=LogConfig)
+    """For topics that have no settings of their own."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if not isinstance(self.data, Path):
+            raise ConfigError(f"data={self.data!r} is not a path")
+        for option in ("rack", "zookeeper"):
+            text: object = getattr(self, option)
+            if not isinstance(text, str):
+                raise ConfigError(f"{option}={text!r} is not allowed: use a text")
+        if not self.zookeeper.strip() or self.zookeeper.startswith("/"):
+            raise ConfigError(
+                f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
+            )
+        names = [listener.name for listener in self.listeners]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")

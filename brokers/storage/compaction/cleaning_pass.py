@@ -1,0 +1,247 @@
+"""One pass of compaction over one log, and what is noted of it: the background's part."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
+from folkmoot.brokers.storage.compaction.segment_swap import (
+    cleaned_path,
+    commit,
+    next_generation,
+)
+from folkmoot.brokers.storage.log_manager import remove_files
+from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
+from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.errors import ClosedError
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
+
+CHECKPOINT_FILE: Final = "cleaner-checkpoint"
+STEP_BYTES: Final = 4 * 1024 * 1024
+MOST_OFFSETS: Final = 2**32 - 1
+
+Pause = Callable[[float], bool]
+"""Sleeps for so many seconds; True when the broker stops."""
+
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The file `cleaner-checkpoint` of a partition, behind a first line with its checksum.
+
+    `clean_before`: before it no key has two records. Moves when a whole pass is done; a pass that was
+    interrupted is done again, and finds less to do. If the file is lost, so is every pass.
+
+    `horizon`, `horizon_at`: at that time (ms) all records before that offset had been gone through,
+    which is when the time of the tombstones there begins. Those behind it wait until these have gone.
+
+    `tombstones`: how many were left before `clean_before`.
+    """
+
+    clean_before: _Natural = 0
+    horizon: _Natural = 0
+    horizon_at: int = 0
+    tombstones: _Natural = 0
+
+    def droppable_before(self, delete_retention: float, now: int) -> int:
+        """Tombstones before this offset have been there for long enough."""
+        return self.horizon if self.horizon_at <= now - delete_retention * 1000 else 0
+
+    def after_pass(
+        self, clean_before: int, tombstones: int, dropped_before: int, now: int
+    ) -> "CleanerCheckpoint":
+        """What is to be known after a pass that left no tombstone before `dropped_before`."""
+        horizon, at = self.horizon, self.horizon_at
+        if horizon <= dropped_before or at > now:
+            horizon, at = clean_before, now
+        return CleanerCheckpoint(
+            clean_before=clean_before, horizon=horizon, horizon_at=at, tombstones=tombstones
+        )
+
+
+def load_checkpoint(directory: Path) -> CleanerCheckpoint:
+    """What is noted beside a partition's segments; else as if never compacted. Raises OSError."""
+    return load_json(directory / CHECKPOINT_FILE, CleanerCheckpoint) or CleanerCheckpoint()
+
+
+class CleanedSegment(NamedTuple):
+    """A new segment is in its place on disk; the log has to take it over."""
+
+    name: SegmentName
+    size: int
+
+
+class CorruptSegment(Exception):
+    """What was found in the segment that begins at `base_offset`."""
+
+    def __init__(self, base_offset: int, damage: Damage) -> None:
+        super().__init__(f"segment {base_offset} is damaged at {damage.position}")
+        self.base_offset = base_offset
+        self.damage = damage
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class CleaningPass:
+    """What a pass is to do, said by the log's owner, and the doing.
+
+    First the keys of all that was not compacted yet are indexed, as many as there is room for; then
+    every segment that begins before the last of them is written anew with what is to stay, several
+    into one as long as they fit. What is left for want of room is for the next pass.
+
+    All of `sources` is sealed, on disk, and below the high watermark. `groups` are those of them that
+    are written anew, neighbours together; damaged ones are in none and stay. Tombstones go that lie
+    before `droppable_before`, unless something in front of them stays as it is: it may have older
+    records of their keys, which would be the last ones then.
+
+    `step` blocks, and pauses as often as `bytes_per_second` asks for it. Any thread, one at a time.
+    """
+
+    directory: Path
+    checkpoint: CleanerCheckpoint
+    sources: Sequence[SegmentReader]
+    groups: list[list[SegmentReader]]
+    segment_bytes: int
+    droppable_before: int
+    index_interval_bytes: int
+    memory_bytes: int
+    bytes_per_second: int
+    pause: Pause
+    _filter: "BatchFilter" = field(init=False)
+    _limit: int = field(init=False)
+    _clean_before: int = -1
+    _tombstones: int = 0
+    _moved: int = 0
+
+    def step(self, doomed: Sequence[Path], now: int) -> CleanedSegment | CleanerCheckpoint:
+        """Remove what the segment before has replaced, and write the next one; → the checkpoint at the end.
+
+        Raises CorruptSegment, ClosedError when the broker stops, StorageError, OSError.
+        """
+        remove_files(doomed)
+        if self._clean_before < 0:
+            self._filter = _make_filter(self.memory_bytes)
+            self._clean_before = self._index_keys()
+            self._choose_groups()
+        while self.groups:
+            cleaned = self._write_next()
+            if cleaned is not None:
+                return cleaned
+        checkpoint = self.checkpoint.after_pass(
+            *(self._clean_before, self._tombstones, self.droppable_before, now)
+        )
+        save_json(self.directory / CHECKPOINT_FILE, checkpoint)
+        return checkpoint
+
+    def _index_keys(self) -> int:
+        """→ the offset up to which all keys are known."""
+        since = reached = self.checkpoint.clean_before
+        for source in self.sources:
+            if source.end_offset <= since:
+                continue
+            for header, data in self._batches(source):
+                if header.next_offset > since:
+                    if self._filter.keys.full:
+                        return reached
+                    self._filter.index_keys(header, data, since)
+                    reached = header.next_offset
+            reached = max(reached, source.end_offset)
+        return reached
+
+    def _choose_groups(self) -> None:
+        """Leave out what is not indexed, and tombstones behind segments that stay as they are."""
+        written = {each.base_offset for group in self.groups for each in group}
+        stay = [each.base_offset for each in self.sources if each.base_offset not in written]
+        self._limit = min([self.droppable_before, *stay])
+        indexed = [
+            [each for each in group if each.base_offset < self._clean_before]
+            for group in self.groups
+        ]
+        self.groups = [group for group in indexed if group]
+
+    def _write_next(self) -> CleanedSegment | None:
+        """Write one new segment, of one old one at least, and more as long as all of the next would fit.
+
+        None: it does not differ from what it was made from.
+        """
+        group = self.groups[0]
+        generation = next_generation(self.directory)
+        # The end is not known yet: a file that is being written is called by its beginning.
+        written = cleaned_path(self.directory, SegmentName(group[0].base_offset, 0, generation))
+        size = removed = count = 0
+        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            for source in group:
+                too_long = size + source.size > self.segment_bytes
+                too_far = source.end_offset - group[0].base_offset > MOST_OFFSETS
+                if count and (too_long or too_far):
+                    break
+                count += 1
+                size, fewer = self._copy(source, fd, size)
+                removed += fewer
+            os.fsync(fd)
+        except BaseException:
+            written.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        made_of, rest = group[:count], group[count:]
+        self.groups[:1] = [rest] if rest else []
+        if not removed and count == 1:
+            written.unlink()
+            return None
+        name = SegmentName(made_of[0].base_offset, made_of[-1].end_offset, generation)
+        return CleanedSegment(
+            name, commit(self.directory, written, name, self.index_interval_bytes)
+        )
+
+    def _copy(self, source: SegmentReader, fd: int, size: int) -> tuple[int, int]:
+        """Append what is to stay of a segment; → the size then, and how many records were left out."""
+        removed = waiting = 0
+        parts: list[bytes | memoryview] = []
+        for header, data in self._batches(source):
+            kept = self._filter.retain(header, data, self._limit)
+            if kept.closed:
+                self._limit = min(self._limit, header.base_offset)
+            removed += header.record_count - kept.records
+            self._tombstones += kept.tombstones
+            if kept.data:
+                parts.append(kept.data)
+                waiting += len(kept.data)
+                self._count(len(kept.data))
+            if waiting >= STEP_BYTES:
+                size, parts, waiting = write_at(fd, parts, size), [], 0
+                os.fdatasync(fd)
+        return write_at(fd, parts, size), removed
+
+    def _batches(self, source: SegmentReader) -> Iterator[tuple[BatchHeader, memoryview]]:
+        try:
+            for found in source.batches():
+                if isinstance(found, Damage):
+                    raise CorruptSegment(source.base_offset, found)
+                header, position = found
+                self._count(header.length)
+                yield header, source.read(position, header.length)
+        finally:
+            source.close()
+
+    def _count(self, moved: int) -> None:
+        """So many bytes were read or written: sleep when they were many."""
+        self._moved += moved
+        if self._moved >= STEP_BYTES:
+            seconds, self._moved = self._moved / self.bytes_per_second, 0
+            if self.pause(seconds):
+                raise ClosedError("the broker is stopping")
+
+
+def _make_filter(memory_bytes: int) -> "BatchFilter":
+    """What opens batches needs numpy, which is loaded by the first pass, not by every broker's start."""
+    from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
+
+    return BatchFilter(memory_bytes)

@@ -1,0 +1,268 @@
+"""Compaction: which log is next, and taking over what the background has written."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from folkmoot.brokers.storage.compaction.cleaning_pass import (
+    CleanedSegment,
+    CleanerCheckpoint,
+    CleaningPass,
+    CorruptSegment,
+    Pause,
+    load_checkpoint,
+)
+from folkmoot.brokers.storage.compaction.segment_swap import files_of
+from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
+from folkmoot.brokers.storage.segment import Segment
+from folkmoot.protocol.errors import ClosedError
+
+logger = logging.getLogger(__name__)
+
+COMPACTION_INTERVAL: Final = 15.0
+LOGS_AT_ONCE: Final = 200
+RETRY_PAUSE: Final = 600.0
+OVERDUE: Final = 2.0
+TOMBSTONES: Final = 0.0
+_BUSY = 0.5
+_MORE = 0.05
+
+
+class LogCleaner:
+    """Keeps the last record of each key in logs that ask for it (`cleanup_policy`).
+
+    Every COMPACTION_INTERVAL all logs are looked at, some at a time, and the one with the largest
+    part not compacted yet is taken, if that is `min_cleanable_dirty_ratio` of it or older than
+    `max_compaction_lag`, or if tombstones have had their time. One pass after another.
+
+    Only what can never change or be lost is touched: sealed segments before the one that the noted
+    recovery point names, if a record is there. So an unclean start never looks into a compacted
+    segment, and behind every gap there is a record. Damaged segments stay as they are.
+
+    The background does the work, one job for each new segment (CleaningPass); the event loop takes the
+    segment over (segment_swap) if those it was made from are all still there: what deleted one
+    meanwhile wins.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        submit: Submit,
+        pause: Pause,
+        memory_bytes: int,
+        bytes_per_second: int,
+    ) -> None:
+        self._logs = logs
+        self._submit = submit
+        self._pause = pause
+        self._memory_bytes = memory_bytes
+        self._bytes_per_second = bytes_per_second
+        self._now = Now(0.0, 0)
+        self._round: deque[Log] = deque()
+        self._best: tuple[float, Log] | None = None
+        self._busy = False
+        self._retry_at: dict[Log, float] = {}
+        self.checkpoints: dict[Log, CleanerCheckpoint] = {}
+        """How far each log is compacted, of those that ask for it."""
+
+    def task(self, now: Now) -> float:
+        """Look at some logs, or begin a pass; → when to be called again."""
+        self._now = now
+        if self._busy:
+            return _BUSY
+        if not self._round:
+            self._begin_round()
+        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        some = [log for log in some if self._is_due(log)]
+        unloaded = [log for log in some if log not in self.checkpoints]
+        unread = [log for log in some if unread_segments(log)]
+        if unloaded:
+            self._busy = True
+            work = partial(_load_all, [log.directory for log in unloaded])
+            self._submit("cleaner", work, partial(self._loaded, unloaded, some))
+        elif unread:
+            self._busy = True
+            read_summaries(self._submit, unread, partial(self._look, some))
+        else:
+            self._look(some)
+        if self._busy or self._round:
+            return _MORE
+        if self._best is None:
+            return COMPACTION_INTERVAL
+        self._begin(self._best[1])
+        return _MORE
+
+    # -- which log ----------------------------------------------------------------------------------
+
+    def _begin_round(self) -> None:
+        self._best = None
+        self._round.extend(self._logs)
+        for known in (self.checkpoints, self._retry_at):
+            for gone in [log for log in known if not log.is_open]:
+                del known[gone]
+
+    def _is_due(self, log: Log) -> bool:
+        asks_for_it = log.configured and log.config.compacts and log.is_open
+        return asks_for_it and self._retry_at.get(log, 0.0) <= self._now.monotonic
+
+    def _loaded(
+        self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint] | Exception
+    ) -> None:
+        self._busy = False
+        if isinstance(outcome, Exception):
+            logger.error("how far logs are compacted cannot be read: %s", outcome)
+            return
+        self.checkpoints.update(zip(logs, outcome, strict=True))
+        self._round.extendleft(some)
+
+    def _look(self, logs: Iterable[Log]) -> None:
+        """Whether one of these is more in need of it than what was found before."""
+        self._busy = False
+        for log in logs:
+            ratio = self._dirty_ratio(log) if log.is_open else None
+            if ratio is not None and (self._best is None or ratio > self._best[0]):
+                self._best = ratio, log
+
+    def _cleanable(self, log: Log) -> list[Segment]:
+        """The segments of a log that may be compacted, the oldest first.
+
+        They lie before the one that the noted recovery point names, which has a record: so they are
+        sealed and on disk, no unclean start looks into them, and behind what compaction removes a
+        record is left. What they tell of producers is in a snapshot on disk. They end where
+        `min_compaction_lag` begins.
+        """
+        point = self._logs.checkpointed.get(log.directory.name)
+        if point is None or point.end_offset <= point.segment:
+            return []
+        if not log.snapshot_covers(point.segment):
+            self._logs.dirty[log] = None  # the next flush takes one
+            return []
+        found: list[Segment] = []
+        youngest = self._now.wall - log.config.min_compaction_lag * 1000
+        sealed = log.sealed_segments
+        for number, segment in enumerate(sealed):
+            if segment.end_offset > point.segment:
+                break
+            dirty = segment.end_offset > self.checkpoints[log].clean_before
+            if log.config.min_compaction_lag and dirty:
+                ended = last_append(sealed[number:], self._now.wall)
+                if ended is None or ended > youngest:
+                    break
+            found.append(segment)
+        return found
+
+    def _dirty_ratio(self, log: Log) -> float | None:
+        """How much a log is in need of compaction; None: not at all.
+
+        As a rule the part of its bytes that was not gone through yet, if the log's options find that
+        enough; more if records have waited for too long; least if there are only tombstones to drop.
+        """
+        segments, now = self._cleanable(log), self._now.wall
+        config, checkpoint = log.config, self.checkpoints[log]
+        dirty = [each for each in segments if each.end_offset > checkpoint.clean_before]
+        dirty_bytes = sum(segment.size for segment in dirty)
+        if dirty_bytes:
+            ratio = dirty_bytes / sum(segment.size for segment in segments)
+            if config.max_compaction_lag is not None and dirty[0].summary is not None:
+                began = dirty[0].summary.first_append
+                if began is not None and abs(now - began) >= config.max_compaction_lag * 1000:
+                    return OVERDUE + ratio
+            if ratio >= config.min_cleanable_dirty_ratio:
+                return ratio
+        droppable = checkpoint.droppable_before(config.delete_retention, now)
+        if segments and checkpoint.tombstones and droppable:
+            return TOMBSTONES
+        return None
+
+    # -- a pass -------------------------------------------------------------------------------------
+
+    def _begin(self, log: Log) -> None:
+        self._best = None
+        config, checkpoint = log.config, self.checkpoints[log]
+        segments = {each.base_offset: each for each in self._cleanable(log)}
+        readers = {base: segment.reader() for base, segment in segments.items()}
+        work = CleaningPass(
+            directory=log.directory,
+            checkpoint=checkpoint,
+            sources=list(readers.values()),
+            groups=[
+                [readers[each.base_offset] for each in group]
+                for group in group_segments(segments.values())
+            ],
+            segment_bytes=config.segment_bytes,
+            droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
+            index_interval_bytes=config.index_interval_bytes,
+            memory_bytes=self._memory_bytes,
+            bytes_per_second=self._bytes_per_second,
+            pause=self._pause,
+        )
+        logger.info("%s: compacting %d segments", log.name, len(segments))
+        self._busy = True
+        self._next_step(log, segments, work, [])
+
+    def _next_step(
+        self,
+        log: Log,
+        segments: dict[int, Segment],
+        work: CleaningPass,
+        doomed: Sequence[Path],
+    ) -> None:
+        step = partial(work.step, doomed, self._now.wall)
+        self._submit("cleaner", step, partial(self._take, log, segments, work))
+
+    def _take(
+        self,
+        log: Log,
+        segments: dict[int, Segment],
+        work: CleaningPass,
+        outcome: CleanedSegment | CleanerCheckpoint | Exception,
+    ) -> None:
+        match outcome:
+            case CleanedSegment(name, size):
+                old = [each for base, each in segments.items() if name.base <= base < name.end]
+                if _are_there(log, old):
+                    doomed = log.replace_segments(old, name, size)
+                    self._next_step(log, segments, work, doomed)
+                    return
+                # What was to be replaced has changed: begin again another time.
+                self._logs.remove(files_of(log.directory, name), "cleaner")
+            case CleanerCheckpoint():
+                self.checkpoints[log] = outcome
+                logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
+            case CorruptSegment():
+                segment = segments[outcome.base_offset]
+                if log.sealed(outcome.base_offset) is segment:
+                    segment.mark(outcome.damage)
+            case Exception():
+                # Else something was deleted meanwhile, or the broker is stopping.
+                if _are_there(log, segments.values()) and not isinstance(outcome, ClosedError):
+                    logger.error("%s: not compacted: %s", log.name, outcome)
+                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+        self._busy = False
+
+
+def group_segments(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Neighbours that may become one segment. Damaged ones are in none."""
+    found: list[list[Segment]] = [[]]
+    for segment in segments:
+        if segment.damage:
+            found.append([])
+        else:
+            found[-1].append(segment)
+    return [group for group in found if group]
+
+
+def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
+    return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
+
+
+def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint]:
+    return [load_checkpoint(directory) for directory in directories]

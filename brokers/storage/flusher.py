@@ -1,0 +1,232 @@
+"""Flushing logs: when somebody waits for it, from time to time, and noting how far they are on disk."""
+
+import heapq
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from folkmoot.brokers.storage.atomic_file import disk_error, save_json
+from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
+from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.protocol.errors import FolkmootError
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL: Final = 30.0
+CHECKPOINT_BYTES: Final = 512 * 1024 * 1024
+"""After so much the next round begins earlier: a start checks about a gigabyte in a second."""
+
+SHORTEST_INTERVAL: Final = 2.0
+LOGS_AT_ONCE: Final = 32
+"""Each has a few descriptors on loan to the background meanwhile."""
+
+_TICK = 0.1
+_BUSY = 0.02
+
+Done = Callable[[FolkmootError | None], None]
+
+
+class Flusher:
+    """The one that puts logs on disk (group commit), and notes their recovery points.
+
+    A log is flushed by one job at a time, and its outcome is always taken: the kernel tells of an
+    error once for all descriptors of an open file, so a second flush beside it could succeed and prove
+    nothing. A failed flush ends the log and, by `failed`, the broker: nothing is acknowledged behind it.
+
+    Flushed at once are logs for which somebody waits (`wait_for`, `flush`) and those whose
+    `flush_interval` is over; what is appended while a job is under way is in the next one. Every
+    CHECKPOINT_INTERVAL, or after CHECKPOINT_BYTES, all others follow in jobs of their own, and then
+    `recovery-points` is written. It may be old, which costs the next start time, and it is never ahead
+    of the disk.
+
+    Crash story: a death before a flush has ended leaves what the page cache kept, which the next start
+    checks behind the recovery point; nobody who waits was answered. A death between flush and note:
+    the start checks more than it has to.
+
+    `advanced` is called when a log's recovery point has moved, and when it failed. Owner: the event
+    loop.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        submit: Submit,
+        advanced: Callable[[Log], None] = lambda log: None,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self._logs = logs
+        self._submit = submit
+        self._advanced = advanced
+        self._failed = failed
+        self._wanted: dict[Log, list[tuple[int, Done | None]]] = {}
+        self._timers: list[tuple[float, int, Log]] = []
+        self._timed: set[Log] = set()
+        self._count = 0
+        self._under_way: set[Log] = set()
+        self._busy: set[Hashable] = set()
+        self._round: list[Log] | None = None
+        self._unnoted = False
+        self._next_round = self._soonest = 0.0
+        self._appended_before = 0
+
+    def appended(self, log: Log, size: int, now: Now) -> None:
+        """So many bytes were just appended to a log."""
+        self._logs.appended_bytes += size
+        self._logs.dirty[log] = None
+        interval = log.config.flush_interval
+        if interval is not None and log not in self._timed:
+            self._count += 1
+            self._timed.add(log)
+            heapq.heappush(self._timers, (now.monotonic + interval, self._count, log))
+
+    def wait_for(self, log: Log, end_offset: int) -> int | None:
+        """What `log.recovery_point_offset` must reach before an append that ends here is acknowledged.
+
+        None: nothing. Otherwise a flush is begun, and `advanced` tells of its end.
+        """
+        records = log.config.flush_records
+        if records is None or end_offset - log.recovery_point_offset < records:
+            return None
+        self.flush(log)
+        return end_offset - records + 1
+
+    def flush(self, log: Log, done: Done | None = None) -> None:
+        """Put on disk what the log has now. `done` is called once, with what went wrong if it did."""
+        self._wanted.setdefault(log, []).append((log.log_end, done))
+        self._begin_wanted()
+
+    def task(self, now: Now) -> float:
+        """Begin the flushes that are due; → when to look again."""
+        for _ in range(LOGS_AT_ONCE):
+            if not self._timers or self._timers[0][0] > now.monotonic:
+                break
+            log = heapq.heappop(self._timers)[2]
+            self._timed.discard(log)
+            self._wanted.setdefault(log, []).append((log.log_end, None))
+        self._begin_wanted()
+        if "checkpoint" in self._busy:
+            return _BUSY
+        if self._round:
+            some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
+            self._begin("checkpoint", [log for log in some if log not in self._under_way])
+        elif self._round is not None:
+            self._round = None
+            self._note()
+        elif now.monotonic >= self._next_round or self._is_much(now):
+            self._next_round = now.monotonic + CHECKPOINT_INTERVAL
+            self._soonest = now.monotonic + SHORTEST_INTERVAL
+            self._appended_before = self._logs.appended_bytes
+            self._round = list(self._logs.dirty)
+        return _TICK if self._round is None else _BUSY
+
+    def _is_much(self, now: Now) -> bool:
+        """Whether so much has come since the last round that a start would take long to check it."""
+        much = self._logs.appended_bytes - self._appended_before >= CHECKPOINT_BYTES
+        return much and now.monotonic >= self._soonest
+
+    # -- flushing -----------------------------------------------------------------------------------
+
+    def _begin_wanted(self) -> None:
+        if "flush" in self._busy:
+            return
+        some = []
+        for log in self._wanted:
+            if log not in self._under_way:
+                some.append(log)
+            if len(some) == LOGS_AT_ONCE:
+                break
+        self._begin("flush", some)
+
+    def _begin(self, key: Hashable, logs: Iterable[Log]) -> None:
+        """Have some logs flushed by one job."""
+        tasks: list[tuple[Log, FlushTask]] = []
+        for log in logs:
+            self._logs.dirty.pop(log, None)
+            try:
+                log.require_writable()
+                task = log.begin_flush()
+            except FolkmootError as error:
+                if log.is_open and log.failed is None:
+                    logger.warning("%s: not flushed: %s", log.name, error)
+                    self._logs.dirty[log] = None
+                self._answer(log, error)
+                continue
+            if task is None:
+                self._answer(log, None)
+            else:
+                tasks.append((log, task))
+        if tasks:
+            self._busy.add(key)
+            self._under_way.update(log for log, _ in tasks)
+            work = partial(run_all, [task for _, task in tasks])
+            self._submit(key, work, partial(self._flushed, key, tasks))
+
+    def _flushed(
+        self,
+        key: Hashable,
+        tasks: Sequence[tuple[Log, FlushTask]],
+        outcome: list[FlushResult] | Exception,
+    ) -> None:
+        self._busy.discard(key)
+        for number, (log, task) in enumerate(tasks):
+            if isinstance(outcome, Exception):
+                result = FlushResult(OSError(str(outcome)), None)
+            else:
+                result = outcome[number]
+            self._under_way.discard(log)
+            log.finish_flush(task, result)
+            failure: FolkmootError | None = None
+            if result.error is not None:
+                failure = disk_error(f"{log.directory} could not be flushed", result.error)
+                self._failed(failure)
+            elif log.is_open:
+                if log.recovery_point is not None:
+                    self._logs.recovery_points[log.directory.name] = log.recovery_point
+                    self._unnoted = True
+                if log.dirty:
+                    self._logs.dirty[log] = None
+            self._advanced(log)
+            self._answer(log, failure)
+        self._begin_wanted()
+
+    def _answer(self, log: Log, error: FolkmootError | None) -> None:
+        """Tell those that waited for as much as is on disk now, or all of them what went wrong."""
+        waiting = self._wanted.pop(log, [])
+        late = [each for each in waiting if each[0] > log.recovery_point_offset]
+        if late and error is None:
+            try:
+                log.require_writable()
+            except FolkmootError as closed:
+                error = closed
+        if late and error is None and log.dirty:
+            self._wanted[log] = late  # its next segments follow
+            waiting = [each for each in waiting if each not in late]
+        for _, done in waiting:
+            if done is not None:
+                done(error)
+
+    # -- recovery points ----------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        if not self._unnoted:
+            return
+        self._unnoted = False
+        self._busy.add("checkpoint")
+        points = dict(self._logs.recovery_points)
+        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
+        self._submit("checkpoint", work, partial(self._noted, points))
+
+    def _noted(self, points: dict[str, RecoveryPoint], outcome: Exception | None) -> None:
+        self._busy.discard("checkpoint")
+        if outcome is None:
+            self._logs.checkpointed = points
+        else:
+            logger.warning("the logs' recovery points were not noted: %s", outcome)
+
+
+def run_all(tasks: Sequence[FlushTask]) -> list[FlushResult]:
+    """The background's part."""
+    return [task.run() for task in tasks]

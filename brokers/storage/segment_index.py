@@ -1,0 +1,330 @@
+"""The index of a segment: where in its `.log` some batches lie, and the latest timestamp before each."""
+
+import errno
+import mmap
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
+from folkmoot.protocol.checksum import crc32c
+
+NO_TIMESTAMP: Final = -(2**63)
+
+_ENTRY = struct.Struct(">IIq")
+_FOOTER = struct.Struct(">4sIqqqqI")
+_CRC = struct.Struct(">I")
+_MAGIC: Final = b"FIX1"
+_MAX_RELATIVE: Final = 2**32 - 1
+_UNKNOWN: Final = -1
+
+ENTRY_BYTES: Final = _ENTRY.size
+FOOTER_BYTES: Final = _FOOTER.size + _CRC.size
+
+
+class Summary(NamedTuple):
+    """What is known of a segment without a look at its batches. Times are ms since the epoch."""
+
+    first_append: int | None
+    last_append: int | None
+    largest_timestamp: int
+    """Of all records; NO_TIMESTAMP if there are none."""
+
+
+def largest_timestamp(header: BatchHeader) -> int:
+    """The largest timestamp of a batch's records."""
+    return header.append_time if header.uses_append_time else header.max_timestamp
+
+
+class SegmentIndex:
+    """`<segment>.index`: entries of 16 bytes, and a footer once the segment is sealed.
+
+    ```
+    entry   relative offset u32, position u32, largest timestamp of all records before it i64
+    footer  "FIX1", bytes of the log u32, end offset i64, first and last append time i64 (-1: unknown),
+            largest timestamp i64, checksum of the entries u32, checksum of the footer u32
+    ```
+
+    At least `interval` bytes of log lie between two entries; the batch at position 0 has none. All
+    three columns rise, whatever order the records' own timestamps have.
+
+    Sealed, with both checksums right, an index is `trusted`, and so is one that this process has
+    written. What a crash leaves of an unsealed one is taken if it rises, and doubted as soon as it
+    contradicts the log. An index that is missing or wrong is built anew from the log's headers.
+
+    Crash. An index is never flushed: a power cut leaves an unsealed one that does not rise or lacks
+    entries, or a sealed one whose checksum is wrong, and either is built anew. A full disk leaves
+    entries or the footer out; then the index is kept in memory until the segment is closed.
+
+    Owner: the segment. A background job may load or build one, and hands it over when it is done.
+    """
+
+    __slots__ = (
+        *("_base", "_buffer", "_checksum", "_fd", "_has_footer", "_interval", "_mapped"),
+        *("_path", "_pending", "count", "due", "first_append", "last_append"),
+        *("largest_timestamp", "trusted"),
+    )
+
+    def __init__(self, path: Path, base_offset: int, interval: int) -> None:
+        self._path = path
+        self._base = base_offset
+        self._interval = interval
+        self._pending = bytearray()
+        self._buffer: mmap.mmap | bytes = b""
+        self._mapped = 0
+        self._fd = -1
+        self._checksum = 0
+        self._has_footer = False
+        self.count = 0
+        self.due = interval  # the position from which on the next batch gets an entry
+        self.first_append: int | None = None
+        self.last_append: int | None = None
+        self.largest_timestamp = NO_TIMESTAMP
+        self.trusted = True
+
+    @property
+    def summary(self) -> Summary:
+        return Summary(self.first_append, self.last_append, self.largest_timestamp)
+
+    # -- from the disk ------------------------------------------------------------------------------
+
+    @classmethod
+    def load_sealed(
+        cls, path: Path, base_offset: int, interval: int, log_bytes: int, end_offset: int
+    ) -> "SegmentIndex | None":
+        """The index of a segment that ends so; None if a checksum is wrong or it is of another one.
+
+        Raises OSError. Reads the whole file.
+        """
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        footer = _footer(data[-FOOTER_BYTES:], log_bytes, end_offset)
+        entries = data[:-FOOTER_BYTES]
+        if footer is None or len(entries) % ENTRY_BYTES or crc32c(entries) != footer[1]:
+            return None
+        index = cls(path, base_offset, interval)
+        index.count, index._checksum, index._has_footer = (
+            len(entries) // ENTRY_BYTES,
+            footer[1],
+            True,
+        )
+        index.first_append, index.last_append, index.largest_timestamp = footer[0]
+        if index.count:
+            index.due = _ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)[1] + interval
+        return index
+
+    @classmethod
+    def load_unsealed(
+        cls, path: Path, base_offset: int, interval: int, log_bytes: int
+    ) -> "SegmentIndex":
+        """What a crash has left of an index: its entries as far as they rise. Raises OSError.
+
+        The batches from the last entry on are still to be observed.
+        """
+        index = cls(path, base_offset, interval)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return index
+        footer = data[-FOOTER_BYTES:]
+        if footer[:4] == _MAGIC:
+            data = data[:-FOOTER_BYTES]
+            if _CRC.pack(crc32c(data)) != footer[-2 * _CRC.size : -_CRC.size]:
+                data = b""  # it was sealed once, and has rotted
+        # Batches have a least size, so entries have a greatest number; more is not worth reading.
+        most = min(len(data) // ENTRY_BYTES, log_bytes // HEADER_BYTES + 1)
+        last = (0, 0, NO_TIMESTAMP)
+        for entry in _ENTRY.iter_unpack(data[: most * ENTRY_BYTES]):
+            rises = entry[0] > last[0] and entry[2] >= last[2]
+            if not rises or not last[1] < entry[1] < log_bytes:
+                break
+            last = entry
+            index.count += 1
+        index.trusted = False
+        index._has_footer = True  # or anything else behind the entries that are taken
+        index._checksum = crc32c(data[: index.count * ENTRY_BYTES])
+        index.due, index.largest_timestamp = last[1] + interval, last[2]
+        return index
+
+    @staticmethod
+    def load_summary(path: Path, log_bytes: int, end_offset: int) -> Summary | None:
+        """What the footer alone says; None if it is missing or wrong. Raises OSError."""
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            data = os.pread(fd, FOOTER_BYTES, max(0, os.fstat(fd).st_size - FOOTER_BYTES))
+        finally:
+            os.close(fd)
+        footer = _footer(data, log_bytes, end_offset)
+        return None if footer is None else footer[0]
+
+    def create(self) -> None:
+        """Begin the file anew, empty. Raises OSError."""
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+
+    # -- looking up ---------------------------------------------------------------------------------
+
+    def lookup(self, offset: int) -> tuple[int, int, int | None]:
+        """The last entry at or below `offset` (or the segment's start), and where the next one points.
+
+        That is None behind the last entry. Raises OSError.
+        """
+        number = self._rank(offset - self._base, column=0)
+        following = number + 1 < self.count
+        return *self._entry(number), self._entry(number + 1)[1] if following else None
+
+    def at_position(self, position: int) -> tuple[int, int]:
+        """Offset and position of the last entry at or below `position`, or of the start.
+
+        Raises OSError.
+        """
+        return self._entry(self._rank(position, column=1))
+
+    def before_time(self, timestamp: int) -> tuple[int, int]:
+        """Offset and position of the last entry before which no record is of `timestamp` or later.
+
+        Raises OSError.
+        """
+        return self._entry(self._rank(timestamp - 1, column=2))
+
+    def entries_after(self, position: int) -> Iterator[tuple[int, int]]:
+        """Offset and position of the entries behind `position`. Raises OSError."""
+        for number in range(self._rank(position, column=1) + 1, self.count):
+            yield self._entry(number)
+
+    def is_intact(self) -> bool:
+        """Whether the entries still have the checksum that they had."""
+        try:
+            return crc32c(memoryview(self._view())[: self.count * ENTRY_BYTES]) == self._checksum
+        except OSError:
+            return False
+
+    def _rank(self, value: int, column: int) -> int:
+        view, unpack = self._view(), _ENTRY.unpack_from
+        key = lambda number: unpack(view, number * ENTRY_BYTES)[column]  # noqa: E731
+        return bisect_right(range(self.count), value, key=key) - 1
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        if number < 0:
+            return self._base, 0
+        relative, position, _ = _ENTRY.unpack_from(self._view(), number * ENTRY_BYTES)
+        return self._base + relative, position
+
+    def _view(self) -> mmap.mmap | bytes:
+        """All entries: the file's mapping, made when they are first asked for after more were added."""
+        if self._mapped < self.count:
+            length = self.count * ENTRY_BYTES
+            fd = os.open(self._path, os.O_RDONLY)
+            try:
+                if os.fstat(fd).st_size < length:
+                    raise OSError(errno.EIO, "shorter than it was")
+                self._buffer = mmap.mmap(fd, length, prot=mmap.PROT_READ)
+            finally:
+                os.close(fd)
+            self._mapped = self.count
+        return self._buffer
+
+    # -- following the log --------------------------------------------------------------------------
+
+    def observe(self, header: BatchHeader, position: int) -> None:
+        """Take the next batch of the log, adding an entry if one is due."""
+        if position >= self.due:
+            self.add(header.base_offset, position, self.largest_timestamp)
+        self.largest_timestamp = max(self.largest_timestamp, largest_timestamp(header))
+        if self.first_append is None:
+            self.first_append = header.append_time
+        self.last_append = header.append_time
+
+    def add(self, offset: int, position: int, timestamp: int) -> None:
+        """Add the batch at `position`, before which all records are of `timestamp` at most."""
+        if offset - self._base <= _MAX_RELATIVE:
+            self._pending += _ENTRY.pack(offset - self._base, position, timestamp)
+            self.due = position + self._interval
+
+    def discard(self, size: int) -> None:
+        """The batches behind `size` were not written: leave out their entries."""
+        self._pending.clear()
+        self.due = min(self.due, max(size, self._interval))
+
+    def save(self) -> None:
+        """Write what was added. Raises OSError; then these entries are left out."""
+        if not self._pending:
+            return
+        pending, self._pending = bytes(self._pending), bytearray()
+        kept = self._buffer if isinstance(self._buffer, bytes) else b""
+        if kept:  # which found no room in the file before
+            pending, self._buffer = kept + pending, b""
+            self.count = self._mapped = self._checksum = 0
+        try:
+            fd = self._file()
+            if self._has_footer:
+                os.ftruncate(fd, self.count * ENTRY_BYTES)
+                self._has_footer = False
+            if os.pwrite(fd, pending, self.count * ENTRY_BYTES) != len(pending):
+                raise OSError(errno.EIO, "short write")
+        except OSError:
+            if kept:
+                self._keep(pending)
+            raise
+        self.count += len(pending) // ENTRY_BYTES
+        self._checksum = crc32c(pending, self._checksum)
+
+    def seal(self, log_bytes: int, end_offset: int) -> None:
+        """Write the footer, over an older one: the log ends so. Raises OSError."""
+        self.save()
+        fd = self._file()
+        times = (_UNKNOWN if each is None else each for each in self.summary)
+        footer = _FOOTER.pack(_MAGIC, log_bytes, end_offset, *times, self._checksum)
+        os.ftruncate(fd, self.count * ENTRY_BYTES)
+        os.pwrite(fd, footer + _CRC.pack(crc32c(footer)), self.count * ENTRY_BYTES)
+        self._has_footer = True
+
+    def replace(self, log_bytes: int, end_offset: int) -> None:
+        """Write the file anew, with a footer; keep it in memory if there is no room on the disk.
+
+        It is another file, since somebody may still look at a mapping of the old one.
+        """
+        entries = bytes(self._pending)
+        try:
+            self._path.unlink(missing_ok=True)
+            self.seal(log_bytes, end_offset)
+        except OSError:
+            self._pending.clear()
+            self._keep(entries)
+
+    def _keep(self, entries: bytes) -> None:
+        self.count = self._mapped = len(entries) // ENTRY_BYTES
+        self._buffer, self._checksum = entries, crc32c(entries)
+
+    def _file(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        return self._fd
+
+    def release(self) -> None:
+        """Unmap and close; what was found out about the file is kept. It is opened again when needed."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        if isinstance(self._buffer, mmap.mmap):
+            self._buffer, self._mapped = b"", 0
+
+
+def _footer(data: bytes, log_bytes: int, end_offset: int) -> tuple[Summary, int] | None:
+    """The summary, and the checksum of the entries; None if the footer is not that of this log."""
+    if len(data) != FOOTER_BYTES or _CRC.unpack_from(data, _FOOTER.size)[0] != crc32c(
+        data[: _FOOTER.size]
+    ):
+        return None
+    magic, size, end, first, last, largest, checksum = _FOOTER.unpack_from(data)
+    if (magic, size, end) != (_MAGIC, log_bytes, end_offset):
+        return None
+    known = [None if each == _UNKNOWN else each for each in (first, last)]
+    return Summary(known[0], known[1], largest), checksum

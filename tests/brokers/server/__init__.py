@@ -1,0 +1,1 @@
+"""Tests of the broker's event loop and of what it answers."""

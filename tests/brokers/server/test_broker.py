@@ -1,0 +1,255 @@
+"""A whole broker in this process: the order of starting and stopping, and what it refuses."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.server.broker import Broker
+from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import (
+    AddressTaken,
+    BrokerIdTaken,
+    BrokerStopping,
+    ConfigError,
+    DirectoryLocked,
+    FolkmootError,
+    StorageError,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest
+from tests.brokers.batches import a_batch, append
+from tests.brokers.hands import create
+from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def ensemble() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
+
+
+def make_broker(
+    ensemble: MemoryZooKeeper, data: Path, broker_id: int = 1, *listeners: str
+) -> Broker:
+    config = BrokerConfig(
+        broker_id=broker_id,
+        data=data,
+        zookeeper="in.memory:1",
+        listeners=tuple(map(Listener.parse, listeners or ["client=127.0.0.1:0"])),
+        session_timeout=0.5,
+    )
+    return Broker(config, ensemble.connect)
+
+
+def starts_after_all(broker: Broker) -> bool:
+    with broker, Peer(broker.listeners["client"]) as peer:
+        peer.call(Api.HELLO, HelloRequest("x"))
+    return True
+
+
+def test_what_was_produced_is_there_after_a_restart(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    user = ensemble.connect()
+    with make_broker(ensemble, tmp_path / "b") as broker:
+        topic = execute(user, topics.create("t", 1, list(execute(user, brokers.live()))))
+        with Peer(broker.listeners["client"]) as peer:
+            eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+            batch = make_batch(b"a", b"b")
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
+    assert execute(user, brokers.live()) == {}
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        response, (chunk,) = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+    assert (response.results[0].high_watermark, len(chunk)) == (2, len(batch))
+
+
+def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:
+    user = ensemble.connect()
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        topic = execute(user, topics.create("t", 1, [1]))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        assert directory.exists()
+        execute(user, topics.delete("t"))
+        eventually(lambda: not directory.exists())
+
+
+def test_every_listener_is_bound_and_advertised(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:
+    listeners = ("client=127.0.0.1:0", "inside=127.0.0.1:0@broker-1:0", "far=0.0.0.0:0@far:7")
+    with make_broker(ensemble, tmp_path / "b", 1, *listeners) as broker:
+        found = execute(ensemble.connect(), brokers.live())[1].listeners
+        assert found == broker.listeners
+        for address in (found["client"], f"127.0.0.1:{found['inside'].removeprefix('broker-1:')}"):
+            with Peer(address) as peer:
+                peer.call(Api.HELLO, HelloRequest("x"))
+        assert found["far"] == "far:7"
+
+
+def test_who_waits_while_the_broker_stops_is_told_so(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    user = ensemble.connect()
+    topic = execute(user, topics.create("t", 1, [1]))
+    broker = make_broker(ensemble, tmp_path / "b")
+    broker.start()
+    with Peer(broker.listeners["client"]) as peer:
+        peer.ask(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id), max_wait=20.0))
+        assert peer.hears_nothing(within=0.1)
+        broker.close()
+        envelope, _ = peer.receive()
+    assert envelope.error == BrokerStopping.code
+
+
+def test_a_second_broker_on_the_same_id_is_refused_and_leaves_nothing_behind(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    with make_broker(ensemble, tmp_path / "b") as first:
+        second = make_broker(ensemble, tmp_path / "c")
+        with pytest.raises(BrokerIdTaken, match=first.listeners["client"]):
+            second.start()
+        with Peer(first.listeners["client"]) as peer:
+            peer.call(Api.HELLO, HelloRequest("still there?"))
+    assert starts_after_all(make_broker(ensemble, tmp_path / "c"))
+
+
+def test_a_second_broker_on_the_same_directory_is_refused_before_it_registers(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    with make_broker(ensemble, tmp_path / "b"):
+        with pytest.raises(DirectoryLocked, match="in use by process"):
+            make_broker(ensemble, tmp_path / "b", 2).start()
+        assert list(execute(ensemble.connect(), brokers.live())) == [1]
+
+
+def test_a_directory_of_another_broker_is_refused(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    assert starts_after_all(make_broker(ensemble, tmp_path / "b"))
+    with pytest.raises(ConfigError, match="belongs to broker 1"):
+        make_broker(ensemble, tmp_path / "b", 2).start()
+
+
+def test_a_taken_port_is_refused_and_leaves_nothing_behind(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listener = f"client=127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AddressTaken, match="is in use"):
+            make_broker(ensemble, tmp_path / "b", 1, listener).start()
+    assert execute(ensemble.connect(), brokers.live()) == {}
+    assert starts_after_all(make_broker(ensemble, tmp_path / "b", 1, listener))
+
+
+def test_a_log_out_of_use_neither_hides_why_a_start_failed_nor_makes_a_stop_fail(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    data = tmp_path / "b"
+    with LogManager(data, 1, LogConfig()) as logs:
+        for partition in range(2):
+            append(create(logs, "t", "first", partition), a_batch(b"a"))
+    segment = data / "first-1" / f"{0:020}.log"
+    segment.unlink()
+    segment.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listener = f"client=127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AddressTaken, match="is in use"):
+            make_broker(ensemble, data, 1, listener).start()
+    assert starts_after_all(make_broker(ensemble, data))
+
+
+def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    def nobody(session_timeout: float) -> Session:
+        raise ZooKeeperUnreachable("no ZooKeeper answers at in.memory:1")
+
+    config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
+    with pytest.raises(ZooKeeperUnreachable):
+        Broker(config, nobody).start()
+    assert starts_after_all(make_broker(ensemble, tmp_path / "b"))
+
+
+def test_a_broker_that_loses_its_id_ends_with_the_reason(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    sessions: list[Session] = []
+
+    def connect(session_timeout: float) -> Session:
+        if sessions:
+            taken = brokers.Registration({"client": "elsewhere:1"}, "n", "another directory")
+            execute(ensemble.connect(), brokers.register(1, taken))
+        session = ensemble.connect(session_timeout)
+        sessions.append(session)
+        return session
+
+    config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
+    with Broker(config, connect) as broker:
+        assert not broker.wait(0.0)
+        ensemble.expire(sessions[0])  # type: ignore[arg-type]
+        with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
+            broker.wait(10.0)
+
+
+def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(
+    ensemble: MemoryZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    broker = make_broker(ensemble, tmp_path / "b")
+    broker.start()
+    topic = execute(ensemble.connect(), topics.create("t", 2, [1], {"flush_records": "1"}))
+    entry = into(0, topic_id=topic.topic_id)
+    with Peer(broker.listeners["client"]) as peer, Peer(broker.listeners["client"]) as other:
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", refuse)
+            peer.ask(Api.PRODUCE, produce(entry), [make_batch(b"b")])
+            envelope, _ = peer.receive()
+            if not envelope.error:
+                response = wire.response_body(Api.PRODUCE, envelope)
+                assert [each.error for each in response.results] == [StorageError.code]
+            with pytest.raises(StorageError, match="could not be flushed"):
+                broker.wait(10.0)
+            other.ask(Api.PRODUCE, produce(into(1, topic_id=topic.topic_id)), [make_batch(b"c")])
+            assert other.hears_nothing(within=0.2) or other.receive()[0].error
+            broker.close()
+
+
+def test_a_broker_tells_once_of_logs_whose_topics_went_while_it_was_away(
+    ensemble: MemoryZooKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogManager(tmp_path / "b", 1, LogConfig()) as logs:
+        append(create(logs, "gone", "id-gone", 0), a_batch(b"a"))
+    assert starts_after_all(make_broker(ensemble, tmp_path / "b"))
+    assert caplog.text.count("1 topics that have logs") == 1
+
+
+def test_a_broker_starts_without_what_it_does_not_need() -> None:
+    """numpy only when it compacts; `email` came along with the version of the checksum's package."""
+    probe = (
+        "import sys, folkmoot.brokers.server.broker, folkmoot.coordination.zookeeper.kazoo_adapter\n"
+        "sys.exit(' '.join({'numpy', 'email', 'importlib.metadata'} & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,0 +1,168 @@
+"""`folkmoot broker` as a process, with a real ZooKeeper."""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.console.main import main
+from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination import connector as zookeeper
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.protocol.errors import NotLeader
+from folkmoot.protocol.messages import Api, MetadataRequest
+from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
+from tests.processes import children
+from tests.waiting import eventually
+
+
+def broker_command(data: Path, zookeeper: str, broker_id: int = 1, *more: str) -> list[str]:
+    return [
+        *("broker", "--id", str(broker_id), "--data", str(data), "--zookeeper", zookeeper),
+        *more,
+    ]
+
+
+def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
+    start_cluster: Callable[..., EmbeddedCluster], chroot: str
+) -> None:
+    cluster = start_cluster(brokers=2)
+    assert main(["topic", "create", "t", "--partitions", "4", "--zookeeper", chroot]) == 0
+    with Peer(cluster.brokers[0].address) as peer:
+        topic = eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)[0]
+        leaders = [each.leader for each in topic.partitions]
+        assert sorted(leaders) == [1, 1, 2, 2]
+        entries = [into(number, topic_id=topic.topic_id) for number in range(4)]
+        response, _ = peer.call(Api.PRODUCE, produce(*entries), [make_batch(b"a")] * 4)
+    for result, leader in zip(response.results, leaders, strict=True):
+        if leader == 1:
+            assert result.error == 0
+        else:
+            assert result.error == NotLeader.code
+            assert result.leader.listeners["client"] == cluster.brokers[1].address
+
+
+def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot)
+    broker.start()
+    session = connect(chroot, 5.0)
+    assert list(execute(session, brokers.live())) == [1]
+    broker.stop()
+    assert execute(session, brokers.live()) == {}
+    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+    session.close()
+
+
+def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot)
+    broker.start()
+    os.kill(broker.pid, signal.SIGINT)
+    os.kill(broker.pid, signal.SIGINT)
+    eventually(lambda: not broker.is_running)
+    assert broker.child.exit_code == 0
+    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+
+
+def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(
+    tmp_path: Path, chroot: str
+) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=1.0)
+    broker.start()
+    session = connect(chroot, 5.0)
+    topic = execute(session, topics.create("t", 1, [1]))
+    session.close()
+    entry = into(0, topic_id=topic.topic_id)
+    with Peer(broker.address) as peer:
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        for _ in range(20):
+            response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"x" * 1_000)])
+            assert response.results[0].error == 0
+    broker.kill()
+    broker.restart()
+    with Peer(broker.address) as peer:
+        response, _ = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+        assert (response.results[0].error, response.results[0].high_watermark) == (0, 20)
+    broker.stop()
+
+
+def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
+    tmp_path: Path, chroot: str
+) -> None:
+    """Its guardian has seen it die."""
+    broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
+    broker.start()
+    assert len(children(broker.pid)) == 1
+    session = connect(chroot, 5.0)
+    assert list(execute(session, brokers.live())) == [1]
+    broker.kill()
+    eventually(lambda: execute(session, brokers.live()) == {}, timeout=10.0)
+    session.close()
+
+
+def test_a_broker_has_no_guardian_if_it_shall_not(tmp_path: Path, chroot: str) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot)
+    broker.child.command += ("--no-guardian",)
+    broker.start()
+    assert children(broker.pid) == []
+    broker.stop()
+
+
+def test_a_broker_outlives_its_zookeeper_and_registers_again(
+    tmp_path: Path, private_zookeeper: EmbeddedZooKeeper
+) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", private_zookeeper.address, session_timeout=1.0)
+    broker.start()
+    with Peer(broker.address) as peer:
+        private_zookeeper.kill()
+        peer.call(Api.METADATA, MetadataRequest(None))
+        private_zookeeper.restart()
+        session = connect(private_zookeeper.address, 5.0)
+        eventually(lambda: 1 in execute(session, brokers.live()), timeout=20)
+        topic = execute(session, topics.create("t", 1, [1]))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        entry = into(0, topic_id=topic.topic_id)
+        response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        assert response.results[0].error == 0
+        session.close()
+    broker.stop()
+
+
+def test_each_refusal_to_start_is_one_line_and_an_exit_code(
+    tmp_path: Path, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BrokerProcess(1, tmp_path / "b", chroot) as first:
+        for code, words, sentence in (
+            (4, broker_command(tmp_path / "c", chroot), "broker id 1 is taken"),
+            (4, broker_command(tmp_path / "b", chroot, 2), "is in use by process"),
+            (
+                1,
+                broker_command(tmp_path / "d", chroot, 3, "--listener", f"client={first.address}"),
+                "is in use",
+            ),
+            (2, broker_command(tmp_path / "e", chroot, -4), "broker_id"),
+            (2, broker_command(tmp_path / "e", "/nowhere", 4), "zookeeper"),
+            (2, broker_command(tmp_path / "e", chroot, 4, "--listener", "x"), "listener 'x'"),
+        ):
+            assert main(words) == code
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            (line,) = captured.err.splitlines()
+            assert line.startswith("folkmoot: ")
+            assert sentence in line
+
+
+def test_an_unreachable_zookeeper_at_the_start_is_exit_code_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(zookeeper, "connect", partial(connect, connect_timeout=0.3))
+    assert main(broker_command(tmp_path / "b", "127.0.0.1:1")) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("folkmoot: ")
+    assert "127.0.0.1:1" in captured.err

@@ -1,0 +1,493 @@
+"""The loop behind a real socket: answers, long polls, garbage, faults of its own, and its end."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from folkmoot.brokers.server import event_loop, request_handlers
+from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
+from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
+from folkmoot.brokers.server.job_queue import JobQueue
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now, Task
+from folkmoot.network.server import ServerSocket
+from folkmoot.protocol import batch_header, wire
+from folkmoot.protocol.errors import (
+    BrokerStopping,
+    CorruptBatch,
+    InvalidRequest,
+    Overloaded,
+    UnknownApi,
+    UnknownServerError,
+    UnsupportedVersion,
+)
+from folkmoot.protocol.messages import Api, HelloRequest, ListOffsetsEntry, ListOffsetsRequest
+from tests.brokers.batches import append, timed_batch
+from tests.brokers.hands import create
+from tests.brokers.parts import (
+    BROKERS,
+    ME,
+    Peer,
+    fetch,
+    into,
+    make_batch,
+    make_handlers,
+    make_logs,
+    out_of,
+    produce,
+)
+from tests.protocol.messages import REQUESTS, random_value, with_one_part_replaced
+from tests.seeds import new_seed
+from tests.waiting import eventually
+
+
+def packed(message: list[Any]) -> bytes:
+    data: bytes = msgpack.packb(message)
+    return data
+
+
+class Served:
+    """An event loop on a free port, and what became of it."""
+
+    def __init__(self, handlers: RequestHandlers, tasks: Sequence[Task] = ()) -> None:
+        self.handlers = handlers
+        self.failures: list[Exception] = []
+        self.socket = ServerSocket()
+        self.address = f"127.0.0.1:{self.socket.bind('127.0.0.1', 0)}"
+        self.loop = EventLoop(self.socket, handlers, self.failures.append, tasks)
+
+    def is_well(self) -> bool:
+        with Peer(self.address) as peer:
+            response, _ = peer.call(Api.HELLO, HelloRequest("are you well?"))
+        return bool(response.broker_id == ME) and not self.failures
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with make_logs(tmp_path / "data") as logs:
+        made = Served(make_handlers(logs))
+        made.loop.start()
+        yield made
+        made.loop.stop()
+        made.socket.close()
+
+
+@pytest.fixture
+def peer(served: Served) -> Iterator[Peer]:
+    with Peer(served.address) as made:
+        yield made
+
+
+def test_what_is_produced_is_fetched_byte_for_byte_behind_the_leaders_part(peer: Peer) -> None:
+    large = make_batch(random.randbytes(300_000))
+    small = make_batch(b"a", b"b")
+    response, _ = peer.call(Api.PRODUCE, produce(into(0), into(1)), [small, large])
+    assert [each.error for each in response.results] == [0, 0]
+    _, frames = peer.call(Api.FETCH, fetch(out_of(1), out_of(0)))
+    assert [frame[batch_header.LEADER_BYTES :] for frame in frames] == [
+        large[batch_header.LEADER_BYTES :],
+        small[batch_header.LEADER_BYTES :],
+    ]
+
+
+def test_a_fetch_that_waits_is_answered_by_the_append_of_another_client(
+    served: Served, peer: Peer
+) -> None:
+    asked = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
+    eventually(lambda: len(served.handlers.purgatory) == 1)
+    with Peer(served.address) as other:
+        other.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+    envelope, frames = peer.receive()
+    assert envelope.correlation_id == asked
+    assert batch_header.check(frames[0]).record_count == 1
+
+
+def test_a_fetch_that_waits_in_vain_is_answered_empty_at_its_deadline(peer: Peer) -> None:
+    began = time.monotonic()
+    response, frames = peer.call(Api.FETCH, fetch(out_of(0), max_wait=0.2))
+    assert 0.2 <= time.monotonic() - began < 5
+    assert (response.results, frames) == ([], [])
+
+
+def test_requests_of_one_client_take_effect_in_order_and_acks_0_is_not_answered(peer: Peer) -> None:
+    for _ in range(50):
+        peer.ask(Api.PRODUCE, produce(into(0), acks=0), [make_batch(b"a")])
+    request = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, -1)])
+    response, _ = peer.call(Api.LIST_OFFSETS, request)
+    assert response.results[0].offset == 50
+
+
+def test_a_new_view_is_what_the_next_request_sees(served: Served, peer: Peer) -> None:
+    served.loop.show(ClusterView(BROKERS, {}), ["t"], frozenset())
+    response, _ = peer.call(Api.FETCH, fetch(out_of(0)))
+    assert response.results[0].error
+
+
+def test_every_kind_of_wrong_request_has_its_own_error_and_correlation(
+    served: Served, peer: Peer
+) -> None:
+    for kind, correlation, frames in (
+        (InvalidRequest, NO_CORRELATION, [b""]),
+        (InvalidRequest, NO_CORRELATION, [b"\xc1"]),
+        (InvalidRequest, NO_CORRELATION, [b"x" * (wire.MAX_ENVELOPE_BYTES + 1)]),
+        (InvalidRequest, NO_CORRELATION, [packed([0, 0, -5, "c", ["x"]])]),
+        (UnknownApi, 7, [packed([99, 0, 7, "c", ["x"]])]),
+        (UnsupportedVersion, 7, [packed([0, 3, 7, "c", ["x"]])]),
+        (InvalidRequest, 7, [packed([0, 0, 7, "c", None])]),
+        (InvalidRequest, 7, [packed([0, 0, 7, "c", ["x"]]), b"surplus"]),
+        (InvalidRequest, 7, [packed([2, 0, 7, "c", [1, 1.0, [["../x", "", 0, 0]]]]), b""]),
+        (
+            InvalidRequest,
+            7,
+            [packed([3, 0, 7, "c", [1.0, 1, 1, [["t", "", 0, 0, 0, 0]] * 10_001]])],
+        ),
+        (InvalidRequest, 7, [packed([1, 0, 7, "c", [None]]), *[b""] * (wire.MAX_FRAMES + 5)]),
+    ):
+        peer.send(*frames)
+        envelope, payloads = peer.receive()
+        assert (envelope.error, envelope.correlation_id) == (kind.code, correlation)
+        assert not payloads
+    assert served.is_well()
+
+
+def test_random_garbage_costs_its_sender_an_error_and_nobody_else_anything(
+    served: Served, peer: Peer
+) -> None:
+    seed = new_seed()
+    rng = random.Random(seed)
+    asked = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
+    with Peer(served.address) as vandal:
+        for _ in range(400):
+            first = rng.choice((_random_bytes, _random_message, _damaged_request))(rng)
+            payloads = [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(3))]
+            vandal.send(first, *payloads)
+        asked_too = vandal.ask(Api.HELLO, HelloRequest("it was not me"))
+        while vandal.receive()[0].correlation_id != asked_too:
+            pass
+    assert served.is_well()
+    peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+    assert {peer.receive()[0].correlation_id for _ in range(2)} == {asked, asked + 1}
+
+
+def _random_bytes(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.randrange(60))
+
+
+def _random_message(rng: random.Random) -> bytes:
+    return packed([rng.randrange(-1, 6), 0, 77, "vandal", random_value(rng)])
+
+
+def _damaged_request(rng: random.Random) -> bytes:
+    api = rng.choice(list(Api))
+    request = msgspec.to_builtins(rng.choice(REQUESTS[api]))
+    return packed(with_one_part_replaced(rng, [api, 0, 77, "vandal", request]))
+
+
+def test_every_damage_to_a_batch_on_its_way_is_found(peer: Peer) -> None:
+    whole = make_batch(b"key and value")
+    seed = new_seed()
+    rng = random.Random(seed)
+    damaged = [whole[:cut] for cut in rng.sample(range(len(whole)), 20)]
+    for position in rng.sample(range(len(whole)), 40):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(flipped))
+    response, _ = peer.call(Api.PRODUCE, produce(*[into(0)] * len(damaged)), damaged)
+    assert {result.error for result in response.results} == {CorruptBatch.code}
+    response, _ = peer.call(Api.PRODUCE, produce(into(0)), [whole])
+    assert response.results[0].base_offset == 0
+
+
+def test_a_fault_of_the_brokers_own_is_an_error_for_one_request(
+    served: Served, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: ClusterView, names: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(ClusterView, "metadata", broken)
+    peer.ask(Api.METADATA, [None])
+    envelope, _ = peer.receive()
+    assert envelope.error == UnknownServerError.code
+    assert "a bug" not in envelope.message
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert served.is_well()
+
+
+def test_more_waiting_requests_than_the_broker_keeps_are_told_so(tmp_path: Path) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        purgatory = handlers.purgatory
+        purgatory.sessions = FetchSessions(purgatory._complete, Quota(1, 1))
+        served = Served(handlers)
+        served.loop.start()
+        with Peer(served.address) as peer:
+            first = peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
+            peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
+            envelope, _ = peer.receive()
+            assert (envelope.correlation_id, envelope.error) == (first + 1, Overloaded.code)
+            served.loop.stop()
+
+
+def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served) -> None:
+    with Peer(served.address) as peer:
+        peer.ask(Api.FETCH, fetch(out_of(0), max_wait=20.0))
+        eventually(lambda: len(served.handlers.purgatory) == 1)
+        served.loop.post(lambda: _ask_and_wait_until_it_is_there(peer, served))
+        served.loop.stop()
+        answers = [peer.receive()[0] for _ in range(2)]
+    assert {(each.correlation_id, each.error) for each in answers} == {
+        (1, BrokerStopping.code),
+        (2, BrokerStopping.code),
+    }
+
+
+def test_stopping_answers_those_whose_partitions_are_still_being_made(tmp_path: Path) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
+        with Peer(served.address) as peer:
+            peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            eventually(lambda: jobs._queues)
+            served.loop.stop()
+            assert peer.receive()[0].error == BrokerStopping.code
+
+
+def test_a_produce_to_a_new_partition_is_answered_when_its_directory_is_there(
+    tmp_path: Path,
+) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        jobs.start(served.loop.post)
+        served.loop.start()
+        with Peer(served.address) as peer:
+            response, _ = peer.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            assert [each.base_offset for each in response.results] == [0]
+        served.loop.stop()
+        jobs.close()
+
+
+def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:
+    peer.ask(Api.HELLO, HelloRequest("too late"))
+    assert served.socket._socket.poll(10_000), "the request did not arrive"
+    eventually(lambda: served.loop._inbox)  # the word to stop, which is acted on before requests
+
+
+def test_a_failure_of_the_loop_itself_is_reported_and_ends_it(tmp_path: Path) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        served = Served(make_handlers(logs))
+        served.loop.start()
+        served.socket.close()
+        served.loop.post(lambda: None)
+        eventually(lambda: served.failures)
+        served.loop.stop()
+
+
+def test_work_may_be_posted_from_any_thread_and_is_done_on_the_event_loop(served: Served) -> None:
+    seen: list[str] = []
+    threads = [
+        threading.Thread(
+            target=lambda: served.loop.post(lambda: seen.append(threading.current_thread().name))
+        )
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    eventually(lambda: len(seen) == 20)
+    assert set(seen) == {"event-loop"}
+
+
+# -- tasks, faults in deferred work, slow steps --------------------------------------------------------
+
+
+def test_tasks_are_done_one_a_turn_when_they_are_due(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def task(name: str, pause: float) -> Task:
+        def run(now: Now) -> float:
+            done.append(name)
+            return pause
+
+        return run
+
+    with make_logs(tmp_path / "data") as logs:
+        socket = ServerSocket()
+        tasks = [task("a", 10.0), task("b", 3.0)]
+        loop = EventLoop(socket, make_handlers(logs), lambda error: None, tasks)
+        for moment in (0.0, 0.0, 0.0, 2.9, 3.0, 6.5, 10.0, 10.0):
+            loop._run_task(Now(moment, 0))
+        assert done == ["a", "b", "b", "b", "b", "a"]
+        loop.stop()
+        socket.close()
+
+
+def test_a_fault_in_a_callback_or_a_task_is_logged_and_the_broker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_loop, "TRY_TASK_AGAIN", 0.01)
+    runs: list[Now] = []
+
+    def broken_task(now: Now) -> float:
+        runs.append(now)
+        raise ZeroDivisionError("a bug in a task")
+
+    def broken_callback() -> None:
+        raise ZeroDivisionError("a bug in a callback")
+
+    with make_logs(tmp_path / "data") as logs:
+        served = Served(make_handlers(logs), [broken_task])
+        served.loop.start()
+        served.loop.post(broken_callback)
+        eventually(lambda: len(runs) > 3)
+        assert served.is_well()
+        served.loop.stop()
+    assert "a bug in a task" in caplog.text
+    assert "a bug in a callback" in caplog.text
+
+
+def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with make_logs(tmp_path / "data") as logs:
+        jobs = JobQueue()
+        handlers = make_handlers(logs, submit=jobs.submit)
+        served = Served(handlers)
+        jobs.start(served.loop.post)
+        handlers.flusher.wait_for = broken  # type: ignore[assignment, method-assign]
+        served.loop.start()
+        with Peer(served.address) as peer:
+            peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            assert peer.receive()[0].error == UnknownServerError.code
+        assert served.is_well()
+        served.loop.stop()
+        jobs.close()
+
+
+def test_a_produce_of_a_topic_that_asks_for_it_is_answered_when_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_logs(tmp_path / "data", LogConfig(flush_records=1)) as logs:
+        log = create(logs, "t", "id-1", 0)
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        disk = threading.Event()
+        real = os.fdatasync
+
+        def slow(descriptor: int) -> None:
+            disk.wait()
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        jobs.start(served.loop.post)
+        served.loop.start()
+        with Peer(served.address) as one, Peer(served.address) as other:
+            one.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            eventually(lambda: log.log_end == 1)
+            for _ in range(3):
+                other.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"b")])
+            eventually(lambda: log.log_end == 4)
+            assert log.high_watermark == 0
+            assert one.hears_nothing(within=0.05)
+            assert served.is_well()
+            disk.set()
+            assert one.receive()[0].error == 0
+            assert [other.receive()[0].error for _ in range(3)] == [0, 0, 0]
+        assert log.high_watermark == 4
+        served.loop.stop()
+        jobs.close()
+
+
+def test_steps_that_take_too_long_are_counted_and_logged(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert served.is_well()
+    before = served.loop.slow_steps
+    served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", -1.0))
+    eventually(lambda: served.loop.slow_steps > before)
+    served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", 3600.0))
+    pause = served.loop._report_slow_steps(Now(0.0, 0))
+    assert pause > 0
+    assert "steps of the event loop took longer than" in caplog.text
+    assert served.loop.longest_step > 0
+
+
+# -- requests of many entries --------------------------------------------------------------------------
+
+
+def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_between(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    answered_at: list[int] = []
+    begun, other_has_asked = threading.Event(), threading.Event()
+    append_some, send = RequestHandlers._append, EventLoop._send
+
+    def counted(self: RequestHandlers, *args: Any, **kwargs: Any) -> None:
+        append_some(self, *args, **kwargs)
+        steps.append(1)
+        if len(steps) == 1:
+            begun.set()
+            other_has_asked.wait(10)
+            assert served.socket._socket.poll(10_000), "the other's request did not arrive"
+
+    def noted(self: EventLoop, request: Any, response: Any) -> None:
+        if isinstance(request.body, HelloRequest):
+            answered_at.append(len(steps))
+        send(self, request, response)
+
+    monkeypatch.setattr(RequestHandlers, "_append", counted)
+    monkeypatch.setattr(EventLoop, "_send", noted)
+    monkeypatch.setattr(request_handlers, "ENTRIES_PER_STEP", 1)
+    monkeypatch.setattr(event_loop, "STEP_TIME", 0.0)
+    with Peer(served.address) as greedy, Peer(served.address) as other:
+        greedy.ask(Api.PRODUCE, produce(*[into(0), into(1)] * 20), [make_batch(b"a")] * 40)
+        assert begun.wait(10)
+        other.ask(Api.HELLO, HelloRequest("x"))
+        other_has_asked.set()
+        greedy.ask(Api.LIST_OFFSETS, ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 1, -1)]))
+        other.receive()
+        first, _ = greedy.receive()
+        second, _ = greedy.receive()
+    assert answered_at[0] < 40 <= len(steps)
+    assert (first.correlation_id, second.correlation_id) == (1, 2)
+    listed = wire.response_body(Api.LIST_OFFSETS, second)
+    assert listed.results[0].offset == 20, "what was sent later sees what was sent before"
+
+
+def test_a_look_up_of_times_waits_for_cold_indexes_and_nobody_else_does(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=512)
+    with make_logs(tmp_path / "data", config) as logs:
+        log = create(logs, "t", "id-1", 0)
+        for number in range(30):
+            append(log, timed_batch(*[1000 + number] * 9))
+    with make_logs(tmp_path / "data", config) as logs:
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
+        with Peer(served.address) as peer, Peer(served.address) as other:
+            entries = [ListOffsetsEntry("t", "id-1", 0, 1000 + number) for number in (5, 17)]
+            peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(entries))
+            other.ask(Api.FETCH, fetch(out_of(0), max_bytes=1))
+            eventually(lambda: jobs._queues)
+            assert served.is_well()
+            jobs.start(served.loop.post)
+            response = wire.response_body(Api.LIST_OFFSETS, peer.receive()[0])
+            assert [each.offset for each in response.results] == [9 * 5, 9 * 17]
+            _, (chunk,) = other.receive()
+            assert batch_header.check(chunk).base_offset == 0
+        served.loop.stop()
+        jobs.close()

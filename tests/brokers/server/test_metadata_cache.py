@@ -1,0 +1,93 @@
+"""The view of the cluster: encoded once, within what one answer may hold, taken over in steps."""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.request_handlers import TOPICS_PER_STEP
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import InvalidRequest, Overloaded, UnknownTopicOrPartition
+from folkmoot.protocol.messages import Api, MetadataResponse
+from tests.brokers.parts import BROKERS, ME, OTHER, make_handlers, make_logs
+
+
+def answer(view: ClusterView, names: list[str] | None) -> MetadataResponse:
+    """What a client reads of the answer."""
+    envelope = wire.decode_response(wire.encode_response(7, view.metadata(names)))
+    response: MetadataResponse = wire.response_body(Api.METADATA, envelope)
+    return response
+
+
+def test_a_view_made_of_another_encodes_what_has_changed_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = {f"t{number}": TopicInfo(f"id-{number}", [[ME]]) for number in range(50)}
+    view = ClusterView(BROKERS, topics)
+    encoded: list[str] = []
+    original = ClusterView._topic_metadata
+
+    def counted(self: ClusterView, name: str) -> msgspec.Raw:
+        encoded.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(ClusterView, "_topic_metadata", counted)
+    topics = topics | {"t7": TopicInfo("id-new", [[ME], [OTHER]])}
+    del topics["t9"]
+    view = ClusterView(BROKERS, topics, view, ["t7", "t9"])
+    assert encoded == ["t7"]
+    told = {each.topic: each for each in answer(view, None).topics}
+    assert told.keys() == topics.keys()
+    assert [each.leader for each in told["t7"].partitions] == [ME, OTHER]
+    for _ in range(3):
+        view.metadata(None)
+    assert encoded == ["t7"]
+    assert answer(view, ["t9"]).topics[0].error == UnknownTopicOrPartition.code
+
+
+def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
+    topics = {"t": TopicInfo("id", [[ME], [OTHER]])}
+    view = ClusterView(BROKERS, topics)
+    view = ClusterView({ME: BROKERS[ME]}, topics, view, [])
+    response = answer(view, ["t"])
+    assert [each.broker_id for each in response.brokers] == [ME]
+    assert [each.leader for each in response.topics[0].partitions] == [ME, -1]
+
+
+def test_more_topics_than_one_answer_holds_are_told_as_far_as_they_fit() -> None:
+    wide = [[ME]] * 10_000
+    topics = {f"t{number}": TopicInfo(f"id-{number}", wide) for number in range(100)}
+    view = ClusterView(BROKERS, topics)
+    with pytest.raises(InvalidRequest, match="by name"):
+        view.metadata(None)
+    first = answer(view, sorted(topics))
+    errors = {each.topic: each.error for each in first.topics}
+    assert set(errors.values()) == {0, Overloaded.code}
+    rest = [name for name, error in errors.items() if error]
+    assert len(rest) < 100
+    assert not answer(view, rest[:10]).topics[0].error
+
+
+def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {f"t{number}": TopicInfo(f"id-{number}", [[OTHER]]) for number in range(10_000)}
+    view = ClusterView(BROKERS, topics)
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        posted: deque[Callable[[], None]] = deque()
+        configured: list[str] = []
+        monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
+        handlers.show(view, sorted(topics), frozenset({"id-gone"}), posted.append)
+        assert not configured
+        largest = 0
+        while posted:
+            before = len(configured)
+            posted.popleft()()
+            largest = max(largest, len(configured) - before)
+    assert sorted(configured) == sorted(topics)
+    assert largest == TOPICS_PER_STEP

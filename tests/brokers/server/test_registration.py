@@ -1,0 +1,302 @@
+"""The broker's thread towards ZooKeeper: registration, views, lost sessions."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from folkmoot.brokers.server import registration as module
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.registration import ClusterWatcher, Identity
+from folkmoot.coordination import brokers, paths, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Delete, Get, Operation
+from folkmoot.coordination.zookeeper.session import Outcome, Session
+from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
+from tests.coordination.losses import write
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.waiting import eventually
+
+ADDRESS = {"client": "127.0.0.1:9001"}
+
+
+class Watched:
+    """A watcher of an ensemble in memory, and all it reported."""
+
+    def __init__(self, ensemble: MemoryZooKeeper, directory: str = "d1") -> None:
+        self.ensemble = ensemble
+        self.sessions: list[MemorySession] = []
+        self.reachable = True
+        self.views: list[ClusterView] = []
+        self.deleted: set[str] = set()
+        self.failures: list[Exception] = []
+        identity = Identity(
+            broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
+        )
+        self.watcher = ClusterWatcher(self._connect, identity, self._show, self.failures.append)
+
+    def _connect(self, session_timeout: float) -> Session:
+        if not self.reachable:
+            raise ZooKeeperUnreachable("nobody answers")
+        self.sessions.append(self.ensemble.connect(session_timeout))
+        return self.sessions[-1]
+
+    def _show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
+        former = self.views[-1].topics if self.views else {}
+        differ = {
+            name for name in {*former, *view.topics} if former.get(name) != view.topics.get(name)
+        }
+        assert list(changed) == sorted(differ)
+        self.views.append(view)
+        self.deleted |= deleted
+
+    @property
+    def view(self) -> ClusterView:
+        return self.views[-1]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECONNECT_PAUSE", 0.01)
+    monkeypatch.setattr(module, "EXPIRY_SLACK", 0.1)
+
+
+@pytest.fixture
+def ensemble() -> MemoryZooKeeper:
+    return MemoryZooKeeper()
+
+
+@pytest.fixture
+def user(ensemble: MemoryZooKeeper) -> MemorySession:
+    return ensemble.connect()
+
+
+@pytest.fixture
+def watched(ensemble: MemoryZooKeeper) -> Iterator[Watched]:
+    made = Watched(ensemble)
+    yield made
+    made.watcher.close()
+    assert not made.failures
+
+
+def test_the_first_view_is_there_before_the_registration(
+    watched: Watched, user: MemorySession
+) -> None:
+    info = execute(user, topics.create("t", 2, [1]))
+    watched.watcher.start()
+    assert watched.views[0].topics == {"t": info}
+    assert not watched.views[0].brokers
+    assert watched.view.brokers[1].listeners == ADDRESS
+    mine = execute(user, brokers.live())[1]
+    assert (mine.listeners, mine.rack) == (ADDRESS, "r1")
+
+
+def test_topics_and_brokers_that_come_change_and_go_are_seen(
+    watched: Watched, user: MemorySession, ensemble: MemoryZooKeeper
+) -> None:
+    watched.watcher.start()
+    other = ensemble.connect()
+    execute(other, brokers.register(2, Registration({"client": "h:1"}, "n", "d2")))
+    eventually(lambda: 2 in watched.view.brokers)
+    ensemble.expire(other)
+    eventually(lambda: 2 not in watched.view.brokers)
+    first = execute(user, topics.create("t", 1, [1]))
+    eventually(lambda: "t" in watched.view.topics)
+    write(
+        user, paths.topic("t"), b'{"id": "%s", "partitions": [[1],[1]]}' % first.topic_id.encode()
+    )
+    eventually(lambda: len(watched.view.topics["t"].partitions) == 2)
+    assert not watched.deleted
+    execute(user, topics.delete("t"))
+    eventually(lambda: "t" not in watched.view.topics)
+    assert watched.deleted == {first.topic_id}
+
+
+def test_a_topic_deleted_and_created_between_two_looks_is_a_deletion_too(
+    watched: Watched, user: MemorySession
+) -> None:
+    first = execute(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    execute(user, topics.delete("t"))
+    second = execute(user, topics.create("t", 1, [1]))
+    eventually(lambda: watched.view.topics.get("t") == second)
+    assert watched.deleted == {first.topic_id}
+
+
+def test_only_topics_that_changed_are_read_again(
+    watched: Watched, user: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        execute(user, topics.create(f"t{number}", 1, [1]))
+    watched.watcher.start()
+    read = _record_reads(monkeypatch)
+    execute(user, topics.create("new", 1, [1]))
+    eventually(lambda: "new" in watched.view.topics)
+    assert read == {paths.topic("new")}
+
+
+def _record_reads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    read: set[str] = set()
+    submit = MemorySession.submit
+
+    def recording(
+        self: MemorySession, operation: Operation, done: Callable[[Outcome], None]
+    ) -> None:
+        if isinstance(operation, Get):
+            read.add(operation.path)
+        submit(self, operation, done)
+
+    monkeypatch.setattr(MemorySession, "submit", recording)
+    return read
+
+
+def test_an_illegible_topic_leaves_what_was_known_of_it(
+    watched: Watched, user: MemorySession
+) -> None:
+    info = execute(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    write(user, paths.topic("t"), b"scribble")
+    write(user, paths.topic("junk"), b"scribble")
+    execute(user, topics.create("after", 1, [1]))
+    eventually(lambda: "after" in watched.view.topics)
+    assert watched.view.topics["t"] == info
+    assert not watched.deleted
+
+
+def test_a_lost_session_is_replaced_and_nothing_counts_as_deleted(
+    watched: Watched, user: MemorySession, ensemble: MemoryZooKeeper
+) -> None:
+    execute(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    assert execute(user, brokers.live()) == {}
+    execute(user, topics.delete("t"))
+    watched.reachable = True
+    eventually(lambda: 1 in execute(user, brokers.live()))
+    eventually(lambda: 1 in watched.view.brokers and "t" not in watched.view.topics)
+    assert not watched.deleted
+
+
+def test_a_registration_that_somebody_removed_is_made_again(
+    watched: Watched, user: MemorySession
+) -> None:
+    watched.watcher.start()
+    user.submit(Delete(paths.broker(1)), lambda _: None)
+    eventually(lambda: 1 in execute(user, brokers.live()))
+
+
+def test_the_registration_of_a_dead_incarnation_is_waited_for(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    dead = ensemble.connect()
+    execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+    end = threading.Timer(0.1, lambda: ensemble.expire(dead))
+    end.start()
+    watched.watcher.start()
+    end.join()
+    assert watched.view.brokers[1].listeners == ADDRESS
+
+
+def test_a_broker_on_a_copied_directory_is_refused_when_waiting_did_not_help(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    execute(ensemble.connect(), brokers.register(1, Registration({}, "living", "d1")))
+    with pytest.raises(BrokerIdTaken, match="copy"):
+        watched.watcher.start()
+
+
+def test_another_broker_of_the_same_id_is_refused_at_once(ensemble: MemoryZooKeeper) -> None:
+    one, two = Watched(ensemble, "d1"), Watched(ensemble, "d2")
+    one.watcher.start()
+    with pytest.raises(BrokerIdTaken, match=r"127\.0\.0\.1:9001"):
+        two.watcher.start()
+    two.watcher.close()
+    one.watcher.close()
+
+
+def test_losing_the_id_to_another_broker_ends_the_one_that_comes_back(
+    ensemble: MemoryZooKeeper,
+) -> None:
+    watched = Watched(ensemble)
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
+    watched.reachable = True
+    eventually(lambda: watched.failures)
+    assert isinstance(watched.failures[0], BrokerIdTaken)
+    watched.watcher.close()
+
+
+def test_no_zookeeper_at_the_start_is_an_error_at_the_start(watched: Watched) -> None:
+    watched.reachable = False
+    with pytest.raises(ZooKeeperUnreachable):
+        watched.watcher.start()
+
+
+def test_a_session_lost_while_registering_is_replaced_and_the_broker_registers(
+    watched: Watched, ensemble: MemoryZooKeeper
+) -> None:
+    dead = ensemble.connect()
+    execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+
+    def lose_both() -> None:
+        ensemble.expire(watched.sessions[0])
+        eventually(lambda: len(watched.sessions) == 2)
+        ensemble.expire(dead)
+
+    losses = threading.Thread(target=lose_both)
+    eventually_registering = threading.Timer(0.05, losses.start)
+    eventually_registering.start()
+    watched.watcher.start()
+    eventually_registering.join()
+    losses.join()
+    assert len(watched.sessions) == 2
+    assert watched.view.brokers[1].listeners == ADDRESS
+
+
+def test_a_dead_incarnation_s_session_may_begin_anew_when_zookeeper_was_restarted(
+    watched: Watched, ensemble: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted ZooKeeper gives every session its whole time again: so is the time that we wait."""
+    monkeypatch.setattr(module, "EXPIRY_SLACK", 0.0)
+    dead = ensemble.connect()
+    execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
+    started = threading.Thread(target=watched.watcher.start)
+    started.start()
+    eventually(lambda: watched.views)
+    waited = time.monotonic() + 3 * 0.2
+    while time.monotonic() < waited:
+        ensemble.suspend(watched.sessions[0])
+        ensemble.resume(watched.sessions[0])
+        started.join(0.02)
+        assert started.is_alive(), "it waits as long as ZooKeeper comes and goes"
+    ensemble.expire(dead)
+    started.join()
+    assert watched.view.brokers[1].listeners == ADDRESS
+
+
+def test_closing_ends_the_session_at_once_whatever_the_watcher_waits_for(
+    ensemble: MemoryZooKeeper, user: MemorySession
+) -> None:
+    idle = Watched(ensemble)
+    idle.watcher.start()
+    idle.watcher.close()
+    assert execute(user, brokers.live()) == {}
+
+    cut_off = Watched(ensemble)
+    cut_off.watcher.start()
+    cut_off.reachable = False
+    ensemble.expire(cut_off.sessions[0])
+    cut_off.watcher.close()
+    assert not cut_off.watcher._thread.is_alive()
+
+    suspended = Watched(ensemble)
+    suspended.watcher.start()
+    ensemble.suspend(suspended.sessions[0])
+    suspended.watcher.close()
+    assert not suspended.watcher._thread.is_alive()
+    assert not idle.failures + cut_off.failures + suspended.failures

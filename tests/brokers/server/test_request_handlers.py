@@ -1,0 +1,355 @@
+"""What the broker answers, without sockets and with a clock that stands still."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.purgatory import Response
+from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log import Log
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRequest,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
+    StaleTopicId,
+    StorageError,
+    UnknownProducer,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    FetchResponse,
+    HelloRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceResponse,
+)
+from tests.brokers.hands import create
+from tests.brokers.parts import (
+    BROKERS,
+    ME,
+    OTHER,
+    TOPIC,
+    carried_out,
+    fetch,
+    into,
+    make_batch,
+    make_handlers,
+    make_logs,
+    out_of,
+    produce,
+    show,
+)
+
+NOW = Now(100.0, 1_700_000_000_000)
+
+
+@pytest.fixture
+def handlers(tmp_path: Path) -> Iterator[RequestHandlers]:
+    with make_logs(tmp_path / "data", LogConfig(max_batch_bytes=1_000)) as logs:
+        yield make_handlers(logs, max_batch_bytes=1_000)
+
+
+def answer(request: Any, handlers: RequestHandlers, *payloads: bytes) -> Any:
+    outcome = carried_out(request, payloads, NOW, handlers)
+    assert isinstance(outcome, Response)
+    return outcome.body
+
+
+def append(handlers: RequestHandlers, partition: int, *batches: bytes) -> ProduceResponse:
+    entries = [into(partition) for _ in batches]
+    response: ProduceResponse = answer(produce(*entries), handlers, *batches)
+    return response
+
+
+def read(
+    handlers: RequestHandlers, *entries: Any, **options: Any
+) -> tuple[FetchResponse, list[bytes]]:
+    outcome = carried_out(fetch(*entries, **options), (), NOW, handlers)
+    assert isinstance(outcome, Response)
+    return outcome.body, [bytes(chunk) for chunk in outcome.payloads]
+
+
+def offsets_in(chunk: bytes) -> list[int]:
+    return [header.base_offset for header, _ in batch_header.split(chunk)]
+
+
+def test_hello_names_the_broker_its_limit_and_every_api(handlers: RequestHandlers) -> None:
+    response = answer(HelloRequest("test"), handlers)
+    assert (response.broker_id, response.max_batch_bytes) == (ME, 1_000)
+    assert {each.api for each in response.apis} == set(Api)
+
+
+def metadata(handlers: RequestHandlers, names: list[str] | None) -> MetadataResponse:
+    return msgspec.msgpack.decode(answer(MetadataRequest(names), handlers), type=MetadataResponse)
+
+
+def test_metadata_names_live_leaders_only(handlers: RequestHandlers) -> None:
+    response = metadata(handlers, None)
+    assert [broker.broker_id for broker in response.brokers] == [ME, OTHER]
+    (topic,) = response.topics
+    assert topic.topic_id == "id-1"
+    assert [each.leader for each in topic.partitions] == [ME, ME, OTHER, -1, -1]
+    assert [each.replicas for each in topic.partitions] == TOPIC.partitions
+
+
+def test_metadata_answers_every_name_asked_for_once(handlers: RequestHandlers) -> None:
+    response = metadata(handlers, ["t", "nothing", "t"])
+    assert [topic.topic for topic in response.topics] == ["t", "nothing"]
+    assert [topic.error for topic in response.topics] == [0, UnknownTopicOrPartition.code]
+
+
+def test_batches_are_appended_in_the_order_given_and_read_back_as_stored(
+    handlers: RequestHandlers,
+) -> None:
+    one, two, three = make_batch(b"a", b"b"), make_batch(b"c"), make_batch(b"d")
+    response = answer(produce(into(0), into(1), into(0)), handlers, one, two, three)
+    assert [result.base_offset for result in response.results] == [0, 0, 2]
+    assert {result.append_time for result in response.results} == {NOW.wall}
+    fetched, chunks = read(handlers, out_of(0), out_of(1), out_of(0, 2))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0, 2], [0], [2]]
+    assert [(each.log_start, each.high_watermark) for each in fetched.results] == [
+        (0, 3),
+        (0, 1),
+        (0, 3),
+    ]
+    header = batch_header.check(chunks[1])
+    assert (header.leader_epoch, header.append_time) == (0, NOW.wall)
+
+
+def test_a_producer_s_batches_are_judged_one_by_one(handlers: RequestHandlers) -> None:
+    def sent(first: int, epoch: int = 1, producer: int = 7) -> bytes:
+        return batch_header.reseal(make_batch(b"x"), producer, epoch, first)
+
+    appended: list[int] = []
+    handlers.purgatory.sessions.appended = lambda partition, length: appended.append(length)  # type: ignore[method-assign]
+    response = append(handlers, 0, sent(0), sent(2), sent(1), sent(5, producer=8), sent(2))
+    assert [(result.error, result.base_offset) for result in response.results] == [
+        (0, 0),
+        (OutOfOrderSequence.code, -1),
+        (0, 1),
+        (UnknownProducer.code, -1),
+        (0, 2),
+    ]
+    assert "sequence 2 came, 1 is next" in response.results[1].message
+    response = append(handlers, 0, sent(1), sent(3, epoch=0), sent(2), make_batch(b"no producer"))
+    assert [(result.error, result.base_offset) for result in response.results] == [
+        (0, 1),
+        (ProducerFenced.code, -1),
+        (0, 2),
+        (0, 3),
+    ]
+    assert appended == [3 * len(sent(0)), len(make_batch(b"no producer"))]
+    assert append(handlers, 1, sent(0)).results[0].base_offset == 0
+
+
+def test_acks_0_appends_and_wants_no_answer(handlers: RequestHandlers) -> None:
+    request = produce(into(0), acks=0)
+    assert carried_out(request, [make_batch(b"a")], NOW, handlers) is None
+    assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
+
+
+def test_acks_of_all_replicas_is_that_of_the_one_there_is(handlers: RequestHandlers) -> None:
+    response = answer(produce(into(0), acks=-1), handlers, make_batch(b"a"))
+    assert response.results[0].error == 0
+
+
+def test_a_bad_batch_is_refused_and_its_neighbours_are_appended(handlers: RequestHandlers) -> None:
+    good, large = make_batch(b"a"), make_batch(b"x" * 2_000)
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    response = append(handlers, 0, good, bytes(flipped), good, large, good + b"more", b"", good)
+    assert [result.error for result in response.results] == [
+        0,
+        CorruptBatch.code,
+        0,
+        BatchTooLarge.code,
+        CorruptBatch.code,
+        CorruptBatch.code,
+        0,
+    ]
+    assert [r.base_offset for r in response.results if not r.error] == [0, 1, 2]
+    assert offsets_in(read(handlers, out_of(0))[1][0]) == [0, 1, 2]
+
+
+def test_payload_frames_must_match_the_entries(handlers: RequestHandlers) -> None:
+    for request, count in (
+        (produce(into(0)), 0),
+        (produce(into(0)), 2),
+        (fetch(out_of(0)), 1),
+        (HelloRequest("x"), 1),
+    ):
+        with pytest.raises(InvalidRequest, match="payload frames"):
+            carried_out(request, [b"x"] * count, NOW, handlers)
+
+
+def test_the_wrong_broker_names_the_right_one(handlers: RequestHandlers) -> None:
+    response = answer(produce(into(2), into(0)), handlers, make_batch(b"a"), make_batch(b"b"))
+    assert [result.error for result in response.results] == [NotLeader.code, 0]
+    assert response.results[0].leader.listeners == BROKERS[OTHER].listeners
+    fetched, _ = read(handlers, out_of(2))
+    assert fetched.results[0].leader is not None
+    assert fetched.results[0].leader.broker_id == OTHER
+    offsets = answer(ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 2, LATEST)]), handlers)
+    assert offsets.results[0].leader.broker_id == OTHER
+
+
+def test_a_leader_that_is_gone_or_was_never_there_is_not_named(handlers: RequestHandlers) -> None:
+    fetched, _ = read(handlers, out_of(3), out_of(4))
+    assert [each.error for each in fetched.results] == [NotLeader.code] * 2
+    assert [each.leader for each in fetched.results] == [None, None]
+
+
+def test_another_leader_epoch_than_the_brokers_is_refused(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a"))
+    fetched, _ = read(handlers, out_of(0, epoch=-1), out_of(0, epoch=7))
+    assert [each.error for each in fetched.results] == [0, NotLeader.code]
+
+
+def test_unknown_topics_partitions_and_ids_fail_alone(handlers: RequestHandlers) -> None:
+    fetched, _ = read(
+        handlers,
+        out_of(0, topic="no"),
+        out_of(99),
+        out_of(0, topic_id="old"),
+        out_of(0, offset=5),
+        out_of(0),
+    )
+    assert [each.error for each in fetched.results] == [
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+        StaleTopicId.code,
+        OffsetOutOfRange.code,
+    ]
+    beyond = fetched.results[3]
+    assert (beyond.log_start, beyond.high_watermark) == (0, 0)
+    assert len(handlers.logs) == 0, "who only reads makes no log"
+
+
+def test_of_what_was_asked_for_at_its_end_a_fetch_tells_nothing(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a", b"b"))
+    append(handlers, 1, make_batch(b"c"))
+    fetched, chunks = read(handlers, out_of(0, offset=2), out_of(1), out_of(2, epoch=-1))
+    assert [each.partition for each in fetched.results] == [1, 2]
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+
+
+def test_a_full_disk_fails_the_partition_and_no_other(
+    handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = create(handlers.logs, "t", "id-1", 0)
+    original = type(full)._write
+
+    def no_space(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is full:
+            raise StorageError("no space left on device")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(full), "_write", no_space)
+    response = answer(produce(into(0), into(1)), handlers, make_batch(b"a"), make_batch(b"b"))
+    assert [result.error for result in response.results] == [StorageError.code, 0]
+
+
+def test_the_first_batch_found_comes_whole_and_the_rest_within_max_bytes(
+    handlers: RequestHandlers,
+) -> None:
+    one = make_batch(b"x" * 300)
+    append(handlers, 0, one, one)
+    append(handlers, 1, one, one)
+    _, chunks = read(handlers, out_of(0, offset=2), out_of(0), out_of(1), max_bytes=10)
+    assert [offsets_in(chunk) for chunk in chunks] == [[0]]
+    _, chunks = read(handlers, out_of(0), out_of(1), max_bytes=3 * len(one))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0, 1], [0]]
+    _, chunks = read(handlers, out_of(0, max_bytes=1), out_of(1, max_bytes=1))
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+
+
+def test_a_fetch_stops_when_its_room_is_used_up_and_reads_nothing_that_it_throws_away(
+    handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make_batch(b"x" * 300)
+    partitions = 40
+    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * partitions)}))
+    for number in range(partitions):
+        append(handlers, number, one)
+    reads: list[int] = []
+    original = Log.read
+
+    def counted(log: Log, *args: Any, **kwargs: Any) -> memoryview:
+        found = original(log, *args, **kwargs)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(Log, "read", counted)
+    entries = [out_of(number) for number in range(partitions)]
+    room = 3 * len(one) + 10
+    fetched, chunks = read(handlers, *entries, max_bytes=room, max_wait=9.0, min_bytes=2**20)
+    assert [each.partition for each in fetched.results] == [0, 1, 2]
+    assert reads == [*map(len, chunks), 0], "one too many, which finds no room"
+
+
+def test_offsets_are_listed_from_both_ends_and_by_time(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a", b"b"), make_batch(b"c"))
+    wanted = (EARLIEST, LATEST, 0, 1_000, 1_001, -(2**61))
+    request = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, when) for when in wanted])
+    results = answer(request, handlers).results
+    assert [each.error for each in results] == [0] * 6
+    assert [each.offset for each in results] == [0, 3, 0, 0, 3, 0]
+
+
+def test_records_are_deleted_entry_by_entry_by_their_leader(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a", b"b"), make_batch(b"c"))
+    append(handlers, 1, make_batch(b"a"))
+    entries = [
+        DeleteRecordsEntry("t", "id-1", 0, 0, 2),
+        DeleteRecordsEntry("t", "id-1", 1, -1, LATEST),
+        DeleteRecordsEntry("t", "id-1", 0, 0, 99),
+        DeleteRecordsEntry("t", "id-1", 2, 0, 0),
+        DeleteRecordsEntry("t", "old", 0, 0, 0),
+    ]
+    results = answer(DeleteRecordsRequest(entries), handlers).results
+    assert [(each.error, each.log_start) for each in results] == [
+        (0, 2),
+        (0, 1),
+        (OffsetOutOfRange.code, -1),
+        (NotLeader.code, -1),
+        (StaleTopicId.code, -1),
+    ]
+    assert results[3].leader.broker_id == OTHER
+    fetched, chunks = read(handlers, out_of(0, offset=1), out_of(0, offset=2), out_of(1, offset=1))
+    assert [each.error for each in fetched.results] == [OffsetOutOfRange.code, 0]
+    assert [each.log_start for each in fetched.results] == [2, 2]
+    assert offsets_in(chunks[1]) == [2]
+
+
+def test_a_topic_that_merely_vanished_keeps_its_logs(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a"))
+    show(handlers, ClusterView(BROKERS, {}), frozenset())
+    show(handlers, ClusterView(BROKERS, {"t": TOPIC}), frozenset())
+    assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
+
+
+def test_a_topic_created_anew_starts_empty(handlers: RequestHandlers) -> None:
+    append(handlers, 0, make_batch(b"a"))
+    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), frozenset({"id-1"}))
+    fetched, chunks = read(handlers, out_of(0, topic_id="id-2"), out_of(0))
+    assert [each.error for each in fetched.results] == [StaleTopicId.code]
+    assert chunks == [b""]

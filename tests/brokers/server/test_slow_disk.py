@@ -1,0 +1,154 @@
+"""A disk that takes a second for each flush, rename, removal, listing and check of an index."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folkmoot.brokers.server.broker import Broker
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.compaction import log_cleaner
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.segment_index import SegmentIndex
+from folkmoot.coordination import topics
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.protocol import record_batch
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.messages import (
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    HelloRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
+from tests.brokers.batches import append
+from tests.brokers.hands import create
+from tests.brokers.killed_broker import create as create_topic
+from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.waiting import eventually
+
+CALLS = (
+    "fsync",
+    "fdatasync",
+    "rename",
+    "replace",
+    "unlink",
+    "remove",
+    "rmdir",
+    "listdir",
+    "scandir",
+)
+PARTITIONS = 20
+SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None)
+
+
+class SlowDisk:
+    """Who waited for the disk, by thread; from `slow` on each call takes a second, until `end`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited: list[tuple[str, str]] = []
+        self._is_slow = False
+        self._end = threading.Event()
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        for name in ("load_sealed", "load_unsealed", "load_summary"):
+            check = getattr(SegmentIndex, name)
+            monkeypatch.setattr(SegmentIndex, name, self._wrapped(name, check))
+
+    def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            if self._is_slow:
+                self.waited.append((threading.current_thread().name, name))
+                self._end.wait(1.0)
+            return call(*args, **kwargs)
+
+        return slow
+
+    def slow(self) -> None:
+        self._is_slow = True
+
+    def end(self) -> None:
+        self._is_slow = False
+        self._end.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    for module, name in ((retention, "RETENTION_INTERVAL"), (log_cleaner, "COMPACTION_INTERVAL")):
+        monkeypatch.setattr(module, name, 0.05)
+    made = SlowDisk(monkeypatch)
+    yield made
+    made.end()
+
+
+def fill_cold_logs(data: Path) -> None:
+    """A topic from an earlier life: some sealed segments in each of its partitions."""
+    with LogManager(data, 1, SMALL) as logs:
+        for partition in range(PARTITIONS):
+            log = create(logs, "cold", "id-cold", partition)
+            for number in range(6):
+                append(
+                    log,
+                    record_batch.encode(Columns(1, None, [b"x" * 900], 1000 + number), Codec.NONE),
+                )
+
+
+def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: SlowDisk) -> None:
+    fill_cold_logs(tmp_path / "data")
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    options = {"cleanup_policy": "compact,delete", "retention": "0.001"}
+    execute(user, create_topic("cold", TopicInfo("id-cold", [[1]] * PARTITIONS)))
+    config = BrokerConfig(broker_id=1, data=tmp_path / "data", zookeeper="in.memory:1", log=SMALL)
+    broker = Broker(config, ensemble.connect)
+    with ExitStack() as stack:
+        stack.enter_context(broker)
+        peer, watcher = (stack.enter_context(Peer(broker.listeners["client"])) for _ in range(2))
+        flushed = execute(user, topics.create("flushed", 3, [1], {"flush_records": "1"}))
+        doomed = execute(user, topics.create("doomed", PARTITIONS, [1], options))
+        eventually(lambda: b"doomed" in bytes(_metadata(peer)))
+        entries = [into(number, "doomed", doomed.topic_id) for number in range(PARTITIONS)]
+        large = [make_batch(b"x" * 1500)] * PARTITIONS
+        for _ in range(3):
+            peer.call(Api.PRODUCE, produce(*entries), large)
+        stack.callback(disk.end)
+        disk.slow()
+        ask_for_everything(peer, flushed.topic_id, doomed.topic_id)
+        execute(user, topics.create("newcomer", PARTITIONS, [1]))
+        execute(user, topics.delete("doomed"))
+        longest, until = 0.0, time.monotonic() + 4.0
+        while time.monotonic() < until:
+            began = time.monotonic()
+            watcher.call(Api.HELLO, HelloRequest("how long does it take?"))
+            longest = max(longest, time.monotonic() - began)
+        waited = list(disk.waited)
+    assert [call for thread, call in waited if thread == "event-loop"] == []
+    assert {"fdatasync", "fsync", "replace", "load_sealed"} <= {call for _, call in waited}
+    assert longest < 0.9, "a step of the loop waited for the disk"
+
+
+def _metadata(peer: Peer) -> bytes:
+    response, _ = peer.call(Api.METADATA, MetadataRequest(None))
+    return repr(response).encode()
+
+
+def ask_for_everything(peer: Peer, flushed: str, doomed: str) -> None:
+    """Requests whose answers need the disk; nobody waits for them."""
+    peer.ask(Api.PRODUCE, produce(into(0, "flushed", flushed)), [make_batch(b"x" * 1500)])
+    peer.ask(Api.FETCH, fetch(*(out_of(n, 1, 4096, "cold", "id-cold") for n in range(PARTITIONS))))
+    look_ups = [ListOffsetsEntry("cold", "id-cold", number, 1003) for number in range(PARTITIONS)]
+    peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(look_ups))
+    deletions = [DeleteRecordsEntry("doomed", doomed, number, 0, 1) for number in range(PARTITIONS)]
+    peer.ask(Api.DELETE_RECORDS, DeleteRecordsRequest(deletions))

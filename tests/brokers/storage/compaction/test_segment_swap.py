@@ -1,0 +1,271 @@
+"""A kill before or after any step of a compaction, and deletions between any two of its steps."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folkmoot.brokers.storage.compaction import cleaning_pass, segment_swap
+from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.segment import SegmentName
+from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
+from tests.brokers.hands import result_of
+from tests.brokers.storage.compaction.test_log_cleaner import active, fill
+
+_CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
+_WRITES = os.O_CREAT | os.O_TRUNC
+_watching: list[Callable[[], None]] = []
+_hooked = False
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watching or "folkmoot" not in str(arguments[:1]):
+        return
+    if event in _CHANGES or (event == "open" and (arguments[2] or 0) & _WRITES):
+        watcher = _watching.pop()
+        try:
+            watcher()
+        finally:
+            _watching.append(watcher)
+
+
+@contextmanager
+def before_every_change(look: Callable[[], None]) -> Iterator[None]:
+    """Call `look` before each change of a directory below one whose name has `folkmoot` in it."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_on_event)
+        _hooked = True
+    _watching.append(look)
+    try:
+        yield
+    finally:
+        _watching.clear()
+
+
+@pytest.fixture(autouse=True)
+def several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass makes several segments."""
+    monkeypatch.setattr(cleaning_pass, "MOST_OFFSETS", 40)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill takes nothing that was written, flushed or not."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+class Snapshots:
+    """Copies of a data directory, as a kill at that moment would leave it."""
+
+    def __init__(self, data: Path, into: Path) -> None:
+        self.data = data
+        self.into = into
+        self.taken: list[Path] = []
+
+    def take(self) -> None:
+        copy = self.into / str(len(self.taken))
+        shutil.copytree(self.data, copy)
+        self.taken.append(copy)
+
+
+def both_lie_there(copy: Path) -> bool:
+    """Whether a compacted segment lies beside one that it stands for."""
+    names = [SegmentName.parse(path.name) for path in (copy / "first-0").glob("*.log")]
+    known = [name for name in names if name is not None]
+    return any(
+        new.generation > old.generation and new.base <= old.base < new.end
+        for new in known
+        for old in known
+    )
+
+
+def check(copy: Path, written: list[Row], final: list[Any]) -> None:
+    """Nothing is lost in it, nothing invented, and compacting again ends as it would have."""
+    upkept = Upkept(copy)
+    assert not any(segment.damage for segment in upkept.log.sealed_segments)
+    assert (upkept.log.log_start, upkept.log.log_end) == (0, len(written))
+    found = rows(records_in(upkept.log))
+    assert set(final) <= set(found)
+    assert set(found) <= {(at, *row) for at, row in enumerate(written)}
+    upkept.compact()
+    assert set(rows(records_in(upkept.log))) >= set(final)
+    left = {path.name.partition(".")[2] for path in upkept.log.directory.iterdir()}
+    assert left <= {"log", "index", "snapshot", ""}, left
+    bases = [path.name[:20] for path in upkept.log.directory.glob("*.log")]
+    assert len(bases) == len(set(bases)) == len(upkept.log.segments)
+    upkept.logs.close()
+    shutil.rmtree(copy)
+
+
+def test_a_kill_before_or_after_any_step_of_a_compaction_loses_nothing(tmp_path: Path) -> None:
+    upkept = Upkept(tmp_path / "folkmoot")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    upkept.compact()
+    fill(upkept, written, 36, keys=6)
+    final = last_of_each(written, active(upkept))
+    snapshots = Snapshots(upkept.data, tmp_path / "copies")
+    upkept.checkpoint()
+    with before_every_change(snapshots.take):
+        upkept.compact()
+    snapshots.take()
+    assert rows(records_in(upkept.log)) == final
+    assert any(list((copy / "first-0").glob("*.cleaned")) for copy in snapshots.taken)
+    assert any(both_lie_there(copy) for copy in snapshots.taken)
+    for copy in snapshots.taken:
+        check(copy, written, final)
+    upkept.logs.close()
+
+
+def test_a_second_kill_while_a_compaction_is_being_finished_loses_nothing(tmp_path: Path) -> None:
+    upkept = Upkept(tmp_path / "folkmoot")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    final = last_of_each(written, active(upkept))
+    first = Snapshots(upkept.data, tmp_path / "copies-of-folkmoot")
+    upkept.checkpoint()
+    with before_every_change(first.take):
+        upkept.compact()
+    interrupted = [
+        copy
+        for copy in first.taken
+        if list((copy / "first-0").glob("*.cleaned")) or both_lie_there(copy)
+    ]
+    assert len(interrupted) > 5
+    for number, copy in enumerate(interrupted[:: len(interrupted) // 5]):
+        second = Snapshots(copy, tmp_path / f"again-{number}")
+        with before_every_change(second.take):
+            Upkept(copy).logs.abandon()
+        assert second.taken
+        for again in second.taken[number::4]:
+            check(again, written, final)
+    upkept.logs.close()
+
+
+def steps_of(upkept: Upkept) -> Iterator[int]:
+    """A compaction, step by step: what the event loop does, and what the background does."""
+    upkept.checkpoint()
+    number = 0
+    while upkept.cleaner.task(upkept.now) < COMPACTION_INTERVAL:
+        while upkept.hands.jobs:
+            _, work, done = upkept.hands.jobs.pop(0)
+            yield number
+            result = result_of(work)
+            yield number + 1
+            done(result)
+            number += 2
+    yield number
+
+
+@pytest.mark.parametrize("what", ["delete_before", "expire", "delete", "read"])
+def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path, what: str) -> None:
+    counted = Upkept(tmp_path / "counted")
+    fill(counted, [], 36, keys=6)
+    steps = len(list(steps_of(counted)))
+    assert steps > 8
+    for moment in range(steps):
+        upkept = Upkept(tmp_path / f"{what}-{moment}")
+        written: list[Row] = []
+        fill(upkept, written, 36, keys=6)
+        start = 0
+        for step in steps_of(upkept):
+            if step != moment:
+                continue
+            if what == "delete_before":
+                start = upkept.log.sealed_segments[0].end_offset + 3
+                upkept.delete_before(start)
+            elif what == "expire":
+                start = upkept.log.log_end
+                upkept.logs.configure("flights", "first", {"cleanup_policy": "compact,delete"})
+                upkept.later(10**9)
+                upkept.expire()
+            elif what == "delete":
+                upkept.logs.delete_topic("first")
+                upkept.logs.deletion_task(upkept.now)
+                break
+            else:
+                records_in(upkept.log)
+        for _ in range(5):
+            upkept.step()
+        if what == "delete":
+            upkept.hands.work_all()
+            assert not (upkept.data / "first-0").exists()
+            upkept.logs.close()
+            continue
+        upkept.compact()
+        upkept.expire()
+        for clean in (None, True, False):
+            if clean is not None:
+                upkept.reopen(clean=clean)
+            assert (upkept.log.log_start, upkept.log.log_end) == (start, len(written))
+            kept = (
+                [row for row in last_of_each(written, active(upkept)) if row[0] >= start]
+                if (upkept.log.sealed_segments)
+                else []
+            )
+            found = rows(records_in(upkept.log))
+            assert set(kept) <= set(found)
+            assert set(found) <= {(at, *row) for at, row in enumerate(written) if at >= start}
+        upkept.logs.close()
+
+
+@pytest.mark.parametrize("fails", ["rename", "write_index", "sync_directory", "remove_files"])
+def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A disk that is read-only by now, or has no room for a name."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    upkept = Upkept(tmp_path / "data")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    final = last_of_each(written, active(upkept))
+    upkept.checkpoint()
+    where = {"remove_files": cleaning_pass, "rename": os}.get(fails, segment_swap)
+    with monkeypatch.context() as broken:
+        broken.setattr(where, fails, refuse)
+        for _ in range(20):
+            upkept.step()
+    assert upkept.compacted().clean_before == 0
+    assert set(final) <= set(rows(records_in(upkept.log)))
+    upkept.append(keyed((b"a", b"b")))
+    upkept.later(RETRY_PAUSE)
+    upkept.compact()
+    assert upkept.compacted().clean_before > 0
+    for clean in (True, False):
+        assert set(final) <= set(rows(records_in(upkept.log)))
+        upkept.reopen(clean=clean)
+        upkept.compact()
+    upkept.logs.close()
+
+
+def test_a_compacted_segment_that_was_left_behind_gives_way_to_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first old segment was deleted, then the pass was given up, and the files were not removed."""
+    monkeypatch.setattr(cleaning_pass, "MOST_OFFSETS", 2**32 - 1)
+    upkept = Upkept(tmp_path / "data")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+    upkept.compact()
+    directory = upkept.log.directory
+    compacted = min(directory.glob("*-1.log"))
+    left = compacted.read_bytes()
+    fill(upkept, written, 36, keys=6)
+    upkept.compact()
+    final = rows(records_in(upkept.log))
+    upkept.logs.close()
+    compacted.write_bytes(left)
+    upkept.open()
+    assert rows(records_in(upkept.log)) == final
+    assert not compacted.exists()
+    upkept.logs.close()

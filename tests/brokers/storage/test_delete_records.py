@@ -1,0 +1,270 @@
+"""Records are given up beside the event loop: who asks waits for the disk, and nobody else does."""
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import load_log_start
+from folkmoot.brokers.storage.retention import Retention
+from folkmoot.protocol.errors import (
+    DiskFull,
+    FolkmootError,
+    Overloaded,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from tests.brokers.batches import SMALL, a_batch, append, read_all, timed_batch
+from tests.brokers.hands import Hands, create
+from tests.brokers.power import NAMES, Power
+from tests.brokers.storage.test_log_manager import found, task
+
+MANY = 100
+
+Outcomes = list[FolkmootError | None]
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def logs(tmp_path: Path, hands: Hands) -> Iterator[LogManager]:
+    logs = LogManager(tmp_path / "data", 1, SMALL, submit=hands.submit)
+    logs.start()
+    yield logs
+    logs.abandon()
+
+
+@pytest.fixture
+def deleting(logs: LogManager, hands: Hands) -> Retention:
+    return Retention(logs, Flusher(logs, hands.submit), hands.submit)
+
+
+def filled(logs: LogManager, partition: int = 0, batches: int = 20) -> Log:
+    log = create(logs, "t", "first", partition)
+    for number in range(batches):
+        append(log, a_batch(bytes([number]) * 300))
+    return log
+
+
+def ask(deleting: Retention, log: Log, *offsets: int) -> Outcomes:
+    """→ where the outcomes will be."""
+    outcomes: Outcomes = []
+    for offset in offsets:
+        deleting.delete_records(log, offset, outcomes.append)
+    return outcomes
+
+
+def test_the_answer_comes_when_the_new_start_is_on_disk_and_all_is_readable_until_then(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    log = filled(logs)
+    outcomes = ask(deleting, log, 12)
+    append(log, a_batch(b"meanwhile"))
+    while not outcomes:
+        assert (log.log_start, len(read_all(log))) == (0, 21)
+        hands.work()
+    assert outcomes == [None]
+    assert load_log_start(log.directory) == log.log_start == 12
+    assert [offset for offset, _ in read_all(log)] == list(range(12, 21))
+    hands.work_all()
+    assert len(list(log.directory.glob("*.log"))) == len(log.segments) == 3
+
+
+def test_nothing_of_it_is_flushed_or_written_on_the_event_loop(
+    logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(logs)
+    names = ("fsync", "fdatasync", "rename", "replace", "unlink", "scandir", "listdir")
+    with monkeypatch.context() as slow:
+        for name in names:
+            slow.setattr(os, name, None)
+        outcomes = ask(deleting, log, 12)
+    while hands.jobs:
+        _, work, done = hands.jobs.pop(0)
+        result = work()
+        with monkeypatch.context() as slow:
+            for name in names:
+                slow.setattr(os, name, None)
+            done(result)
+    assert outcomes == [None]
+
+
+def test_of_many_logs_some_are_flushed_at_a_time(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    outcomes = [ask(deleting, filled(logs, number, batches=2), 1) for number in range(MANY)]
+    assert len(hands.jobs) == 1
+    hands.work_all()
+    assert outcomes == [[None]] * MANY
+    assert [log.log_start for log in logs] == [1] * MANY
+
+
+def test_of_several_wishes_for_a_log_the_start_only_rises(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    log = filled(logs)
+    outcomes = ask(deleting, log, 7, 12, 3)
+    starts = []
+    while hands.jobs:
+        hands.work()
+        starts.append(log.log_start)
+    assert outcomes == [None] * 3
+    assert starts == sorted(starts)
+    assert log.log_start == load_log_start(log.directory) == 12
+
+
+def test_what_is_gone_already_is_no_work(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    log = filled(logs)
+    assert ask(deleting, log, 0) == [None]
+    assert hands.jobs == []
+
+
+def test_only_so_many_wait(
+    logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MOST_WAITING", 2)
+    first = [ask(deleting, filled(logs, partition, 2), 1) for partition in range(2)]
+    with pytest.raises(Overloaded):
+        ask(deleting, filled(logs, 2, 2), 1)
+    hands.work_all()
+    assert first == [[None]] * 2
+    assert ask(deleting, found(logs, 2), 1) == []
+    hands.work_all()
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 2])
+def test_a_topic_deleted_meanwhile_is_answered_so_and_a_new_one_keeps_its_records(
+    logs: LogManager, deleting: Retention, hands: Hands, jobs: int
+) -> None:
+    outcomes = ask(deleting, filled(logs), 12)
+    for _ in range(jobs):
+        hands.work()
+    logs.configure("t", "second", {})
+    task(logs)
+    new = create(logs, "t", "second", 0)
+    append(new, a_batch(b"new"))
+    hands.work_all()
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], UnknownTopicOrPartition) or jobs == 2
+    assert read_all(new) == [(0, b"new")]
+    assert load_log_start(new.directory) == 0
+
+
+def test_a_full_disk_is_answered_as_such_and_nothing_is_deleted(
+    logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = filled(logs)
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "save_log_start", full)
+        outcomes = ask(deleting, log, 12)
+        hands.work_all()
+    assert isinstance(outcomes[0], DiskFull)
+    assert "nothing was deleted" in str(outcomes[0])
+    assert len(read_all(log)) == 20
+
+
+def test_a_flush_that_fails_keeps_the_records_and_the_log_takes_no_more(
+    logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    log = filled(logs)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse)
+        outcomes = ask(deleting, log, 12)
+        hands.work_all()
+    assert isinstance(outcomes[0], StorageError)
+    assert load_log_start(log.directory) == 0
+    with pytest.raises(StorageError):
+        log.require_writable()
+
+
+def test_it_works_beside_a_checkpoint_of_the_same_log(logs: LogManager, hands: Hands) -> None:
+    flusher = Flusher(logs, hands.submit)
+    deleting = Retention(logs, flusher, hands.submit)
+    log = filled(logs)
+    flusher.appended(log, 1, Now(0.0, 0))
+    flusher.task(Now(CHECKPOINT_INTERVAL, 0))
+    flusher.task(Now(CHECKPOINT_INTERVAL, 0))
+    assert hands.keys() == ["checkpoint"]
+    outcomes = ask(deleting, log, 12)
+    append(log, a_batch(b"x" * 2000))
+    flusher.appended(log, 2000, Now(CHECKPOINT_INTERVAL, 0))
+    assert hands.keys() == ["checkpoint"], "one flush of a log at a time"
+    hands.work_all()
+    assert outcomes == [None]
+    assert log.log_start == 12
+
+
+def test_a_time_is_not_found_in_records_that_were_given_up(
+    logs: LogManager, deleting: Retention, hands: Hands
+) -> None:
+    log = create(logs, "t", "first", 0)
+    for stamp in (10, 30, 20, 40):
+        append(log, timed_batch(stamp, stamp))
+    assert log.offset_for_time(25) == 2
+    ask(deleting, log, 4)
+    hands.work_all()
+    assert [log.offset_for_time(stamp) for stamp in (5, 15, 25, 35, 45)] == [4, 4, 6, 6, 8]
+
+
+# -- what dies when --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("moment", ["before", "flushed", "before the note", "noted", "done"])
+def test_a_power_cut_leaves_the_old_start_or_the_new_one_and_every_record_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, names: str
+) -> None:
+    data, left = tmp_path / "data", tmp_path / "left"
+    chance = random.Random(7)
+    hands = Hands()
+    data.mkdir()
+    power = Power(data)
+
+    def cut(*_: object) -> None:
+        power.cut(left, names, chance)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with power.watched():
+        logs = LogManager(data, 1, SMALL, submit=hands.submit)
+        logs.start()
+        log = filled(logs)
+        log.flush()
+        if moment == "before the note":
+            monkeypatch.setattr(retention, "save_log_start", cut)
+        ask(Retention(logs, Flusher(logs, hands.submit), hands.submit), log, 12)
+        if moment == "before the note":
+            hands.work_all()
+        else:
+            if moment != "before" and hands.keys() == ["flush"]:
+                hands.work()
+            if moment in ("noted", "done"):
+                [(_, work, done)] = hands.jobs
+                done(work()) if moment == "done" else work()
+            power.cut(left, names, chance)
+        logs.abandon()
+    power.close()
+    again = LogManager(left, 1, SMALL)
+    again.start()
+    log = found(again)
+    assert log.log_start == (12 if moment in ("noted", "done") else 0)
+    assert [offset for offset, _ in read_all(log)] == list(range(log.log_start, 20))
+    again.close()

@@ -1,0 +1,467 @@
+"""Group commit, flushes by time, and what an unclean stop leaves to be read."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage import flusher as flushing
+from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.brokers.storage.flusher import CHECKPOINT_BYTES, CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.errors import StorageError
+from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
+from tests.brokers.hands import Hands, create
+from tests.brokers.storage.test_log_manager import found
+
+
+def refuse(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+class Disk:
+    """A data directory and its flusher, whose jobs are done when a test says so."""
+
+    def __init__(self, data: Path, config: LogConfig = SMALL) -> None:
+        self.data = data
+        self.hands = Hands()
+        self.now = Now(1000.0, 0)
+        self.advanced: list[tuple[Log, int]] = []
+        self.failures: list[Exception] = []
+        self.logs = LogManager(data, 1, config, submit=self.hands.submit)
+        self.logs.start()
+        self.flusher = Flusher(
+            self.logs,
+            self.hands.submit,
+            lambda log: self.advanced.append((log, log.recovery_point_offset)),
+            self.failures.append,
+        )
+
+    def log(self, partition: int = 0) -> Log:
+        return create(self.logs, "flights", "first", partition)
+
+    def append(self, log: Log, *batches: bytes) -> int | None:
+        """→ how far the log must be on disk before this is acknowledged."""
+        append(log, *batches)
+        self.flusher.appended(log, sum(map(len, batches)), self.now)
+        return self.flusher.wait_for(log, log.log_end)
+
+    def later(self, seconds: float) -> float:
+        self.now = Now(self.now.monotonic + seconds, 0)
+        return self.flusher.task(self.now)
+
+    def checkpoint(self) -> None:
+        """A whole round, and its note."""
+        self.later(CHECKPOINT_INTERVAL)
+        for _ in range(20):
+            self.hands.work_all()
+            self.later(0.1)
+        self.hands.work_all()
+
+    def points(self) -> bytes:
+        path = self.data / "recovery-points"
+        return path.read_bytes() if path.exists() else b""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path / "data")
+
+
+def crash(data: Path, name: str) -> Path:
+    copy = data.with_name(name)
+    shutil.copytree(data, copy)
+    return copy
+
+
+def checked_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the batches whose bodies are compared from here on."""
+    lengths: list[int] = []
+    real = batch_header.check
+
+    def check(data: memoryview, position: int = 0) -> batch_header.BatchHeader:
+        header = real(data, position)
+        lengths.append(header.length)
+        return header
+
+    monkeypatch.setattr(batch_header, "check", check)
+    return lengths
+
+
+# -- group commit ------------------------------------------------------------------------------------
+
+
+def test_an_append_waits_for_its_flush_where_the_topic_asks_for_it(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
+    log = disk.log()
+    assert disk.append(log, a_batch(b"a")) == 1
+    assert disk.hands.keys() == ["flush"]
+    assert log.recovery_point_offset == 0
+    disk.hands.work()
+    assert log.recovery_point_offset == 1
+    assert disk.advanced == [(log, 1)]
+    disk.logs.close()
+
+
+def test_what_comes_while_a_flush_is_under_way_shares_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
+    logs = [disk.log(number) for number in range(3)]
+    assert disk.append(logs[0], a_batch(b"a")) == 1
+    for log in (logs[0], logs[1], logs[0], logs[2]):
+        disk.append(log, a_batch(b"b"))
+    assert len(disk.hands.jobs) == 1
+    disk.hands.work()
+    assert disk.advanced == [(logs[0], 1)]
+    assert len(disk.hands.jobs) == 1
+    disk.hands.work()
+    assert set(disk.advanced[1:]) == {(logs[0], 3), (logs[1], 1), (logs[2], 1)}
+    assert disk.hands.jobs == []
+    disk.logs.close()
+
+
+def test_with_flush_records_only_so_many_records_are_acknowledged_before_they_are_on_disk(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=3))
+    log = disk.log()
+    assert [disk.append(log, a_batch(b"a")) for _ in range(4)] == [None, None, 1, 2]
+    disk.hands.work_all()
+    assert log.recovery_point_offset == 4
+    assert disk.flusher.wait_for(log, 4) is None
+    assert disk.append(log, a_batch(b"a")) is None
+    disk.logs.close()
+
+
+def test_what_is_appended_is_flushed_after_the_interval_that_the_topic_asks_for(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_interval=2.0))
+    log = disk.log()
+    disk.checkpoint()
+    assert disk.append(log, a_batch(b"a")) is None
+    disk.later(1.0)
+    assert disk.append(log, a_batch(b"b")) is None
+    disk.later(0.9)
+    assert disk.hands.jobs == []
+    disk.later(0.1)
+    disk.hands.work_all()
+    assert log.recovery_point_offset == 2
+    disk.append(log, a_batch(b"c"))
+    disk.later(1.9)
+    assert disk.hands.jobs == []
+    disk.later(0.1)
+    disk.hands.work_all()
+    assert log.recovery_point_offset == 3
+    disk.logs.close()
+
+
+def test_who_waits_is_told_when_all_segments_of_a_log_are_on_disk(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.storage.log.SEGMENTS_AT_ONCE", 2)
+    log = disk.log()
+    for _ in range(7):
+        disk.append(log, a_batch(b"a" * 1500))
+    outcomes: list[object] = []
+    disk.flusher.flush(log, outcomes.append)
+    jobs = 0
+    while disk.hands.jobs:
+        assert outcomes == []
+        disk.hands.work()
+        jobs += 1
+    assert (jobs, outcomes) == (4, [None])
+    disk.flusher.flush(log, outcomes.append)
+    assert outcomes == [None, None], "there is nothing to flush"
+    disk.logs.close()
+
+
+def test_a_log_that_is_deleted_while_somebody_waits_is_an_error(disk: Disk) -> None:
+    log, other = disk.log(), disk.log(1)
+    disk.append(log, a_batch(b"a"))
+    disk.append(other, a_batch(b"a"))
+    outcomes: list[object] = []
+    disk.flusher.flush(other)
+    disk.flusher.flush(log, outcomes.append)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    disk.hands.work_all()
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], Exception)
+    assert disk.failures == []
+    disk.logs.close()
+
+
+def test_a_log_that_is_deleted_while_its_flush_is_under_way_is_an_error_too(disk: Disk) -> None:
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    outcomes: list[object] = []
+    disk.flusher.flush(log, outcomes.append)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    disk.hands.work_all()
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], Exception)
+    assert disk.failures == []
+    disk.logs.close()
+
+
+# -- a flush that fails ------------------------------------------------------------------------------
+
+
+def test_a_flush_that_fails_ends_the_log_and_nothing_is_acknowledged_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    outcomes: list[object] = []
+    disk.flusher.flush(log, outcomes.append)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", refuse)
+        disk.hands.work()
+    [failure] = disk.failures
+    assert "could not be flushed: Input/output error" in str(failure)
+    assert log.recovery_point is None
+    assert disk.advanced == [(log, 0)], "who waits is refused"
+    assert isinstance(outcomes[0], StorageError)
+    with pytest.raises(StorageError, match="could not be flushed"):
+        append(log, a_batch(b"b"))
+    disk.checkpoint()  # the kernel says that all is well now, and it proves nothing
+    assert log.recovery_point is None
+    assert not log.dirty
+    disk.logs.close()
+    assert b"first" not in disk.points()
+
+
+def test_two_flushes_of_a_log_are_never_under_way_together(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two descriptors of one open file are told of an error once: the other flush would succeed."""
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    disk.later(CHECKPOINT_INTERVAL)
+    disk.later(0.1)
+    assert disk.hands.keys() == ["checkpoint"]
+    outcomes: list[object] = []
+    disk.append(log, a_batch(b"b"))
+    disk.flusher.flush(log, outcomes.append)
+    disk.later(0.1)
+    assert disk.hands.keys() == ["checkpoint"]
+    told: list[int] = []
+
+    def tell_once(fd: int) -> None:
+        told.append(fd)
+        if len(told) == 1:
+            refuse(fd)
+
+    monkeypatch.setattr(os, "fdatasync", tell_once)
+    disk.hands.work_all()
+    assert len(told) == 1
+    assert len(outcomes) == len(disk.failures) == 1
+    assert isinstance(outcomes[0], StorageError)
+    assert log.recovery_point is None
+    disk.logs.abandon()
+
+
+def test_a_log_that_cannot_be_opened_for_a_flush_is_tried_once_an_interval_and_keeps_no_descriptor(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    closed: list[int] = []
+    real, real_close = os.dup, os.close
+
+    def close(fd: int) -> None:
+        closed.append(fd)
+        real_close(fd)
+
+    def refuse_second(fd: int) -> int:
+        if len(given) % 2:
+            given.append(-1)
+            raise OSError(24, "Too many open files")
+        given.append(real(fd))
+        return given[-1]
+
+    log = disk.log()
+    for _ in range(2):
+        disk.append(log, a_batch(b"a" * 1500))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "dup", refuse_second)
+        broken.setattr(os, "close", close)
+        pause, end = 0.0, disk.now.monotonic + 80.0
+        while disk.now.monotonic < end:
+            pause = disk.later(pause)
+            disk.hands.work_all()
+    assert len(given) == 2 * 3
+    assert set(given[::2]) <= set(closed)
+    disk.logs.close()
+
+
+# -- checkpoints -------------------------------------------------------------------------------------
+
+
+def test_after_a_crash_only_what_came_since_the_last_checkpoint_is_read(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        log = disk.log(number)
+        for _ in range(20):
+            disk.append(log, a_batch(b"before" * 50))
+        assert log.dirty
+    disk.checkpoint()
+    assert not any(log.dirty for log in disk.logs)
+    idle = crash(disk.data, "idle")
+    disk.append(found(disk.logs, 3), a_batch(b"after" * 100), a_batch(b"after"))
+    busy = crash(disk.data, "busy")
+    disk.logs.close()
+    lengths = checked_bytes(monkeypatch)
+    for data, since in ((idle, 0), (busy, 2)):
+        lengths.clear()
+        with LogManager(data, 1, SMALL) as again:
+            assert len(lengths) == since
+            assert found(again, 3).log_end == 20 + since
+            assert len(read_all(found(again, 3))) == 20 + since
+
+
+def test_the_batches_checked_after_a_crash_are_those_behind_the_checkpoint(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = disk.log()
+    for _ in range(20):
+        disk.append(log, a_batch(b"before" * 50))
+    disk.checkpoint()
+    since = [a_batch(b"x" * number) for number in range(1, 40)]
+    for each in since:
+        disk.append(log, each)
+    killed = crash(disk.data, "killed")
+    disk.logs.close()
+    lengths = checked_bytes(monkeypatch)
+    with LogManager(killed, 1, SMALL) as again:
+        assert lengths == [len(each) for each in since]
+        assert found(again).log_end == 59
+
+
+def test_under_traffic_a_round_begins_once_an_interval(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", flushed.append)
+    log = disk.log()
+    pause, end = 0.0, disk.now.monotonic + 100.0
+    while disk.now.monotonic < end:
+        disk.append(log, a_batch(b"a"))
+        pause = max(1.0, disk.later(pause))
+        disk.hands.work_all()
+    assert 3 <= len(flushed) <= 12  # with up to three segments each time
+    disk.logs.close()
+
+
+def test_a_round_takes_some_logs_at_a_time(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "LOGS_AT_ONCE", 4)
+    for number in range(10):
+        disk.append(disk.log(number), a_batch(b"a"))
+    disk.later(CHECKPOINT_INTERVAL)
+    sizes = []
+    for _ in range(10):
+        before = len(disk.logs.dirty)
+        disk.later(0.1)
+        sizes.append(before - len(disk.logs.dirty))
+        disk.hands.work_all()
+    assert [size for size in sizes if size] == [4, 4, 2]
+    disk.logs.close()
+
+
+def test_a_log_that_was_deleted_since_a_round_began_is_passed_over(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flushing, "LOGS_AT_ONCE", 1)
+    disk.append(create(disk.logs, "earlier", "other", 0), a_batch(b"a"))
+    old = disk.log()
+    disk.append(old, a_batch(b"old"))
+    disk.later(CHECKPOINT_INTERVAL)
+    disk.later(0.1)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    disk.hands.work_all()
+    new = create(disk.logs, "flights", "second", 0)
+    disk.append(new, a_batch(b"new"))
+    disk.checkpoint()
+    assert (disk.failures, old.recovery_point) == ([], None)
+    assert b"first" not in disk.points()
+    assert b"second-0" in disk.points()
+    disk.logs.close()
+
+
+def test_after_a_kill_sealed_segments_behind_the_checkpoint_are_flushed_before_they_are_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.brokers.storage.log.SEGMENTS_AT_ONCE", 3)
+    disk = Disk(tmp_path / "data")
+    log = disk.log()
+    disk.append(log, a_batch(b"a" * 1500))
+    disk.checkpoint()
+    for _ in range(10):
+        disk.append(log, a_batch(b"b" * 1500))
+    disk.logs.abandon()
+    flushed: list[str] = []
+    real = os.fdatasync
+
+    def note(fd: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{fd}").resolve().name)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    again = Disk(tmp_path / "data")
+    log = found(again.logs)
+    assert log.recovery_point_offset == 1
+    ends = []
+    while log.dirty:
+        again.later(1.0)
+        again.hands.work_all()
+        ends.append(log.recovery_point_offset)
+        # Never more than was flushed.
+        assert ends[-1] == 1 or len(set(flushed)) >= ends[-1]
+    assert ends == sorted(ends)
+    assert set(ends) - {1} == {3, 6, 9, 11}
+    # The first one, too: that it ends there may be a cut that is not on disk.
+    assert flushed == [f"{base:020}.log" for base in range(11)]
+    again.logs.close()
+
+
+def test_much_that_came_brings_the_next_round_forward(disk: Disk) -> None:
+    log = disk.log()
+    disk.checkpoint()
+    disk.later(CHECKPOINT_INTERVAL)
+    disk.append(log, a_batch(b"a"))
+    disk.logs.appended_bytes += CHECKPOINT_BYTES - 1000
+    for more, later, noted in ((0, 3.0, False), (1000, 0.0, True)):
+        disk.logs.appended_bytes += more
+        for _ in range(5):
+            disk.later(later)
+            later = 0.1
+            disk.hands.work_all()
+        assert (b"first-0" in disk.points()) == noted
+    disk.logs.close()
+
+
+def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_round(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    with monkeypatch.context() as full:
+        full.setattr(flushing, "save_json", refuse)
+        disk.checkpoint()
+    assert disk.points() == b""
+    assert disk.logs.checkpointed == {}
+    disk.append(log, a_batch(b"b"))
+    disk.checkpoint()
+    assert disk.logs.checkpointed["first-0"].end_offset == 2
+    assert values_of(log.read(0, 1000)) == [(0, b"a"), (1, b"b")]
+    disk.logs.close()

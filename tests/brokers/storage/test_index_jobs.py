@@ -1,0 +1,148 @@
+"""The background's part of look-ups: which indexes it checks, and what may happen meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import IndexJob, SegmentReader, summary_job
+from folkmoot.brokers.storage.segment_index import SegmentIndex
+from folkmoot.protocol.errors import StorageError
+from tests.brokers.batches import (
+    NOW,
+    SMALL,
+    append,
+    delete_before,
+    make_log,
+    removed,
+    reopened,
+    timed_batch,
+    values_of,
+)
+
+RECORDS = 400
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A log of many segments after a stop, one record a batch and a millisecond."""
+    log = make_log(tmp_path)
+    for number in range(RECORDS):
+        append(log, timed_batch(NOW + number))
+    assert len(log.segments) > 15
+    return reopened(tmp_path, SMALL, log.close())
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Whoever is on the event loop checks no index."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("an index is checked on the event loop")
+
+    for name in ("load_sealed", "load_summary"):
+        monkeypatch.setattr(SegmentIndex, name, refuse)
+    monkeypatch.setattr(SegmentReader, "build_index", refuse)
+    return monkeypatch
+
+
+def run(job: IndexJob | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert job is not None
+    monkeypatch.undo()
+    job.finish(job.run())
+
+
+def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
+    log: Log, refused: pytest.MonkeyPatch
+) -> None:
+    run(log.prepare_read(7), refused)
+    assert log.prepare_read(7) is None
+    assert values_of(log.read(7, 1)) == [(7, b"")]
+    assert log.prepare_read(RECORDS - 1) is None, "the active segment is open anyway"
+    assert log.prepare_read(RECORDS + 9) is None, "there is nothing to read"
+    for segment in log.segments:
+        segment.release()
+    assert log.prepare_read(7) is None, "what was checked once is only opened again"
+    log.abandon()
+
+
+def test_the_first_look_up_of_a_time_reads_the_footers_alone_and_one_index(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def counted(name: str) -> None:
+        real = getattr(SegmentIndex, name)
+
+        def look(*arguments: object) -> object:
+            looked.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(SegmentIndex, name, look)
+
+    counted("load_sealed")
+    counted("load_summary")
+    for wanted in (0, 200, 200, 399, RECORDS):
+        while (job := log.prepare_time(NOW + wanted)) is not None:
+            job.finish(job.run())
+        before = len(looked)
+        assert log.offset_for_time(NOW + wanted) == wanted
+        in_background = wanted < log.segments[-1].base_offset
+        assert len(looked) == before or not in_background
+    assert looked.count("load_summary") == len(log.segments) - 1
+    assert looked.count("load_sealed") == 3, "one for 0, one for 200, one of the active segment"
+    log.abandon()
+
+
+def test_what_happens_to_a_log_meanwhile_is_in_the_answer(log: Log) -> None:
+    job = log.prepare_time(NOW)
+    assert job is not None
+    found = job.run()
+    for number in range(RECORDS, RECORDS + 100):
+        append(log, timed_batch(NOW + number))
+    delete_before(log, 205)
+    job.finish(found)
+    assert (log.offset_for_time(NOW), log.offset_for_time(NOW + RECORDS + 50)) == (
+        log.log_start,
+        RECORDS + 50,
+    )
+    removed(log.delete_segments(len(log.segments)))
+    log.abandon()
+    assert log.prepare_time(NOW) is None
+    assert log.prepare_read(300) is None
+
+
+def test_an_index_that_is_wrong_is_built_anew_in_the_background(
+    log: Log, refused: pytest.MonkeyPatch
+) -> None:
+    for index in log.directory.glob("*.index"):
+        index.unlink()
+    run(summary_job(log.sealed_segments), refused)
+    assert summary_job(log.sealed_segments) is None
+    assert log.prepare_read(100) is None
+    assert log.offset_for_time(NOW + 100) == 100
+    assert values_of(log.read(100, 1)) == [(100, b"")]
+    log.abandon()
+
+
+def test_what_cannot_be_read_in_the_background_is_told_to_who_asks(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def broken(*_: object) -> None:
+            raise StorageError("cannot be read")
+
+        patch.setattr(SegmentReader, "open_index", broken)
+        job = log.prepare_read(7)
+        assert job is not None
+        job.finish(job.run())
+        assert log.prepare_read(7) is None, "nobody tries for ever"
+        with pytest.raises(StorageError):
+            log.read(7, 1)
+    assert values_of(log.read(7, 1)) == [(7, b"")]
+    job = log.prepare_read(100)
+    assert job is not None
+    job.finish(OSError("the job itself failed"))
+    assert values_of(log.read(100, 1)) == [(100, b"")]
+    log.abandon()

@@ -1,0 +1,241 @@
+"""Directories of new partitions: made beside the event loop, whole or not at all, whatever dies when."""
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage import partition_creation
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.protocol.errors import DiskFull, FolkmootError, UnknownTopicOrPartition
+from tests.brokers.batches import SMALL, a_batch, append, read_all
+from tests.brokers.hands import Hands
+from tests.brokers.power import NAMES, Power
+from tests.brokers.storage.test_log_manager import found, task
+
+NOW = Now(100.0, 1_700_000_000_000)
+MANY = 100
+
+Outcomes = list[FolkmootError | None]
+
+
+@pytest.fixture
+def hands() -> Hands:
+    return Hands()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[LogManager]:
+    with LogManager(tmp_path / "data", 1, SMALL) as logs:
+        yield logs
+
+
+@pytest.fixture
+def creation(logs: LogManager, hands: Hands) -> PartitionCreation:
+    return PartitionCreation(logs, hands.submit)
+
+
+def wanted(creation: PartitionCreation, partition: int, topic_id: str = "id-1") -> Outcomes:
+    """→ where the outcome will be."""
+    outcomes: Outcomes = []
+    creation.when_created("t", topic_id, partition, outcomes.append)
+    return outcomes
+
+
+def names(data: Path) -> set[str]:
+    return {each.name for each in data.iterdir() if each.is_dir()}
+
+
+def test_a_log_is_there_when_its_directory_is_made_and_not_before(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
+) -> None:
+    outcomes = wanted(creation, 0)
+    assert (outcomes, logs.find("id-1", 0)) == ([], None)
+    hands.work()
+    assert outcomes == [None]
+    assert append(found(logs, 0, "id-1"), a_batch(b"a")) == [0]
+    assert wanted(creation, 0) == [None]
+    assert hands.jobs == []
+
+
+def test_those_who_wait_for_a_partition_are_told_in_the_order_of_their_asking(
+    creation: PartitionCreation, hands: Hands
+) -> None:
+    told: list[int] = []
+
+    def tell(number: int, _error: FolkmootError | None) -> None:
+        told.append(number)
+
+    for number in range(3):
+        creation.when_created("t", "id-1", 0, partial(tell, number))
+    hands.work_all()
+    assert told == [0, 1, 2]
+
+
+def test_partitions_of_a_topic_are_made_ahead_a_few_at_a_time_and_wanted_ones_first(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
+) -> None:
+    creation.create_ahead("t", "id-1", range(MANY))
+    creation.task(NOW)
+    outcomes = wanted(creation, MANY - 1)
+    assert len(hands.jobs) == 1
+    hands.work()
+    assert len(logs) == partition_creation.AT_ONCE
+    assert outcomes == []
+    hands.work()
+    assert outcomes == [None]
+    while len(logs) < MANY:
+        creation.task(NOW)
+        hands.work_all()
+    creation.create_ahead("t", "id-1", range(MANY))
+    creation.task(NOW)
+    assert hands.jobs == []
+
+
+def test_no_step_looks_at_more_than_so_many_partitions(
+    logs: LogManager, creation: PartitionCreation
+) -> None:
+    partitions = iter(range(100_000))
+    creation.create_ahead("t", "id-1", partitions)
+    creation.task(NOW)
+    assert next(partitions) <= partition_creation.LOOKED_AT
+
+
+def test_nothing_is_flushed_renamed_or_listed_on_the_event_loop(
+    creation: PartitionCreation, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = wanted(creation, 0)
+    [(_, work, done)] = hands.jobs
+    result = work()
+    with monkeypatch.context() as slow:
+        for name in ("fsync", "fdatasync", "rename", "replace", "unlink", "scandir", "listdir"):
+            slow.setattr(os, name, None)
+        done(result)
+    assert outcomes == [None]
+
+
+def test_a_full_disk_is_answered_as_such_and_the_next_try_succeeds(
+    logs: LogManager, creation: PartitionCreation, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_creation, "write_atomic", full)
+        outcomes = wanted(creation, 0)
+        hands.work_all()
+    assert isinstance(outcomes[0], DiskFull)
+    assert names(logs.data) == set()
+    outcomes = wanted(creation, 0)
+    hands.work_all()
+    assert outcomes == [None]
+
+
+def test_a_name_that_cannot_be_made_durable_is_not_used(
+    logs: LogManager, creation: PartitionCreation, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_creation, "sync_directory", refuse)
+        outcomes = wanted(creation, 0)
+        hands.work_all()
+    assert outcomes[0] is not None
+    assert (len(logs), names(logs.data)) == (0, set())
+    outcomes = wanted(creation, 0)
+    hands.work_all()
+    assert outcomes == [None]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_topic_deleted_while_its_directory_is_made_leaves_nothing(
+    logs: LogManager, creation: PartitionCreation, hands: Hands, begun: bool
+) -> None:
+    first = wanted(creation, 1) if begun else []
+    assert len(hands.jobs) == int(begun)
+    outcomes = wanted(creation, 0)
+    creation.create_ahead("t", "id-1", range(MANY))
+    creation.forget("id-1")
+    logs.delete_topic("id-1")
+    hands.work_all()
+    creation.task(NOW)
+    assert isinstance(outcomes[0], UnknownTopicOrPartition)
+    assert [type(error) for error in first] == [UnknownTopicOrPartition] * int(begun)
+    task(logs)
+    assert (len(logs), names(logs.data)) == (0, set())
+
+
+def test_a_topic_made_anew_while_its_directory_is_made_gets_its_own(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
+) -> None:
+    old = wanted(creation, 0)
+    creation.forget("id-1")
+    new = wanted(creation, 0, "id-2")
+    hands.work_all()
+    assert isinstance(old[0], UnknownTopicOrPartition)
+    assert new == [None]
+    task(logs)
+    assert [log.topic_id for log in logs] == ["id-2"]
+    assert names(logs.data) == {"id-2-0"}
+
+
+@pytest.mark.parametrize("kept", NAMES)
+@pytest.mark.parametrize("done", [False, True])
+def test_a_power_cut_leaves_a_new_log_whole_once_it_was_told_of(
+    tmp_path: Path, kept: str, done: bool
+) -> None:
+    data, left = tmp_path / "data", tmp_path / "left"
+    data.mkdir()
+    power = Power(data)
+    with power.watched():
+        logs = LogManager(data, 1, SMALL)
+        logs.start()
+        hands = Hands()
+        creation = PartitionCreation(logs, hands.submit)
+        outcomes = wanted(creation, 0)
+        if done:
+            hands.work_all()
+            assert outcomes == [None]
+        power.cut(left, kept, random.Random(7))
+        logs.abandon()
+    power.close()
+    with LogManager(left, 1, SMALL) as again:
+        assert len(again) == int(done)
+        if done:
+            assert str(found(again, 0, "id-1").name) == "t-0"
+            append(found(again, 0, "id-1"), a_batch(b"a"))
+            assert read_all(found(again, 0, "id-1")) == [(0, b"a")]
+
+
+def test_a_kill_at_any_step_leaves_directories_that_a_start_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    for number, step in enumerate(("write_atomic", "sync_directory", "Log")):
+        data = tmp_path / str(number)
+        logs = LogManager(data, 1, SMALL)
+        logs.start()
+        hands = Hands()
+        wanted(PartitionCreation(logs, hands.submit), 0)
+        with monkeypatch.context() as killed:
+            killed.setattr(partition_creation, step, die)
+            with pytest.raises(Killed):
+                hands.work()
+        logs.abandon()
+        with LogManager(data, 1, SMALL) as again:
+            outcomes: Outcomes = []
+            PartitionCreation(again).when_created("t", "id-1", 0, outcomes.append)
+            assert outcomes == [None]
+            assert append(found(again, 0, "id-1"), a_batch(b"a")) == [0]

@@ -1,0 +1,403 @@
+"""What a log does for replicas: copies, a high watermark below its end, cuts, and group commit."""
+
+import mmap
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import Damage
+from folkmoot.protocol import batch_header
+from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence
+from tests.brokers.batches import (
+    NAME,
+    NOW,
+    ONE_SEGMENT,
+    SMALL,
+    a_batch,
+    append,
+    expected,
+    flushed,
+    make_log,
+    random_batch,
+    read_all,
+    reopened,
+    states_of,
+    timed_batch,
+    values_of,
+)
+
+
+def sent(first: int, *, producer: int = 1, records: int = 1) -> bytes:
+    values = [b"%d.%d" % (producer, first + n) for n in range(records)]
+    return batch_header.reseal(a_batch(*values), producer, 0, first)
+
+
+def write(log: Log, *batches: bytes) -> None:
+    """Append as a leader whose replicas have nothing of it yet."""
+    log.append_as_leader(batches, NOW, 3)
+
+
+def copied(leader: Log, follower: Log, max_bytes: int = 700) -> None:
+    """The follower fetches until it has all."""
+    while follower.log_end < leader.log_end:
+        chunk = leader.read(follower.log_end, max_bytes)
+        if not chunk:
+            break
+        follower.append_as_follower(chunk)
+    follower.advance_high_watermark(follower.log_end)
+
+
+def files(log: Log) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in log.directory.glob("*.log")}
+
+
+# -- copies -------------------------------------------------------------------------------------------
+
+
+def test_a_follower_has_the_same_bytes_and_knows_the_same_producers(tmp_path: Path) -> None:
+    leader, follower = make_log(tmp_path / "a"), make_log(tmp_path / "b")
+    for first in range(60):
+        append(leader, sent(first), sent(first, producer=2), timed_batch(NOW - first))
+    copied(leader, follower)
+    assert read_all(follower) == read_all(leader)
+    assert b"".join(files(follower).values()) == b"".join(files(leader).values())
+    assert states_of(follower) == states_of(leader)
+    for timestamp in (NOW - 60, NOW - 30, NOW, NOW + 1):
+        assert follower.offset_for_time(timestamp) == leader.offset_for_time(timestamp)
+    follower.close()
+    follower = reopened(tmp_path / "b")
+    assert append(follower, sent(59)) == [177], "it may lead now: this one was there"
+    for log in (leader, follower):
+        log.close()
+
+
+@pytest.mark.parametrize("stop", [None, "close", "abandon"])
+def test_a_follower_copies_gaps(tmp_path: Path, stop: str | None) -> None:
+    """Compaction has left them in the leader's log."""
+    leader, follower = make_log(tmp_path / "a", ONE_SEGMENT), make_log(tmp_path / "b")
+    for number in range(80):
+        append(leader, a_batch(b"%d" % number, b"", bytes(50)))
+    left = [number for number in range(0, 240, 3) if number % 4]
+    for number in left:
+        chunk = leader.read(number, 1)
+        follower.append_as_follower(chunk)
+    follower.advance_high_watermark(follower.log_end)
+    if stop is not None:
+        getattr(follower, stop)()
+        follower = reopened(tmp_path / "b")
+    assert len(follower.segments) > 2
+    assert [at for at, _ in read_all(follower)] == [n + m for n in left for m in range(3)]
+    for offset in range(follower.log_end):
+        found = values_of(follower.read(offset, 1))
+        assert found[-1][0] == min(n + 2 for n in left if n + 2 >= offset)
+    for log in (leader, follower):
+        log.abandon()
+
+
+def test_damage_behind_a_gap_is_told_to_who_comes_from_the_gap(tmp_path: Path) -> None:
+    leader, follower = make_log(tmp_path / "a", ONE_SEGMENT), make_log(tmp_path / "b", ONE_SEGMENT)
+    for number in range(30):
+        append(leader, a_batch(b"%d" % number))
+    for number in (0, 10, 20):
+        follower.append_as_follower(leader.read(number, 1))
+    follower.advance_high_watermark(21)
+    size = len(leader.read(0, 1))
+    path = follower.segments[0].path
+    content = bytearray(path.read_bytes())
+    content[size + 90] ^= 1
+    path.write_bytes(content)
+    for each in follower.segments[0].reader().batches():  # as the scrubber looks
+        if isinstance(each, Damage):
+            follower.segments[0].mark(each)
+    for offset in range(1, 11):
+        with pytest.raises(CorruptBatch, match="go on at 20"):
+            follower.read(offset, 1000)
+    assert [at for at, _ in values_of(follower.read(0, 1000))] == [0]
+    assert [at for at, _ in values_of(follower.read(20, 1000))] == [20]
+    for log in (leader, follower):
+        log.close()
+
+
+def test_what_does_not_follow_or_is_no_batch_is_not_copied(tmp_path: Path) -> None:
+    leader, follower = make_log(tmp_path / "a"), make_log(tmp_path / "b")
+    append(leader, a_batch(b"a"), a_batch(b"b"), a_batch(b"c"))
+    chunk = bytes(leader.read(0, 10_000))
+    with pytest.raises(CorruptBatch):
+        follower.append_as_follower(chunk[:-1])
+    with pytest.raises(CorruptBatch):
+        follower.append_as_follower(chunk[:-1] + b"?")
+    assert follower.log_end == 0, "all of a call or none"
+    follower.append_as_follower(chunk)
+    with pytest.raises(InvalidRequest, match="does not follow"):
+        follower.append_as_follower(chunk)
+    assert follower.log_end == 3
+    for log in (leader, follower):
+        log.close()
+
+
+# -- the high watermark -------------------------------------------------------------------------------
+
+
+def test_nothing_at_or_behind_the_high_watermark_is_read(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    source = random.Random(3)
+    batches = [random_batch(source, value_bytes=80) for _ in range(100)]
+    bases = [0]
+    for each in batches:
+        write(log, each)
+        bases.append(log.log_end)
+    assert len(log.segments) > 3
+    right = expected(batches)
+    assert (log.high_watermark, len(log.read(0, 10_000))) == (0, 0)
+    for watermark in bases:
+        log.advance_high_watermark(watermark)
+        offset = 0
+        while offset < watermark:
+            found = values_of(log.read(offset, source.randrange(2000)))
+            assert found == right[offset : offset + len(found)]
+            offset += len(found)
+        assert offset == watermark
+        assert len(log.read(watermark, 10_000)) == 0
+    log.close()
+
+
+def test_a_time_is_looked_up_below_the_high_watermark(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(100):
+        write(log, timed_batch(NOW + number))
+    for watermark in (0, 10, 57, 100):
+        log.advance_high_watermark(watermark)
+        for number in (0, 9, 10, 56, 57, 99, 100):
+            assert log.offset_for_time(NOW + number) == min(number, watermark)
+    log.close()
+
+
+def test_views_of_a_mapping_are_given_only_of_what_lies_wholly_below_the_high_watermark(
+    tmp_path: Path,
+) -> None:
+    """What may still be cut must not be mapped: a look at a page that is gone ends the process."""
+    log = make_log(tmp_path)
+    for number in range(40):
+        write(log, a_batch(bytes([number]) * 200))
+    first, second = log.segments[:2]
+    log.advance_high_watermark(first.end_offset + 2)
+    assert isinstance(log.read(0, 500).obj, mmap.mmap)
+    assert isinstance(log.read(second.base_offset, 500).obj, bytes)
+    log.advance_high_watermark(second.end_offset)
+    assert isinstance(log.read(second.base_offset, 500).obj, mmap.mmap)
+    log.close()
+
+
+def test_the_high_watermark_neither_falls_nor_passes_the_end(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    write(log, a_batch(b"a", b"b"))
+    version = log.version
+    log.advance_high_watermark(2)
+    assert log.version > version
+    version = log.version
+    log.advance_high_watermark(1)
+    assert (log.high_watermark, log.version) == (2, version)
+    with pytest.raises(ValueError, match="cannot be committed"):
+        log.advance_high_watermark(3)
+    log.close()
+
+
+# -- cuts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT])
+@pytest.mark.parametrize("stop", [None, "close", "abandon"])
+def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
+    tmp_path: Path, config: object, stop: str | None
+) -> None:
+    source = random.Random(17)
+    batches = [random_batch(source, value_bytes=100) for _ in range(60)]
+    more = [random_batch(source, value_bytes=100) for _ in range(20)]
+    right = expected(batches)
+    for turn in range(12):
+        data = tmp_path / str(turn)
+        log = make_log(data, config)  # type: ignore[arg-type]
+        bases = []
+        for each in batches:
+            bases.append(log.log_end)
+            write(log, each)
+            if source.random() < 0.1 and log.dirty:
+                flushed(log)
+        offset = source.randrange(log.log_end)
+        log.truncate_to(offset)
+        left = max(base for base in bases if base <= offset)
+        assert (log.log_end, log.size) == (left, sum(map(len, batches[: bases.index(left)])))
+        assert log.recovery_point_offset <= left
+        for each in more:
+            append(log, each)
+        if stop is not None:
+            point = log.recovery_point
+            getattr(log, stop)()
+            log = reopened(data, config, log.recovery_point if stop == "close" else point)  # type: ignore[arg-type]
+        assert read_all(log) == right[:left] + [(left + at, value) for at, value in expected(more)]
+        for at in (0, left // 2, left, log.log_end - 1):
+            assert values_of(log.read(at, 1))[0][0] <= at
+        log.abandon()
+
+
+def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    states = {}
+    for first in range(60):
+        states[log.log_end] = states_of(log)
+        write(log, sent(first), sent(first, producer=2))
+        if first == 20:
+            log.advance_high_watermark(log.log_end)
+        if first in (5, 20, 40):
+            log.snapshot_covers(log.log_end)
+            flushed(log)
+    assert sorted(int(path.stem) for path in log.directory.glob("*.snapshot")) == [42, 82]
+    for offset in (100, 82, 60, 44):
+        log.truncate_to(offset)
+        assert states_of(log) == states[offset]
+    with pytest.raises(OutOfOrderSequence):
+        append(log, sent(23))
+    assert append(log, sent(22), sent(22, producer=2)) == [44, 45]
+    log.close()
+
+
+def test_what_is_committed_is_never_cut(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    write(log, a_batch(b"a"), a_batch(b"b"), a_batch(b"c"))
+    log.advance_high_watermark(2)
+    with pytest.raises(ValueError, match="committed up to 2, not 1"):
+        log.truncate_to(1)
+    log.truncate_to(3)
+    assert log.log_end == 3
+    log.truncate_to(2)
+    assert (log.log_end, read_all(log)) == (2, [(0, b"a"), (1, b"b")])
+    log.close()
+
+
+def test_a_crash_while_a_log_is_cut_leaves_it_too_long_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path / "0")
+    batches = [a_batch(bytes([number]) * 200) for number in range(40)]
+    for each in batches:
+        write(log, each)
+    assert len(log.segments) > 3
+
+    class Killed(BaseException):
+        pass
+
+    steps = 0
+    left: int | None = None
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left = None if left is None else left - 1
+        real(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    while True:
+        steps += 1
+        data = tmp_path / str(steps)
+        shutil.copytree(log.directory, data / str(NAME))
+        copy = reopened_without_watermark(data)
+        left = steps
+        try:
+            copy.truncate_to(3)
+            break
+        except Killed:
+            left = None
+        again = reopened_without_watermark(data)
+        again.advance_high_watermark(again.log_end)
+        assert again.log_end >= 3
+        assert read_all(again) == expected(batches)[: again.log_end]
+        again.abandon()
+    assert steps > 4
+
+
+def reopened_without_watermark(data: Path, point: RecoveryPoint | None = None) -> Log:
+    log = Log(data / str(NAME), NAME, "first", SMALL)
+    log.start(point)
+    return log
+
+
+# -- group commit -------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_while_a_flush_is_under_way_is_in_the_next_one(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    append(log, a_batch(b"a"))
+    assert log.recovery_point_offset == 0
+    task = log.begin_flush()
+    assert task is not None
+    append(log, a_batch(b"b"))
+    assert (log.dirty, log.begin_flush()) == (False, None), "one flush at a time"
+    version = log.version
+    log.finish_flush(task, task.run())
+    assert (log.recovery_point_offset, log.dirty) == (1, True)
+    assert log.version > version
+    flushed(log)
+    assert (log.recovery_point_offset, log.dirty) == (2, False)
+    assert log.begin_flush() is None
+    log.close()
+
+
+def test_a_flush_of_what_was_cut_meanwhile_moves_nothing(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for number in range(10):
+        write(log, a_batch(b"%d" % number))
+    task = log.begin_flush()
+    assert task is not None
+    log.truncate_to(4)
+    log.finish_flush(task, task.run())
+    assert log.recovery_point_offset <= 4
+    assert log.dirty
+    flushed(log)
+    assert log.recovery_point_offset == 4
+    log.close()
+
+
+def test_a_stop_while_a_flush_is_under_way_vouches_for_what_was_before(tmp_path: Path) -> None:
+    """Its error, if there is one, is told to that flush alone."""
+    log = make_log(tmp_path)
+    append(log, a_batch(b"a"))
+    flushed(log)
+    append(log, a_batch(b"b"))
+    task = log.begin_flush()
+    assert task is not None
+    point = log.close()
+    assert point is not None
+    assert point.end_offset == 1
+    task.run()
+    log = reopened(tmp_path, SMALL, point)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    log.close()
+
+
+def test_a_read_that_may_not_exceed_its_room_reads_no_batch_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make_log(tmp_path, replace(ONE_SEGMENT, max_batch_bytes=1_000_000))
+    append(log, a_batch(b"small"), a_batch(b"L" * 500_000), a_batch(b"small"))
+    read: list[int] = []
+    real = log.segments[0].read.__func__  # type: ignore[attr-defined]
+
+    def counted(segment: object, position: int, count: int) -> memoryview:
+        view: memoryview = real(segment, position, count)
+        read.append(len(view))
+        return view
+
+    monkeypatch.setattr("folkmoot.brokers.storage.segment.Segment.read", counted)
+    assert len(log.read(1, 100_000, at_least_one=False)) == 0
+    assert sum(read) < 2000
+    assert values_of(log.read(0, 100_000, at_least_one=False)) == [(0, b"small")]
+    assert values_of(log.read(1, 100_000)) == [(1, b"L" * 500_000)]
+    assert [at for at, _ in values_of(log.read(1, 600_000, at_least_one=False))] == [1, 2]
+    log.close()

@@ -1,0 +1,185 @@
+"""What the scrubber finds that nobody reads, at its pace, and that a restart does not begin anew."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.storage import scrubber as scrubbing
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.scrubber import Scrubber
+from folkmoot.protocol.errors import CorruptBatch
+from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
+from tests.brokers.hands import Hands, create
+from tests.brokers.storage.test_log_manager import found
+
+PERIOD = 1000.0
+NOW = 1_700_000_000_000
+
+
+def rot(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 4]))
+
+
+class Scrubbed:
+    """Logs with sealed segments of five batches, and a scrubber with a clock of its own."""
+
+    def __init__(self, data: Path, partitions: int = 4) -> None:
+        self.data = data
+        self.now = Now(0.0, NOW)
+        self.read: list[tuple[str, int]] = []
+        self.open()
+        for partition in range(partitions):
+            log = create(self.logs, "flights", "first", partition)
+            for number in range(30):
+                append(log, a_batch(bytes([number]) * 300))
+
+    def open(self) -> None:
+        self.hands = Hands()
+        self.logs = LogManager(self.data, 1, SMALL, submit=self.hands.submit)
+        self.logs.start()
+        self.scrubber = Scrubber(self.logs, self.hands.submit, PERIOD)
+
+    def reopen(self) -> None:
+        self.logs.abandon()
+        self.open()
+
+    def later(self, seconds: float) -> None:
+        self.now = Now(self.now.monotonic + seconds, self.now.wall + round(seconds * 1000))
+
+    def step(self) -> float:
+        """→ the pause after it, which has passed."""
+        pause = self.scrubber.task(self.now)
+        segment = self.scrubber._segment
+        if segment is not None and self.hands.jobs:
+            self.read.append((segment.directory.name, segment.base_offset))
+        self.hands.work_all()
+        self.later(pause)
+        return pause
+
+    def sealed(self) -> list[tuple[str, int]]:
+        return sorted(
+            (log.directory.name, segment.base_offset)
+            for log in self.logs
+            for segment in log.sealed_segments
+        )
+
+
+@pytest.fixture
+def scrubbed(tmp_path: Path) -> Scrubbed:
+    return Scrubbed(tmp_path / "data")
+
+
+def test_rot_in_a_sealed_segment_is_found_and_then_not_served(
+    scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "STEP_BYTES", 700)
+    log, size = found(scrubbed.logs, 2), len(a_batch(bytes(300)))
+    assert len(log.segments) > 3
+    rot(log.directory / f"{5:020}.log", 2 * size + 200)
+    # A reader's own checksum finds it at once; the broker serves it as it is, until the scrub.
+    with pytest.raises(CorruptBatch):
+        values_of(log.read(7, 1))
+    while not log.sealed(5).damage:  # type: ignore[union-attr]
+        scrubbed.step()
+        assert scrubbed.now.monotonic < PERIOD
+    with pytest.raises(CorruptBatch, match="go on at 8"):
+        log.read(7, 1)
+    assert [offset for offset, _ in values_of(log.read(5, 10_000))] == [5, 6]
+    assert [offset for offset, _ in values_of(log.read(8, 10_000))] == [8, 9]
+    others = [found(scrubbed.logs, partition) for partition in range(2)]
+    assert [len(read_all(other)) for other in others] == [30, 30]
+    scrubbed.logs.close()
+
+
+def test_a_round_takes_its_period_and_reads_every_sealed_segment_once(scrubbed: Scrubbed) -> None:
+    while scrubbed.now.monotonic < PERIOD * 0.999:
+        scrubbed.step()
+    assert scrubbed.read == scrubbed.sealed()
+    assert scrubbed.now.monotonic == pytest.approx(PERIOD, rel=0.05)
+    while scrubbed.now.monotonic < PERIOD * 2.1:
+        scrubbed.step()
+    assert scrubbed.read[: 2 * len(scrubbed.sealed())] == scrubbed.sealed() * 2
+    scrubbed.logs.close()
+
+
+def test_a_restart_goes_on_where_the_last_life_was(scrubbed: Scrubbed) -> None:
+    """Each start began a new round: a broker that is restarted daily never read its last segments."""
+    lives = 0
+    while scrubbed.now.monotonic < PERIOD * 0.999:
+        scrubbed.step()
+        if lives < 3 and scrubbed.now.monotonic > (lives + 1) * PERIOD / 4:
+            lives += 1
+            scrubbed.reopen()
+    assert lives == 3
+    assert sorted(set(scrubbed.read)) == scrubbed.sealed()
+    # Read again is only what came since the place was last noted.
+    assert len(scrubbed.read) <= len(scrubbed.sealed()) + 3 * 2
+    scrubbed.logs.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_place_that_cannot_be_read_begins_a_new_round(
+    scrubbed: Scrubbed, content: bytes | None
+) -> None:
+    while scrubbed.now.monotonic < PERIOD / 2:
+        scrubbed.step()
+    path = scrubbed.data / scrubbing.SCRUB_FILE
+    assert path.exists()
+    path.write_bytes(content) if content is not None else path.unlink()
+    scrubbed.reopen()
+    scrubbed.read.clear()
+    while scrubbed.now.monotonic < PERIOD * 1.49:
+        scrubbed.step()
+    assert scrubbed.read == scrubbed.sealed()
+    scrubbed.logs.close()
+
+
+def test_a_round_that_is_late_leaves_the_disk_to_others_all_the_same(scrubbed: Scrubbed) -> None:
+    while not scrubbed.read:
+        scrubbed.step()
+    scrubbed.reopen()
+    scrubbed.later(100 * PERIOD)
+    begun = scrubbed.now.monotonic
+    while set(scrubbed.read) != set(scrubbed.sealed()):
+        scrubbed.step()
+    assert scrubbed.now.monotonic - begun > PERIOD / 20
+    scrubbed.logs.close()
+
+
+def test_segments_that_are_deleted_under_it_are_passed_over(scrubbed: Scrubbed) -> None:
+    while len(scrubbed.read) < 3:
+        scrubbed.step()
+    scrubbed.scrubber.task(scrubbed.now)
+    scrubbed.logs.delete_topic("first")
+    scrubbed.logs.deletion_task(scrubbed.now)
+    scrubbed.hands.work_all()
+    for _ in range(5):
+        scrubbed.step()
+    assert len(scrubbed.read) == 3
+    scrubbed.logs.close()
+
+
+def test_nothing_is_read_on_the_event_loop_and_logs_are_listed_some_at_a_time(
+    scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "LOGS_AT_ONCE", 2)
+    with monkeypatch.context() as slow:
+        for name in ("open", "pread", "fsync", "rename", "replace", "scandir"):
+            slow.setattr(os, name, None)
+        scrubbed.scrubber.task(scrubbed.now)
+    scrubbed.hands.work_all()
+    listed = 0
+    with monkeypatch.context() as slow:
+        for name in ("open", "pread", "fsync", "rename", "replace", "scandir"):
+            slow.setattr(os, name, None)
+        while not scrubbed.hands.jobs:
+            scrubbed.scrubber.task(scrubbed.now)
+            listed += 1
+    assert listed == 3
+    scrubbed.logs.close()
