@@ -12,7 +12,6 @@ from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination import connector as zookeeper
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NotLeader
@@ -160,7 +159,8 @@ def test_each_refusal_to_start_is_one_line_and_an_exit_code(
 def test_an_unreachable_zookeeper_at_the_start_is_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(zookeeper, "connect", partial(connect, connect_timeout=0.3))
+    impatient = partial(connect, connect_timeout=0.3)
+    monkeypatch.setattr("folkmoot.coordination.connector._guarded", impatient)
     assert main(broker_command(tmp_path / "b", "127.0.0.1:1")) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
