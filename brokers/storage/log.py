@@ -318,6 +318,7 @@ class Log:
                             start = at + header.length
                             if header.base_offset >= offset:
                                 yield header
+                        break
                     except CorruptBatch:
                         start = segment.past_damage(start)
                         start = segment.damage_at(start, segment.base_offset).end

@@ -159,3 +159,12 @@ def test_a_start_after_a_kill_serves_appends_and_finds_times(
     assert log.offset_for_time(8000) == 3
     assert offsets_in(log, 3, 10_000) == list(range(3, end + 3))
     log.close()
+
+
+def test_headers_come_to_an_end_behind_damage_that_is_marked_up_to_the_end_of_a_segment(
+    log: Log,
+) -> None:
+    segment = log.segments[0]
+    segment.mark(Damage(ROTTEN, segment.end_offset, ROTTEN * SIZE, segment.size))
+    before, behind = range(ROTTEN), range(segment.end_offset, RECORDS)
+    assert [header.base_offset for header in log.headers(0)] == [*before, *behind]
