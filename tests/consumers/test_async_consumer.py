@@ -329,6 +329,21 @@ def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.Mo
     run(scenario)
 
 
+def test_close_does_not_wait_for_a_read_of_another_task(bench: Bench) -> None:
+    async def scenario() -> None:
+        consumer = member(bench)
+        await consumer.start()
+        await owns(consumer)
+        waiting = asyncio.create_task(consumer.poll(30.0))
+        await asyncio.sleep(0.05)
+        begun = time.monotonic()
+        await consumer.close()
+        assert await waiting == []
+        assert time.monotonic() - begun < 10.0
+
+    run(scenario)
+
+
 # -- a blocked loop -------------------------------------------------------------------------------
 
 
