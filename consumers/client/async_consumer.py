@@ -9,7 +9,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from folkmoot.consumers.client.background import Worker
+from folkmoot.consumers.client.background import NOT_OPEN, Worker
 from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.group.events import Rebalanced
@@ -82,7 +82,7 @@ def _awaited(
 
     @wraps(method)
     async def ask(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._worker.ask(partial(method, self._core, *args, **options))
+        return await self._thread.ask(partial(method, self._core, *args, **options))
 
     return ask
 
@@ -128,9 +128,10 @@ class AsyncConsumer:
     after `revoke_timeout` and is fenced, as a handler that takes too long always is.
 
     One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes
-    on, which ends when it is left or its task has ended. Others may call everything else meanwhile,
-    and end its wait by that, not its call. `commit` without offsets counts all that was handed out as
-    processed: it is for the task that reads. One whose task is cancelled may come to pass.
+    on, which ends when it is left or its task has ended. Others may call everything else meanwhile:
+    the thread does it within that wait, which `close` ends. `commit` without offsets counts all that
+    was handed out as processed: it is for the task that reads. One whose task is cancelled may come
+    to pass.
 
     Callbacks may be coroutine functions. They are called on the loop, as tasks of their own, and the
     consumer waits for them as for others; they may not read or close.
@@ -159,7 +160,8 @@ class AsyncConsumer:
             on_rebalance=self._on_loop(on_rebalance),
             **options,
         )
-        self._renew()
+        self._core = self._make()
+        self._worker: Worker | None = None
         self.config = self._core.config
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
@@ -167,18 +169,13 @@ class AsyncConsumer:
         self._closing: asyncio.Future[None] | None = None
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
-    def _renew(self) -> None:
-        """A consumer and its thread, neither of them started."""
-        self._core = self._make()
-        self._core.worker = self._worker = Worker("folkmoot-consumer", self._core._wake)
-
     def _on_loop(
         self, callback: Callable[["AsyncConsumer", Any], Any] | None
     ) -> Callable[[Consumer, Any], Any] | None:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
         if callback is None:
             return None
-        return lambda _, notice: self._worker.call_back(partial(callback, self, notice))
+        return lambda _, notice: self._thread.call_back(partial(callback, self, notice))
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -186,16 +183,17 @@ class AsyncConsumer:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
         if self._closing is not None:
             raise ClosedError("the consumer is closed: make another one")
-        if self._worker.has_started:
+        if self._worker is not None:
             await self._worker.ask(self._core.start)
             return self
-        self._worker.start()
+        core = self._core
+        core.worker = worker = self._worker = Worker("folkmoot-consumer", core._wake)
         try:
-            await self._worker.ask(self._core.start)
+            await worker.ask(core.start)
         except BaseException:
-            self._worker.post(partial(self._core._close, CLOSE_TIMEOUT, processed=False))
-            self._worker.stop()
-            self._renew()
+            worker.post(partial(core._close, CLOSE_TIMEOUT, processed=False))
+            worker.stop()
+            self._core, self._worker = self._make(), None
             raise
         self._end_of_loop = self._close_with_the_loop()
         await anext(self._end_of_loop)
@@ -237,12 +235,12 @@ class AsyncConsumer:
         """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
         self._check_not_called_back()
         worker, closing = self._worker, self._closing
-        if worker.is_forked or (closing is not None and closing.done()):
-            return
-        if not worker.has_started:
+        if worker is None:
             close()
             self._closing = asyncio.get_running_loop().create_future()
             self._closing.set_result(None)
+            return
+        if worker.is_forked or (closing is not None and closing.done()):
             return
         if closing is not None:
             worker.check_usable()
@@ -272,7 +270,7 @@ class AsyncConsumer:
         with self._iterating(task):
             while not core._stopped:
                 with self._reading(task):
-                    cursor = await self._worker.ask(core._next_cursor, alone=True)
+                    cursor = await self._thread.ask(core._next_cursor, alone=True)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
                     cursor.asks_for_more, begun = False, cursor.row
@@ -309,9 +307,9 @@ class AsyncConsumer:
         """What `read` finds, handed out as soon as it is here."""
         with self._reading(task):
             try:
-                found = await self._worker.ask(read, alone=True)
+                found = await self._thread.ask(read, alone=True)
             except BaseException:
-                self._worker.post(self._core.read_again)
+                self._thread.post(self._core.read_again)
                 raise
             self._core.accept()
             return found
@@ -329,20 +327,27 @@ class AsyncConsumer:
     def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
         """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
         self._check_not_called_back()
-        self._worker.check_usable()
+        self._thread.check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
         if self._is_reading or not all(each.done() for each in others):
             raise ConcurrentUse("another task reads from this consumer: one at a time may")
-        if self._worker.undelivered_errors:
-            raise self._worker.undelivered_errors.popleft()
+        if self._thread.undelivered_errors:
+            raise self._thread.undelivered_errors.popleft()
         self._is_reading = True
         try:
             yield
         finally:
             self._is_reading = False
 
+    @property
+    def _thread(self) -> Worker:
+        """Where everything is done once it has started. Raises ClosedError."""
+        if self._worker is None:
+            raise ClosedError(NOT_OPEN)
+        return self._worker
+
     def _check_not_called_back(self) -> None:
-        if self._worker.is_calling_back:
+        if self._worker is not None and self._worker.is_calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------

@@ -19,6 +19,7 @@ from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 T = TypeVar("T")
 
 LOOK: Final = 0.5
+NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
 
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
 
@@ -60,7 +61,7 @@ class _Job:
 
 
 class Worker:
-    """Owns what blocks, for a loop that may not.
+    """Owns what blocks, for the loop that runs when it is made, which may not.
 
     Tasks `ask`; the thread does it and hands the outcome back. A task that is cancelled meanwhile
     takes nothing with it: a job not begun is not done, one in progress ends as soon as it can
@@ -79,25 +80,16 @@ class Worker:
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self.undelivered_errors: deque[BaseException] = deque()
         self._wake = wake
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._in_progress: _Job | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-
-    # -- the loop's side --------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to work for the loop that runs."""
-        self._loop = asyncio.get_running_loop()
-        self._process = os.getpid()
         self._thread.start()
 
-    @property
-    def has_started(self) -> bool:
-        return self._loop is not None
+    # -- the loop's side --------------------------------------------------------------------------
 
     @property
     def is_calling_back(self) -> bool:
@@ -107,12 +99,12 @@ class Worker:
     @property
     def is_forked(self) -> bool:
         """This is a child process, where the thread is not."""
-        return self.has_started and self._process != os.getpid()
+        return self._process != os.getpid()
 
     def check_usable(self) -> None:
-        """Raises ClosedError, ConcurrentUse in another loop than that of `start`: it would wait for ever."""
-        if self._loop is None or self._stopped:
-            raise ClosedError("the consumer is not open: use it in an async with block")
+        """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
+        if self._stopped:
+            raise ClosedError(NOT_OPEN)
         if self.is_forked:
             raise ClosedError("the consumer was made before a fork: make one in each process")
         if self._loop is not asyncio.get_running_loop():
@@ -183,7 +175,6 @@ class Worker:
 
     def call_back(self, function: Callable[[], Any]) -> Any:
         """Have the loop call `function`, await what can be awaited; → its result. Raises its error."""
-        assert self._loop is not None
 
         async def call() -> Any:
             _calling_back.set(self)  # for this task, and for those that it makes
@@ -244,6 +235,5 @@ class Worker:
             result = job.call()
         except BaseException as raised:
             error = raised
-        assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
             self._loop.call_soon_threadsafe(partial(self._deliver, job, result, error))

@@ -302,9 +302,8 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(bench: Bench) -> None:
         await consumer.close()
         with pytest.raises(ClosedError):
             await consumer.poll(0.0)
-        assert not consumer._worker._thread.is_alive() or await eventually(
-            lambda: not consumer._worker._thread.is_alive()
-        )
+        thread = consumer._thread._thread
+        await eventually(lambda: not thread.is_alive())
 
     run(scenario)
 
