@@ -53,8 +53,8 @@ class _Core(Consumer):
         self.offered: list[tuple[Progress, int]] = []
 
     def _serve(self) -> None:
-        self.worker.do_waiting()
         super()._serve()
+        self.worker.do_waiting()  # behind it, which silences what has told of them
 
     def _is_wanted(self) -> bool:
         return self.worker.is_abandoned()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client import async_consumer as asynchronous
+from folkmoot.consumers.client import consumer as synchronous
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -19,6 +20,7 @@ from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import cancelled, member, owns, take
 from tests.surfaces import eventually, run
+from tests.waiting import eventually as wait_until
 
 NEVER = 3600.0
 
@@ -86,6 +88,37 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
                     await anext(aiter(consumer))
 
             await asyncio.create_task(read())
+
+    run(scenario)
+
+
+def test_what_is_asked_for_just_before_a_read_waits_is_done_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the read has done what others asked for, and has not begun to wait."""
+
+    patient = {"fetch_max_wait": 30.0, "request_timeout": 60.0, "commit_interval": NEVER}
+
+    async def scenario() -> None:
+        async with member(bench, **patient) as consumer:
+            await owns(consumer)
+            monkeypatch.setattr(synchronous, "TURN", 30.0)
+            core, worker, loop = consumer._core, consumer._thread, asyncio.get_running_loop()
+            do_waiting, asked = worker.do_waiting, list[Any]()
+
+            def do_waiting_and_be_asked() -> None:
+                do_waiting()
+                if not asked:
+                    call = consumer.position(bench.partition(0))
+                    asked.append(asyncio.run_coroutine_threadsafe(call, loop))
+                    wait_until(lambda: worker._jobs and core._attention)
+
+            monkeypatch.setattr(worker, "do_waiting", do_waiting_and_be_asked)
+            waiting = asyncio.create_task(consumer.poll(30.0))
+            await eventually(lambda: bool(asked))
+            assert await asyncio.wait_for(asyncio.wrap_future(asked[0]), 10.0) == 0
+            assert not waiting.done()
+            await cancelled(waiting)
 
     run(scenario)
 
