@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -10,8 +9,8 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from folkmoot.consumers.client.background import Worker
-from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer, deadline_after
+from folkmoot.consumers.client.background import NOT_OPEN, Worker
+from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
@@ -41,28 +40,33 @@ OnRebalance = Callable[["AsyncConsumer", Rebalanced], Awaitable[None] | None]
 class _Core(Consumer):
     """What it finds is only offered: it is handed out when somebody accepts it, else read again.
 
-    For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
+    For a consumer in the worker's thread, whose records go to tasks that may be gone when they come.
     The loop calls `accept`, takes its steps through what `_next_cursor` returned, and may call `_wake`;
-    everything else belongs to the consumer's own thread.
+    everything else belongs to the worker's thread. While a read waits, the thread does there what other
+    tasks ask for.
     """
+
+    worker: Worker
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.is_wanted: Callable[[], bool] = lambda: False
         self.offered: list[tuple[Progress, int]] = []
 
+    def _serve(self) -> None:
+        super()._serve()
+        self.worker.do_waiting()  # behind it, which silences what has told of them
+
     def _is_wanted(self) -> bool:
-        return self.is_wanted()
+        return self.worker.is_abandoned()
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
         self.offered.append((self._positions.of(partition), end))
 
-    def accept(self) -> bool:
-        """What was found is the application's. → whether anything was."""
+    def accept(self) -> None:
+        """What was found is the application's."""
         offered, self.offered = self.offered, []
         for progress, end in offered:
             progress.handed_out = end
-        return bool(offered)
 
     def read_again(self) -> None:
         """What was found has reached nobody."""
@@ -78,9 +82,22 @@ def _awaited(
 
     @wraps(method)
     async def ask(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._worker.ask(partial(method, self._core, *args, **options))
+        return await self._thread.ask(partial(method, self._core, *args, **options))
 
     return ask
+
+
+def _awaited_read(
+    method: Callable[Concatenate[Consumer, P], T],
+) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
+    """The same for a method that hands out: one task at a time."""
+
+    @wraps(method)
+    async def read(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
+        call = partial(method, self._core, *args, **options)
+        return await self._read(call, asyncio.current_task())
+
+    return read
 
 
 def _plain(
@@ -111,9 +128,10 @@ class AsyncConsumer:
     after `revoke_timeout` and is fenced, as a handler that takes too long always is.
 
     One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes
-    on, which ends when it is left or its task has ended. Others may call everything else meanwhile,
-    and end its wait by that, not its call. `commit` without offsets counts all that was handed out as
-    processed: it is for the task that reads. One whose task is cancelled may come to pass.
+    on, which ends when it is left or its task has ended. Others may call everything else meanwhile:
+    the thread does it within that wait, which `close` ends. `commit` without offsets counts all that
+    was handed out as processed: it is for the task that reads. One whose task is cancelled may come
+    to pass.
 
     Callbacks may be coroutine functions. They are called on the loop, as tasks of their own, and the
     consumer waits for them as for others; they may not read or close.
@@ -143,8 +161,8 @@ class AsyncConsumer:
             **options,
         )
         self._core = self._make()
+        self._worker: Worker | None = None
         self.config = self._core.config
-        self._worker = Worker("folkmoot-consumer", self._core._wake)
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration that goes on, the task that has begun it."""
@@ -157,7 +175,7 @@ class AsyncConsumer:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
         if callback is None:
             return None
-        return lambda _, notice: self._worker.call_back(partial(callback, self, notice))
+        return lambda _, notice: self._thread.call_back(partial(callback, self, notice))
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -165,19 +183,17 @@ class AsyncConsumer:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
         if self._closing is not None:
             raise ClosedError("the consumer is closed: make another one")
-        if self._worker.has_started:
+        if self._worker is not None:
             await self._worker.ask(self._core.start)
             return self
-        core, worker = self._core, self._worker
-        core.is_wanted = worker.is_wanted
-        worker.start()
+        core = self._core
+        core.worker = worker = self._worker = Worker("folkmoot-consumer", core._wake)
         try:
             await worker.ask(core.start)
         except BaseException:
             worker.post(partial(core._close, CLOSE_TIMEOUT, processed=False))
             worker.stop()
-            self._core = self._make()
-            self._worker = Worker("folkmoot-consumer", self._core._wake)
+            self._core, self._worker = self._make(), None
             raise
         self._end_of_loop = self._close_with_the_loop()
         await anext(self._end_of_loop)
@@ -188,6 +204,7 @@ class AsyncConsumer:
         try:
             yield
         finally:
+            self._end_of_loop = None
             try:
                 await self._close(partial(self._core.close, CLOSE_TIMEOUT), CLOSE_TIMEOUT)
             except Exception as error:
@@ -202,7 +219,6 @@ class AsyncConsumer:
         again. Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
         await self._close(partial(self._core.close, timeout), timeout)
-        await self._forget_the_loop()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -214,61 +230,36 @@ class AsyncConsumer:
         trace: TracebackType | None,
     ) -> None:
         await self._close(partial(self._core.__exit__, kind, error, trace), CLOSE_TIMEOUT)
-        await self._forget_the_loop()
 
     async def _close(self, close: Callable[[], None], timeout: float) -> None:
         """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
         self._check_not_called_back()
-        worker = self._worker
-        if worker.is_forked:
-            return
-        if self._closing is not None:
-            if not self._closing.done():
-                worker.check_usable()
-                await asyncio.wait([self._closing], timeout=timeout + CLOSE_GRACE)
-            return
-        if not worker.has_started:
+        worker, closing = self._worker, self._closing
+        if worker is None:
             close()
             self._closing = asyncio.get_running_loop().create_future()
             self._closing.set_result(None)
+            return
+        if worker.is_forked or (closing is not None and closing.done()):
+            return
+        if closing is not None:
+            worker.check_usable()
+            await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
             return
         closing = self._closing = worker.submit(close, alone=True)
         closing.add_done_callback(partial(_closed, worker))
         ended, _ = await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
         if not ended:
             raise RequestTimeout(f"closing a consumer takes longer than {timeout:g} s; it goes on")
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
         closing.result()
-
-    async def _forget_the_loop(self) -> None:
-        end, self._end_of_loop = self._end_of_loop, None
-        if end is not None:
-            await end.aclose()
 
     # -- records ----------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Up to `max_records` records; waits at most `timeout` seconds for the first.
-
-        Asking says that everything handed out before is processed.
-        """
-        return await self._read(lambda left: self._core.poll(left, max_records), timeout)
-
-    async def poll_batch(
-        self, timeout: float = 1.0, max_records: int | None = None
-    ) -> RecordBatchView | None:
-        """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
-        return await self._read(lambda left: self._core.poll_batch(left, max_records), timeout)
-
-    async def poll_arrow(
-        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
-    ) -> "pa.Table":
-        """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
-
-        Columns as of `Consumer.poll_arrow`. Raises MissingExtra without pyarrow.
-        """
-        return await self._read(
-            lambda left: self._core.poll_arrow(left, max_records, headers=headers), timeout
-        )
+    poll = _awaited_read(Consumer.poll)
+    poll_batch = _awaited_read(Consumer.poll_batch)
+    poll_arrow = _awaited_read(Consumer.poll_arrow)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
@@ -279,62 +270,49 @@ class AsyncConsumer:
         with self._iterating(task):
             while not core._stopped:
                 with self._reading(task):
-                    cursor = await self._worker.ask(core._next_cursor, alone=True)
+                    cursor = await self._thread.ask(core._next_cursor, alone=True)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
                     cursor.asks_for_more, begun = False, cursor.row
                     for record in islice(cursor.records, RECORDS_IN_A_ROW):
                         yield record
-                    cursor.asks_for_more = (
-                        True  # whoever is cancelled now is done with the last one
-                    )
+                    # Whoever is cancelled from here on is done with the last one.
+                    cursor.asks_for_more = True
                     is_over = cursor.row < begun + RECORDS_IN_A_ROW
-                    await asyncio.sleep(
-                        0
-                    )  # a loop that awaits nothing is not to keep others waiting
+                    await asyncio.sleep(0)  # a loop body that awaits nothing does not starve others
 
     def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        return self._batches(
-            lambda left: self._core.poll_batch(left, max_records), asyncio.current_task()
-        )
+        read = partial(self._core.poll_batch, TURN, max_records)
+        return self._batches(read, asyncio.current_task())
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
     ) -> AsyncGenerator["pa.RecordBatch", None]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
         make = partial(RecordBatchView.arrow, headers=headers)
-        return self._batches(
-            lambda left: self._core._read_one(left, max_records, make), asyncio.current_task()
-        )
+        read = partial(self._core._read_one, TURN, max_records, make)
+        return self._batches(read, asyncio.current_task())
 
     async def _batches(
-        self, read: Callable[[float], T | None], task: "asyncio.Task[Any] | None"
+        self, read: Callable[[], T | None], task: "asyncio.Task[Any] | None"
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
             while not self._core._stopped:
-                found = await self._read(read, TURN, task)
+                found = await self._read(read, task)
                 if found is not None:
                     yield found
 
-    async def _read(
-        self,
-        read: Callable[[float], T],
-        timeout: float,
-        task: "asyncio.Task[Any] | None" = None,
-    ) -> T:
-        """What `read` finds, handed out as soon as it is here; again if it was interrupted."""
-        core, deadline = self._core, deadline_after(timeout)
-        with self._reading(task or asyncio.current_task()):
-            while True:
-                left = deadline - time.monotonic()
-                try:
-                    found = await self._worker.ask(partial(read, max(0.0, left)), alone=True)
-                except BaseException:
-                    self._worker.post(core.read_again, first=True)
-                    raise
-                if core.accept() or core._stopped or time.monotonic() >= deadline:
-                    return found
+    async def _read(self, read: Callable[[], T], task: "asyncio.Task[Any] | None") -> T:
+        """What `read` finds, handed out as soon as it is here."""
+        with self._reading(task):
+            try:
+                found = await self._thread.ask(read, alone=True)
+            except BaseException:
+                self._thread.post(self._core.read_again)
+                raise
+            self._core.accept()
+            return found
 
     @contextmanager
     def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
@@ -349,20 +327,27 @@ class AsyncConsumer:
     def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
         """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
         self._check_not_called_back()
-        self._worker.check_usable()
+        self._thread.check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
         if self._is_reading or not all(each.done() for each in others):
             raise ConcurrentUse("another task reads from this consumer: one at a time may")
-        if self._worker.undelivered_errors:
-            raise self._worker.undelivered_errors.popleft()
+        if self._thread.undelivered_errors:
+            raise self._thread.undelivered_errors.popleft()
         self._is_reading = True
         try:
             yield
         finally:
             self._is_reading = False
 
+    @property
+    def _thread(self) -> Worker:
+        """Where everything is done once it has started. Raises ClosedError."""
+        if self._worker is None:
+            raise ClosedError(NOT_OPEN)
+        return self._worker
+
     def _check_not_called_back(self) -> None:
-        if self._worker.is_calling_back:
+        if self._worker is not None and self._worker.is_calling_back:
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -18,6 +19,7 @@ from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 T = TypeVar("T")
 
 LOOK: Final = 0.5
+NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
 
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
 
@@ -47,10 +49,7 @@ def call_aside(function: Callable[[], T], deadline: float) -> T:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Something asked for, and the future of who asked; None if nobody waits for it.
-
-    One that is `alone` is not begun while another one waits for the loop.
-    """
+    """Something asked for, and the future of who asked; None if nobody waits for it."""
 
     call: Callable[[], Any]
     future: "asyncio.Future[Any] | None"
@@ -62,11 +61,14 @@ class _Job:
 
 
 class Worker:
-    """Owns what blocks, for a loop that may not.
+    """Owns what blocks, for the loop that runs when it is made, which may not.
 
     Tasks `ask`; the thread does it and hands the outcome back. A task that is cancelled meanwhile
     takes nothing with it: a job not begun is not done, one in progress ends as soon as it can
-    (`is_wanted`), and what it raised is kept in `undelivered_errors` if it was to be `alone`.
+    (`is_abandoned`), and what it raised is kept in `undelivered_errors` if it was to be `alone`.
+
+    Jobs that are `alone` are in progress one at a time; while one waits, it has the others done
+    (`do_waiting`).
 
     `call_back` goes the other way: the thread has the loop call something, and waits. What it calls
     may ask the thread for something in turn, which is done within the wait, unless it is to be done
@@ -78,25 +80,16 @@ class Worker:
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self.undelivered_errors: deque[BaseException] = deque()
         self._wake = wake
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._in_progress: _Job | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-
-    # -- the loop's side --------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to work for the loop that runs."""
-        self._loop = asyncio.get_running_loop()
-        self._process = os.getpid()
         self._thread.start()
 
-    @property
-    def has_started(self) -> bool:
-        return self._loop is not None
+    # -- the loop's side --------------------------------------------------------------------------
 
     @property
     def is_calling_back(self) -> bool:
@@ -106,12 +99,12 @@ class Worker:
     @property
     def is_forked(self) -> bool:
         """This is a child process, where the thread is not."""
-        return self.has_started and self._process != os.getpid()
+        return self._process != os.getpid()
 
     def check_usable(self) -> None:
-        """Raises ClosedError, ConcurrentUse in another loop than that of `start`: it would wait for ever."""
-        if self._loop is None or self._stopped:
-            raise ClosedError("the consumer is not open: use it in an async with block")
+        """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
+        if self._stopped:
+            raise ClosedError(NOT_OPEN)
         if self.is_forked:
             raise ClosedError("the consumer was made before a fork: make one in each process")
         if self._loop is not asyncio.get_running_loop():
@@ -132,29 +125,24 @@ class Worker:
         """The future of what `call` returns or raises. Raises ClosedError, ConcurrentUse."""
         self.check_usable()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._append(_Job(call, future, alone))
+        with self._changed:
+            self._jobs.append(_Job(call, future, alone))
+        self._hurry()
         return future
 
-    def post(self, call: Callable[[], object], *, first: bool = False) -> None:
-        """Have something done that nobody waits for, before everything else if it is the `first`."""
-        self._append(_Job(call, None, False), first=first)
+    def post(self, call: Callable[[], object]) -> None:
+        """Have something done that nobody waits for: next, and alone."""
+        with self._changed:
+            self._jobs.appendleft(_Job(call, None, alone=True))
+        self._hurry()
 
     def stop(self) -> None:
         """End the thread when it has done what it was asked."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def _append(self, job: _Job, *, first: bool = False) -> None:
-        with self._changed:
-            if first:
-                self._jobs.appendleft(job)
-            else:
-                self._jobs.append(job)
-            self._changed.notify_all()
-        self._hurry()
+        self._stopped = True
+        self._notify()
 
     def _hurry(self) -> None:
+        self._notify()
         if self._in_progress is not None:
             self._wake()
 
@@ -174,13 +162,19 @@ class Worker:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def is_wanted(self) -> bool:
-        """Whether what is in progress had better end: there is more to do, or nobody waits for it."""
-        return bool(self._jobs) or (self._in_progress is not None and self._in_progress.is_unwanted)
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for what is in progress, or the next is waiting to be alone."""
+        with self._changed:
+            waiting = any(job.alone for job in self._jobs)
+        return waiting or (self._in_progress is not None and self._in_progress.is_unwanted)
+
+    def do_waiting(self) -> None:
+        """Do what others ask for, within what is in progress."""
+        while (job := self._next(nested=True)) is not None:
+            self._do(job)
 
     def call_back(self, function: Callable[[], Any]) -> Any:
         """Have the loop call `function`, await what can be awaited; → its result. Raises its error."""
-        assert self._loop is not None
 
         async def call() -> Any:
             _calling_back.set(self)  # for this task, and for those that it makes
@@ -193,11 +187,15 @@ class Worker:
         except RuntimeError:
             coroutine.close()
             raise ClosedError("the event loop of this consumer is closed") from None
-        future.add_done_callback(self._notice)
-        while (
-            job := self._next(lambda: future.done() or self._is_over(), nested=True)
-        ) is not None:
-            self._do(job)
+
+        def may_go_on() -> bool:
+            return future.done() or self._stopped or any(not job.alone for job in self._jobs)
+
+        future.add_done_callback(lambda _: self._notify())
+        while not (future.done() or self._stopped or self._loop.is_closed()):
+            with self._changed:
+                self._changed.wait_for(may_go_on, LOOK)  # a loop that is closed says nothing
+            self.do_waiting()
         if not future.done():
             future.cancel()
             raise ClosedError("a callback did not end before the consumer was closed")
@@ -205,32 +203,28 @@ class Worker:
             raise ClosedError("a callback was cancelled")
         return future.result()
 
-    def _notice(self, _: "Future[Any]") -> None:
-        """A callback has ended."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def _is_over(self) -> bool:
-        return self._stopped or self._loop is None or self._loop.is_closed()
-
     def _main(self) -> None:
-        while (job := self._next(lambda: self._stopped, nested=False)) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._stopped)
+            if (job := self._next(nested=False)) is None:
+                return
             self._in_progress = job
             self._do(job)
             self._in_progress = None
 
-    def _next(self, is_over: Callable[[], bool], *, nested: bool) -> _Job | None:
-        """The next job; None if there is none and the wait for one is over."""
+    def _next(self, *, nested: bool) -> _Job | None:
+        """The next job that may be begun; None if there is none."""
         with self._changed:
-            while True:
-                for place, job in enumerate(self._jobs):
-                    if not (nested and job.alone):
-                        del self._jobs[place]
-                        return job
-                if is_over():
-                    return None
-                # Idle, it is woken; within a callback a loop that is closed says nothing.
-                self._changed.wait(LOOK if nested else None)
+            for place, job in enumerate(self._jobs):
+                if not (nested and job.alone):
+                    del self._jobs[place]
+                    return job
+        return None
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _do(self, job: _Job) -> None:
         if job.is_unwanted:
@@ -241,8 +235,5 @@ class Worker:
             result = job.call()
         except BaseException as raised:
             error = raised
-        assert self._loop is not None
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
             self._loop.call_soon_threadsafe(partial(self._deliver, job, result, error))
-        except RuntimeError:
-            return  # the loop is closed: nobody is there to be told

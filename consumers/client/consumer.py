@@ -128,7 +128,7 @@ class Consumer:
         self._fetched_at = 0.0  # when the network was looked at last
         self._cursor: BatchCursor | None = None
         """What is being iterated over."""
-        self._stopped = self._closing = self._closed = self._calling_back = False
+        self._stopped = self._closed = self._calling_back = False
         self._call_back_by: float | None = None
         self._thread: int | None = None
         self._process: int | None = None
@@ -144,9 +144,8 @@ class Consumer:
 
     def start(self) -> Self:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
-        if self._closing:
+        if self._closed:
             raise ClosedError("the consumer is closed: make another one")
-        self._check_process()
         self._check_thread()
         if self._directory.is_open:
             return self
@@ -238,20 +237,13 @@ class Consumer:
 
     def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        while not self._stopped:
-            view = self.poll_batch(TURN, max_records)
-            if view is not None:
-                yield view
+        return self._iterate(max_records, _as_it_is)
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
     ) -> Iterator["pa.RecordBatch"]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
-        make = partial(RecordBatchView.arrow, headers=headers)
-        while not self._stopped:
-            found = self._read_one(TURN, max_records, make)
-            if found is not None:
-                yield found
+        return self._iterate(max_records, partial(RecordBatchView.arrow, headers=headers))
 
     # -- partitions and the group -----------------------------------------------------------------
 
@@ -371,7 +363,11 @@ class Consumer:
                 self._positions.process_all()
             owned = self._group.epochs
             offsets = {**self._positions.sought(), **self._positions.uncommitted(owned)}
-        wanted = {_named(each): _offset(each, offset) for each, offset in offsets.items()}
+        wanted = {}
+        for (topic, given), offset in offsets.items():
+            number = whole(f"the number of a partition of {topic}", given)
+            what = f"the offset to commit for {topic}-{number}"
+            wanted[TopicPartition(topic, number)] = whole(what, offset)
         self._group.commit(wanted, timeout)
 
     def committed(self, partition: TopicPartition) -> int | None:
@@ -441,28 +437,29 @@ class Consumer:
 
         Nothing counts as handed out before all that could raise is behind us.
         """
-        deadline = deadline_after(timeout)
+        deadline = time.monotonic() + timeout
+        if isnan(deadline):  # that moment never comes
+            raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
         while True:
             self._serve()
             self._fetcher.check()
             self._fetcher.rotation.begin()
             try:
-                made: list[_Made] = []
-                ends: list[tuple[TopicPartition, int]] = []
+                views: list[RecordBatchView] = []
                 left = limit
                 while left > 0 and (view := self._fetcher.take_view(left)) is not None:
-                    made.append(make(view))
-                    ends.append((view.topic_partition, view.next_offset))
+                    views.append(view)
                     left = 0 if one else left - len(view)
+                made = [make(view) for view in views]
                 remaining = deadline - time.monotonic()
                 is_over = bool(made) or remaining <= 0 or self._stopped or self._is_wanted()
                 if made:
                     self._keep_fetching()
                 else:
                     self._fetch(0.0 if is_over else min(remaining, TURN))
-                for partition, end in ends:
-                    self._hand_out(partition, end)
+                for view in views:
+                    self._hand_out(view.topic_partition, view.next_offset)
             except BaseException:
                 self._fetcher.rotation.read_again()
                 raise
@@ -474,6 +471,14 @@ class Consumer:
     ) -> _Made | None:
         found = self._read(timeout, _limit(max_records, ALL_RECORDS), make, one=True)
         return found[0] if found else None
+
+    def _iterate(
+        self, max_records: int | None, make: Callable[[RecordBatchView], _Made]
+    ) -> Iterator[_Made]:
+        while not self._stopped:
+            found = self._read_one(TURN, max_records, make)
+            if found is not None:
+                yield found
 
     def _cursors(self) -> Iterator[Iterator[Record]]:
         while not self._stopped:
@@ -592,13 +597,13 @@ class Consumer:
             self._take_back()
             if processed:
                 self._positions.process_all()
-            self._closing = self._calling_back = True
+            self._calling_back = True
             # The rest of the time is the member's, to end its session.
             self._call_back_by = deadline - min(1.0, timeout / 4)
             if self._group is not None:
                 self._group.leave(deadline)
         finally:
-            self._closing = self._closed = True
+            self._closed = True
             if self._group is not None:
                 self._group.member.stop(0.0)
             self._directory.close()
@@ -613,18 +618,15 @@ class Consumer:
         have in common (sockets, the session, the wakeup) is the parent's."""
         return self._process is not None and self._process != os.getpid()
 
-    def _check_process(self) -> None:
-        if self._is_forked:
-            raise ClosedError("the consumer was made before a fork: make one in each process")
-
     def _check_usable(self) -> None:
-        self._check_process()
-        if self._closed or not self._directory.is_open:
+        if not self._is_forked and (self._closed or not self._directory.is_open):
             raise ClosedError("the consumer is not open: use it in a with block, or call start()")
         self._check_thread()
 
     def _check_thread(self) -> None:
         """One thread owns the consumer: the one that started it."""
+        if self._is_forked:
+            raise ClosedError("the consumer was made before a fork: make one in each process")
         here = threading.get_ident()
         if self._thread is None:
             self._thread = here
@@ -639,14 +641,6 @@ class Consumer:
 _USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT)
 
 
-def deadline_after(timeout: float) -> float:
-    """When so many seconds have passed. Raises ValueError for nan: that moment never comes."""
-    deadline = time.monotonic() + timeout
-    if isnan(deadline):
-        raise ValueError(f"timeout={timeout} is no number of seconds")
-    return deadline
-
-
 def _limit(max_records: int | None, otherwise: int) -> int:
     if max_records is not None and max_records < 1:
         raise ConfigError(f"max_records must be at least 1, not {max_records}")
@@ -655,16 +649,6 @@ def _limit(max_records: int | None, otherwise: int) -> int:
 
 def _as_it_is(view: RecordBatchView) -> RecordBatchView:
     return view
-
-
-def _named(partition: tuple[str, int]) -> TopicPartition:
-    """With its number as an int: the group's paths are made of it, and True equals 1."""
-    topic, number = partition
-    return TopicPartition(topic, whole(f"the number of a partition of {topic}", number))
-
-
-def _offset(partition: tuple[str, int], offset: object) -> int:
-    return whole(f"the offset to commit for {TopicPartition(*partition)}", offset)
 
 
 def _pair(given: object) -> TopicPartition:

@@ -19,34 +19,28 @@ class FetchSessions:
 
     def __init__(self, queue: FetchQueue) -> None:
         self._queue = queue
-        self._in_flight: dict[int, InFlightFetch] = {}
-        self._kept: dict[int, InFlightFetch] = {}
+        self.in_flight: dict[int, InFlightFetch] = {}
+        """By the correlation id of what was sent."""
+        self.kept: dict[int, InFlightFetch] = {}
+        """By that of the request that it is left of."""
 
     def count(self, address: str, *, waiting: bool) -> int:
         """The requests at a broker that wait for new records, as far as is known, or those that do not."""
-        fetches = self._in_flight.values()
+        fetches = self.in_flight.values()
         return sum(each.address == address and each.waits == waiting for each in fetches)
 
     def begin(self, number: int, fetch: InFlightFetch) -> None:
         """It was sent under this correlation id."""
-        self._in_flight[number] = fetch
+        self.in_flight[number] = fetch
         # What it goes on with is at its end, too: else there had been something to tell of it.
         fetch.waits = all(state.is_at_end for state in fetch.named)
         for state in fetch.named:
             state.in_flight = fetch
             fetch.members[state.partition] = state
 
-    def end(self, number: int) -> InFlightFetch | None:
-        """It was answered, or failed; None if it is not known."""
-        return self._in_flight.pop(number, None)
-
-    def keep(self, number: int, fetch: InFlightFetch) -> None:
-        """The broker has kept what is left of it."""
-        self._kept[number] = fetch
-
     def take_kept(self, metadata_version: int) -> list[tuple[int, InFlightFetch]]:
         """What is to be gone on with: the fetch that it is left of, and what is left."""
-        kept, self._kept = self._kept, {}
+        kept, self.kept = self.kept, {}
         for fetch in kept.values():
             if fetch.stale or fetch.metadata_version != metadata_version:
                 self.let_go(fetch)

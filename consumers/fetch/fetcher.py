@@ -216,18 +216,16 @@ class Fetcher:
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
-        now = self._clock()
-        self._ask(now)
-        for reply in self._cluster.poll(min(timeout, max(0.0, self._retry_at - now)), wake):
+        self.ask()
+        wait = min(timeout, max(0.0, self._retry_at - self._clock()))
+        for reply in self._cluster.poll(wait, wake):
             self._reply(reply)
-
-    def ask(self) -> None:
-        """Ask for what is missing now."""
-        self._ask(self._clock())
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _ask(self, now: float) -> None:
+    def ask(self) -> None:
+        """Ask for what is missing now."""
+        now = self._clock()
         self._retry_at = math.inf
         for address, states in _portions(self._due(self._queue.needs_offset(), now)):
             entries = [ListOffsetsEntry(*each.key, each.look_up) for each in states]
@@ -307,7 +305,7 @@ class Fetcher:
     # -- replies ----------------------------------------------------------------------------------
 
     def _reply(self, reply: Reply) -> None:
-        fetch = self._sessions.end(reply.correlation_id)
+        fetch = self._sessions.in_flight.pop(reply.correlation_id, None)
         if fetch is None:
             return
         error, results = reply.error, dict[TopicPartition, Any]()
@@ -326,7 +324,7 @@ class Fetcher:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
                 state.failures, state.end = 0, state.offset or 0
         if reply.api is Api.FETCH and reply.response.kept:
-            self._sessions.keep(reply.correlation_id, fetch)
+            self._sessions.kept[reply.correlation_id] = fetch
         else:
             self._sessions.let_go(fetch)  # they come before those that were served
         data = dict(zip(results, reply.payloads, strict=False))  # of look-ups there is none

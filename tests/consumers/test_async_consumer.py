@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client import async_consumer as asynchronous
+from folkmoot.consumers.client import consumer as synchronous
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import cancelled, member, owns, take
 from tests.surfaces import eventually, run
+from tests.waiting import eventually as wait_until
 
 NEVER = 3600.0
 
@@ -81,6 +83,37 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
                     await anext(aiter(consumer))
 
             await asyncio.create_task(read())
+
+    run(scenario)
+
+
+def test_what_is_asked_for_just_before_a_read_waits_is_done_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the read has done what others asked for, and has not begun to wait."""
+
+    patient = {"fetch_max_wait": 30.0, "request_timeout": 60.0, "commit_interval": NEVER}
+
+    async def scenario() -> None:
+        async with member(bench, **patient) as consumer:
+            await owns(consumer)
+            monkeypatch.setattr(synchronous, "TURN", 30.0)
+            core, worker, loop = consumer._core, consumer._thread, asyncio.get_running_loop()
+            do_waiting, asked = worker.do_waiting, list[Any]()
+
+            def do_waiting_and_be_asked() -> None:
+                do_waiting()
+                if not asked:
+                    call = consumer.position(bench.partition(0))
+                    asked.append(asyncio.run_coroutine_threadsafe(call, loop))
+                    wait_until(lambda: worker._jobs and core._attention)
+
+            monkeypatch.setattr(worker, "do_waiting", do_waiting_and_be_asked)
+            waiting = asyncio.create_task(consumer.poll(30.0))
+            await eventually(lambda: bool(asked))
+            assert await asyncio.wait_for(asyncio.wrap_future(asked[0]), 10.0) == 0
+            assert not waiting.done()
+            await cancelled(waiting)
 
     run(scenario)
 
@@ -297,9 +330,8 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(bench: Bench) -> None:
         await consumer.close()
         with pytest.raises(ClosedError):
             await consumer.poll(0.0)
-        assert not consumer._worker._thread.is_alive() or await eventually(
-            lambda: not consumer._worker._thread.is_alive()
-        )
+        thread = consumer._thread._thread
+        await eventually(lambda: not thread.is_alive())
 
     run(scenario)
 
@@ -320,6 +352,21 @@ def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.Mo
         release.set()
         await committing
         await consumer.close()
+
+    run(scenario)
+
+
+def test_close_does_not_wait_for_a_read_of_another_task(bench: Bench) -> None:
+    async def scenario() -> None:
+        consumer = member(bench)
+        await consumer.start()
+        await owns(consumer)
+        waiting = asyncio.create_task(consumer.poll(30.0))
+        await asyncio.sleep(0.05)
+        begun = time.monotonic()
+        await consumer.close()
+        assert await waiting == []
+        assert time.monotonic() - begun < 10.0
 
     run(scenario)
 
