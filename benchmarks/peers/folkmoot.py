@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 import folkmoot
 from benchmarks.peers.base import Peer, Server, disk_usage
+from folkmoot.brokers.storage.log_manager import topic_in
 from folkmoot.console.java import find_java
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
@@ -74,7 +75,8 @@ class FolkmootServer(Server):
             time.sleep(0.05)
 
     def stored_bytes(self, topic: str) -> int:
-        return sum(disk_usage(each, ".log") for each in self.data.glob(f"{topic}-*"))
+        found = (each for each in self.data.iterdir() if each.is_dir() and topic_in(each) == topic)
+        return sum(disk_usage(each, ".log") for each in found)
 
 
 class FolkmootPeer(Peer):

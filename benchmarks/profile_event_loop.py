@@ -1,4 +1,4 @@
-"""How long a broker's event loop stands still: `python -m benchmarks.bench_event_loop [partitions]`.
+"""How long a broker's event loop stands still: `python -m benchmarks.profile_event_loop [partitions]`.
 
 A broker with ten thousand partitions whose files are cold is asked for everything at once: reads and
 look-ups of times in all of them, one request with a batch for each, half of the topics deleted,
