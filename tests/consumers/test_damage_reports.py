@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.storage.log_manager import topic_in
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
@@ -39,10 +40,11 @@ def test_a_reader_that_finds_a_bad_batch_has_it_taken_out_of_service(
     bench = bench_on(cluster.zookeeper)
     for number in range(5):
         bench.send([number])
-    (log,) = (cluster.brokers[0].data / f"{bench.topic}-0").glob("*.log")
+    data = cluster.brokers[0].data
+    (log,) = (each for each in data.glob("*-0/*.log") if topic_in(each.parent) == bench.topic)
     rot(log, 2)
     assert "does not match its checksum" in error_of(bench, 2)
-    eventually(log.with_suffix(".damage").exists, 20.0)
+    eventually(lambda: "go on at" in error_of(bench, 2), 20.0)
     found = re.search(r"go on at (\d+)", error_of(bench, 2))
     assert found is not None
     with bench.reader() as consumer:
