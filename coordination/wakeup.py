@@ -9,7 +9,6 @@ import os
 import select
 from contextlib import suppress
 from threading import RLock
-from typing import Self
 
 
 class Wakeup:
@@ -63,9 +62,3 @@ class Wakeup:
         """Whoever could not start, and so was never closed, must not keep descriptors for ever."""
         if self._open:
             self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -3,12 +3,13 @@
 import os
 import threading
 from collections import deque
+from contextlib import closing
 
 from folkmoot.coordination.wakeup import Wakeup
 
 
 def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         for _ in range(3):
             wakeup.wake()
             wakeup.wake()
@@ -19,7 +20,7 @@ def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
 def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
     """A ring that is saved because it is awake already must not be one that nobody hears."""
     told: deque[int] = deque()
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
 
         def tell() -> None:
             for number in range(5_000):
@@ -48,7 +49,7 @@ def test_a_closed_wakeup_wakes_nobody() -> None:
 
 
 def test_many_wakes_cost_one_write() -> None:
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         for _ in range(100):
             wakeup.wake()
         assert os.read(wakeup.fileno(), 4096) == b"!"
