@@ -37,7 +37,9 @@ class Wakeup:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is woken, at most `timeout` seconds, and clear it. True if it was woken."""
-        ready, _, _ = select.select([self._reader], [], [], timeout)
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        poll.register(self._reader, select.POLLIN)
+        ready = poll.poll(None if timeout is None else timeout * 1000)
         if ready:
             self.clear()
         return bool(ready)

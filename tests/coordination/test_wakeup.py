@@ -1,9 +1,10 @@
 """The wakeup that wakes a loop."""
 
 import os
+import resource
 import threading
 from collections import deque
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from folkmoot.coordination.wakeup import Wakeup
 
@@ -15,6 +16,19 @@ def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
             wakeup.wake()
             assert wakeup.wait(0)
             assert not wakeup.wait(0)
+
+
+def test_a_process_with_thousands_of_open_files_can_wait() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as cleanup:
+        cleanup.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+        while cleanup.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        wakeup = cleanup.enter_context(closing(Wakeup()))
+        assert wakeup.fileno() > 1024
+        wakeup.wake()
+        assert wakeup.wait(0)
 
 
 def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
