@@ -95,14 +95,13 @@ class Guardian:
 
     def _is_possible(self) -> bool:
         why = obstacle()
-        weakness = limitation() if why is None else None
         if not self._surroundings_told:
             self._surroundings_told = True
             if why is not None:
                 log.warning(
                     "no guardian, the session timeout decides when this process dies: %s", why
                 )
-            elif weakness is not None:
+            elif (weakness := limitation()) is not None:
                 log.info("the session timeout may decide when this process dies: %s", weakness)
         return why is None
 

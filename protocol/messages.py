@@ -6,7 +6,7 @@ version; a new version is a new declaration in `APIS`. Results carry an error co
 """
 
 from enum import IntEnum
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -18,8 +18,6 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
 TopicId = Annotated[str, Meta(max_length=64)]
-
-_T = TypeVar("_T")
 
 MAX_ENTRIES = 10_000
 MAX_REPORTS = 100
@@ -59,12 +57,6 @@ class _Result(_Message, frozen=True):
     partition: Count
     error: Count
     message: str
-
-
-class Results(_Message, Generic[_T], frozen=True):
-    """One result per entry of the request, in order."""
-
-    results: list[_T]
 
 
 class BrokerInfo(_Message, frozen=True):
@@ -152,7 +144,10 @@ class ProduceResult(_Result, frozen=True):
     leader: BrokerInfo | None = None
 
 
-ProduceResponse = Results[ProduceResult]
+class ProduceResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ProduceResult]
 
 
 class FetchEntry(_Entry, frozen=True):
@@ -225,7 +220,10 @@ class ListOffsetsResult(_Result, frozen=True):
     leader: BrokerInfo | None = None
 
 
-ListOffsetsResponse = Results[ListOffsetsResult]
+class ListOffsetsResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ListOffsetsResult]
 
 
 class DeleteRecordsEntry(_Entry, frozen=True):
@@ -248,7 +246,10 @@ class DeleteRecordsResult(_Result, frozen=True):
     leader: BrokerInfo | None = None
 
 
-DeleteRecordsResponse = Results[DeleteRecordsResult]
+class DeleteRecordsResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[DeleteRecordsResult]
 
 
 class ReportDamageEntry(_Entry, frozen=True):
@@ -269,7 +270,10 @@ class ReportDamageResult(_Result, frozen=True):
     leader: BrokerInfo | None = None
 
 
-ReportDamageResponse = Results[ReportDamageResult]
+class ReportDamageResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[ReportDamageResult]
 
 
 class ApiSpec(NamedTuple):

@@ -308,7 +308,11 @@ class _Request:
         self._operation = operation
 
     def set(self, answer: Any) -> None:
-        self._session.answered(self, _outcome(self._operation, self._chroot, answer))
+        try:
+            outcome = Outcome(_result(self._operation, self._chroot, answer), None)
+        except zk.MultiFailed as refusal:
+            outcome = Outcome(None, refusal)
+        self._session.answered(self, outcome)
 
     def set_exception(self, failure: BaseException) -> None:
         operation = self._operation
@@ -349,34 +353,26 @@ def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
             return wire.CheckVersion(path, version)
 
 
-def _outcome(operation: Operation, chroot: str, answer: Any) -> Outcome:
+def _result(operation: Operation | zk.Check, chroot: str, answer: Any) -> Any:
+    """What kazoo answers, as an operation's result. Raises MultiFailed."""
     match operation:
         case zk.Get():
             data, stat = answer
-            return Outcome(zk.Node(data or b"", _stat(stat)), None)
+            return zk.Node(data or b"", _stat(stat))
         case zk.Exists():
-            return Outcome(None if answer is None else _stat(answer), None)
+            return None if answer is None else _stat(answer)
         case zk.Children():
-            return Outcome(answer, None)
-        case zk.Sync():
-            return Outcome(None, None)
-        case zk.Multi(writes):
-            for index, each in enumerate(answer):
-                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
-                    cause = _error(writes[index].path, each)
-                    return Outcome(None, zk.MultiFailed(index, cause))
-            pairs = zip(writes, answer, strict=True)
-            return Outcome([_written(write, chroot, each) for write, each in pairs], None)
-        case _:
-            return Outcome(_written(operation, chroot, answer), None)
-
-
-def _written(write: zk.Write, chroot: str, answer: Any) -> str | int | None:
-    match write:
+            return answer
         case zk.Create():
             return str(answer).removeprefix(chroot)
         case zk.Set():
             return int(answer.version)
+        case zk.Multi(writes):
+            for index, each in enumerate(answer):
+                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
+                    raise zk.MultiFailed(index, _error(writes[index].path, each))
+            pairs = zip(writes, answer, strict=True)
+            return [_result(write, chroot, each) for write, each in pairs]
         case _:
             return None
 

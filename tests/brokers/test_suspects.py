@@ -18,7 +18,7 @@ from folkmoot.protocol.errors import (
     Overloaded,
     StaleTopicId,
 )
-from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest, Results
+from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest, ReportDamageResponse
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
 from tests.brokers.compaction import never
 from tests.brokers.parts import make_context, make_logs
@@ -44,7 +44,7 @@ class Bench:
         """The error codes of the answer."""
         entries = [ReportDamageEntry("t", "id-1", 0, offset) for offset in offsets]
         response = answer(ReportDamageRequest(entries), self.context)
-        assert isinstance(response, Results)
+        assert isinstance(response, ReportDamageResponse)
         return [result.error for result in response.results]
 
     def rot(self, offset: int) -> None:
