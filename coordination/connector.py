@@ -27,8 +27,8 @@ def connect(
 ) -> KazooSession:
     """Open a session on a chroot, which is created where it is missing, and compare its layout version.
 
-    Raises ConfigError for a connect string that is none, LayoutMismatch, ZooKeeperUnreachable when no
-    server has answered within `connect_timeout`.
+    Raises ConfigError for a connect string that is none and for another layout version,
+    ZooKeeperUnreachable when no server has answered within `connect_timeout`.
     """
     session = kazoo_adapter.connect(zookeeper, session_timeout, connect_timeout=connect_timeout)
     try:

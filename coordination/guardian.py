@@ -58,22 +58,16 @@ class Guardian:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
-    @property
-    def guarded(self) -> tuple[int, ...]:
-        """The ids of the sessions that it would close."""
-        with self._lock:
-            return tuple(self._guarded)
-
     def guard(self, session: KazooSession, zookeeper: str) -> None:
         """Have the session closed when this process dies; until the session itself is over."""
         if not self._is_possible():
             return
         session_id = session.session_id
-        chroot = connect_string.parse(zookeeper).chroot
+        _, chroot, addresses = connect_string.parse(zookeeper)
         entry = {
             "guard": f"{session_id & (2**64 - 1):x}",
             "password": session.password.hex(),
-            "servers": connect_string.addresses(zookeeper),
+            "servers": addresses,
             "timeout": session.session_timeout,
             "notes": [],
         }
@@ -101,14 +95,13 @@ class Guardian:
 
     def _is_possible(self) -> bool:
         why = obstacle()
-        weakness = limitation() if why is None else None
         if not self._surroundings_told:
             self._surroundings_told = True
             if why is not None:
                 log.warning(
                     "no guardian, the session timeout decides when this process dies: %s", why
                 )
-            elif weakness is not None:
+            elif (weakness := limitation()) is not None:
                 log.info("the session timeout may decide when this process dies: %s", weakness)
         return why is None
 

@@ -16,19 +16,6 @@ from folkmoot.protocol.errors import ConfigError
 VERSION = 1
 
 
-class LayoutMismatch(ConfigError):
-    """A chroot holds the layout version `found`, and this Folkmoot knows `expected` alone."""
-
-    def __init__(self, chroot: str, found: int, expected: int) -> None:
-        super().__init__(
-            f"the chroot {chroot or '/'} has layout version {found}, this Folkmoot needs {expected}: "
-            "use another chroot, or the Folkmoot that wrote this one"
-        )
-        self.chroot = chroot
-        self.found = found
-        self.expected = expected
-
-
 class _Layout(msgspec.Struct, frozen=True):
     """The node's contents."""
 
@@ -39,20 +26,20 @@ _decoder = msgspec.json.Decoder(_Layout)
 
 
 def check(chroot: str) -> Recipe[None]:
-    """Make sure that what lies below the chroot is ours to use. Raises LayoutMismatch, Malformed."""
+    """Make sure that what lies below the chroot is ours to use. Raises ConfigError, Malformed."""
     while True:
         layout, _ = yield from read(_decoder, paths.LAYOUT)
-        if layout is None:
-            used = not paths.ROOTS.isdisjoint((yield from children("/")))
-            layout, _ = yield from read(
-                _decoder, paths.LAYOUT
-            )  # whoever was first made it before those
-            if layout is None and used:
-                raise LayoutMismatch(chroot, 0, VERSION)
+        if layout is None and not paths.ROOTS.isdisjoint((yield from children("/"))):
+            # Whoever used the chroot first has made the version before those.
+            layout, _ = yield from read(_decoder, paths.LAYOUT)
+            layout = layout or _Layout(0)
         if layout is not None:
-            if layout.version != VERSION:
-                raise LayoutMismatch(chroot, layout.version, VERSION)
-            return
+            if layout.version == VERSION:
+                return
+            raise ConfigError(
+                f"the chroot {chroot or '/'} has layout version {layout.version}, this Folkmoot "
+                f"needs {VERSION}: use another chroot, or the Folkmoot that wrote this one"
+            )
         try:
             yield Create(paths.LAYOUT, msgspec.json.encode(_Layout(VERSION)))
             return

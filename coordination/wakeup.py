@@ -9,7 +9,6 @@ import os
 import select
 from contextlib import suppress
 from threading import RLock
-from typing import Self
 
 
 class Wakeup:
@@ -38,7 +37,9 @@ class Wakeup:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is woken, at most `timeout` seconds, and clear it. True if it was woken."""
-        ready, _, _ = select.select([self._reader], [], [], timeout)
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        poll.register(self._reader, select.POLLIN)
+        ready = poll.poll(None if timeout is None else timeout * 1000)
         if ready:
             self.clear()
         return bool(ready)
@@ -63,9 +64,3 @@ class Wakeup:
         """Whoever could not start, and so was never closed, must not keep descriptors for ever."""
         if self._open:
             self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

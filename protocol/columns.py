@@ -124,10 +124,6 @@ class BinaryColumn(Sequence[bytes | None]):
         np.cumsum(lengths, dtype=_INT32, out=offsets[1:])
         return cls(offsets, column[start:], nulls)
 
-    def encode(self) -> bytes:
-        """What `decode` reads."""
-        return b"".join(encoded([self]))
-
     def is_constant(self) -> bool:
         """Whether all rows have one value. Columns that vary mostly differ at the ends."""
         first = self[0]

@@ -87,12 +87,6 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
     return min(stamps), max(stamps)
 
 
-def bodies_of(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[_Bytes]:
-    """The bodies of those of `openable_together`; none if one is corrupt: `columns_of` says why."""
-    bodies = openable_together(batches)
-    return compression.decompress_together(bodies, compression.THREADS) if bodies else []
-
-
 def openable_together(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
     """The compressed bodies of the first of these zstd batches, which `check` has passed, that
     `compression.decompress_together` may have."""

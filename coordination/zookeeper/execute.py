@@ -36,11 +36,7 @@ def execute(session: Session, what: Operation | Recipe[Any], timeout: float | No
 
 
 def execute_all(
-    session: Session,
-    recipes: Iterable[Recipe[_T]],
-    at_once: int = AT_ONCE,
-    *,
-    timeout: float | None = None,
+    session: Session, recipes: Iterable[Recipe[_T]], *, timeout: float | None = None
 ) -> list[_T]:
     """Carry out recipes that have nothing to do with each other, side by side → their results in order.
 
@@ -56,7 +52,7 @@ def execute_all(
 
     def begin() -> None:
         nonlocal under_way
-        while under_way < at_once and (following := next(waiting, None)) is not None:
+        while under_way < AT_ONCE and (following := next(waiting, None)) is not None:
             under_way += 1
             proceed(*following, None)
 

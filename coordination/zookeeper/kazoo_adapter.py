@@ -47,7 +47,7 @@ def connect(
     Raises ConfigError for a connect string that is none, ZooKeeperUnreachable when no server has
     answered within `connect_timeout`.
     """
-    servers, chroot = connect_string.parse(zookeeper)
+    servers, chroot, _ = connect_string.parse(zookeeper)
     if not session_timeout > 0:
         raise ConfigError(f"session_timeout={session_timeout} must be more than 0 seconds")
     session = KazooSession(servers, session_timeout)
@@ -96,7 +96,7 @@ class KazooSession:
         """A guardian puts in its own: see `Guarded`."""
         self._servers = servers
         self.chroot = ""
-        # Reentrant: what kazoo does not take it refuses at once, on the thread that hands it over.
+        # Reentrant, since a signal handler may submit while the thread that it interrupts does.
         self._lock = threading.RLock()
         self.state = SessionState.SUSPENDED
         self.over = False
@@ -104,7 +104,6 @@ class KazooSession:
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
-        self._refused: list[tuple[_Request, Outcome]] | None = None  # while handing over
         self._last_acknowledged = 0.0
         self._client: Any = _client(self, servers, session_timeout)
 
@@ -159,10 +158,12 @@ class KazooSession:
     # -- the way of an operation ----------------------------------------------------------------
 
     def _hand_over(self) -> None:
-        """Give kazoo what waits, as far as it may have it."""
-        refused_now: list[tuple[_Request, Outcome]] = []
+        """Give kazoo what waits, as far as it may have it.
+
+        It goes right into kazoo's queue: whether the session can still take it is known here. What
+        ZooKeeper has ended, and kazoo has not told yet, is answered with the session's end.
+        """
         with self._lock:
-            self._refused = refused_now
             while (
                 self._waiting
                 and self.state is SessionState.CONNECTED
@@ -172,17 +173,12 @@ class KazooSession:
                 request = self._waiting.popleft()
                 request.sent = time.monotonic()
                 self._in_flight[request] = None
-                self._client._call(request.encoded, request)
-            self._refused = None
-        for request, outcome in refused_now:  # not under the lock
-            self.answered(request, outcome)
+                self._client._queue.append((request.encoded, request))
+                self._client._connection._write_sock.send(b"\0")
 
     def answered(self, request: "_Request", outcome: Outcome) -> None:
         """kazoo is done with a request."""
         with self._lock:
-            if self._refused is not None:
-                self._refused.append((request, outcome))
-                return
             if request not in self._in_flight:
                 return  # it ended with the session
             del self._in_flight[request]
@@ -312,7 +308,11 @@ class _Request:
         self._operation = operation
 
     def set(self, answer: Any) -> None:
-        self._session.answered(self, _outcome(self._operation, self._chroot, answer))
+        try:
+            outcome = Outcome(_result(self._operation, self._chroot, answer), None)
+        except zk.MultiFailed as refusal:
+            outcome = Outcome(None, refusal)
+        self._session.answered(self, outcome)
 
     def set_exception(self, failure: BaseException) -> None:
         operation = self._operation
@@ -353,34 +353,26 @@ def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
             return wire.CheckVersion(path, version)
 
 
-def _outcome(operation: Operation, chroot: str, answer: Any) -> Outcome:
+def _result(operation: Operation | zk.Check, chroot: str, answer: Any) -> Any:
+    """What kazoo answers, as an operation's result. Raises MultiFailed."""
     match operation:
         case zk.Get():
             data, stat = answer
-            return Outcome(zk.Node(data or b"", _stat(stat)), None)
+            return zk.Node(data or b"", _stat(stat))
         case zk.Exists():
-            return Outcome(None if answer is None else _stat(answer), None)
+            return None if answer is None else _stat(answer)
         case zk.Children():
-            return Outcome(answer, None)
-        case zk.Sync():
-            return Outcome(None, None)
-        case zk.Multi(writes):
-            for index, each in enumerate(answer):
-                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
-                    cause = _error(writes[index].path, each)
-                    return Outcome(None, zk.MultiFailed(index, cause))
-            pairs = zip(writes, answer, strict=True)
-            return Outcome([_written(write, chroot, each) for write, each in pairs], None)
-        case _:
-            return Outcome(_written(operation, chroot, answer), None)
-
-
-def _written(write: zk.Write, chroot: str, answer: Any) -> str | int | None:
-    match write:
+            return answer
         case zk.Create():
             return str(answer).removeprefix(chroot)
         case zk.Set():
             return int(answer.version)
+        case zk.Multi(writes):
+            for index, each in enumerate(answer):
+                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
+                    raise zk.MultiFailed(index, _error(writes[index].path, each))
+            pairs = zip(writes, answer, strict=True)
+            return [_result(write, chroot, each) for write, each in pairs]
         case _:
             return None
 
@@ -406,7 +398,7 @@ def _stat(stat: ZnodeStat) -> zk.Stat:
 
 
 def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
-    """A client that is not started. This and `_call` are all that reaches into kazoo's private parts.
+    """A client that is not started. This and `_hand_over` are all that reaches into kazoo's private parts.
 
     Each attempt to connect asks the session first, and tells it the session timeout negotiated. kazoo
     waits for a server's first answer as long as the session may live; a ZooKeeper that is just
@@ -418,7 +410,7 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
         hosts=servers,
         timeout=session_timeout,
         handler=_OneThread(patience),
-        # For connecting only: what goes through `_call` never sees a retry.
+        # For connecting only: what `_hand_over` gives never sees a retry.
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
         ),

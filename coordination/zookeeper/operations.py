@@ -6,7 +6,7 @@ thread carries many out at a time, and a simulator may do it in any order it lik
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import msgspec
@@ -200,15 +200,11 @@ def request_bytes(operation: Operation | Check, chroot: str = "") -> int:
 
 
 def path_bytes(path: str, chroot: str = "") -> int:
-    """Of a path within a request or a transaction."""
-    return 4 + len(chroot.encode()) + len(path.encode())
+    """Of a path within a request or a transaction.
 
-
-def session_end_bytes(paths: Iterable[str], chroot: str = "") -> int:
-    """Of the transaction that ends a session which has these ephemeral nodes.
-
-    It has all of their paths. Its length is checked by nobody when it is written, and when it is read
-    again: a server that finds more than `jute.maxbuffer` and another megabyte in its log does not
-    start any more (ZOOKEEPER-4306). So what one session creates has to be bounded by this.
+    The transaction that ends a session has the paths of all its ephemeral nodes. Its length is checked
+    by nobody when it is written, and when it is read again: a server that finds more than
+    `jute.maxbuffer` and another megabyte in its log does not start any more (ZOOKEEPER-4306). So what
+    one session creates has to be bounded by this.
     """
-    return 48 + sum(path_bytes(path, chroot) for path in paths)
+    return 4 + len(chroot.encode()) + len(path.encode())

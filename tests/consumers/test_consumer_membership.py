@@ -87,14 +87,14 @@ def test_a_second_process_with_an_instance_id_ends_the_first(bench: Bench) -> No
 
 
 def test_a_member_is_guarded_unless_it_shall_not_be(bench: Bench) -> None:
-    before = set(GUARDIAN.guarded)
+    before = set(GUARDIAN._guarded)
     with bench.member(guardian=False) as consumer:
         until(consumer, whole(consumer))
-        assert not set(GUARDIAN.guarded) - before
+        assert not set(GUARDIAN._guarded) - before
         with bench.member() as another:
             until(another, lambda: len(another.assignment()) > 0)
-            assert len(set(GUARDIAN.guarded) - before) == 1
-    assert not set(GUARDIAN.guarded) - before
+            assert len(set(GUARDIAN._guarded) - before) == 1
+    assert not set(GUARDIAN._guarded) - before
 
 
 # -- the watchdog and health --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.groups.planning import VersionedPlan
-from folkmoot.coordination.zookeeper.operations import path_bytes, session_end_bytes
+from folkmoot.coordination.zookeeper.operations import path_bytes
 from tests.consumers.machine import (
     HAND_OVER,
     ME,
@@ -419,7 +419,7 @@ def test_ten_thousand_partitions_with_long_names_are_bounded_well_below_what_sto
     room = MAX_OWNED_BYTES // path_bytes(paths.owner("g", topic, 1000), "")
     assert room < 4_000
     every = [paths.owner("g", topic, number) for number in range(room)]
-    assert session_end_bytes(every, "") < 1_000_000
+    assert 48 + sum(map(path_bytes, every)) < 1_000_000
 
 
 def test_an_offset_that_cannot_be_read_is_asked_for_now_and_then(scene: Scene) -> None:

@@ -4,6 +4,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
@@ -134,7 +135,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         yield Scene(wakeup)
 
 

@@ -328,13 +328,14 @@ def counted(path: str, number: int) -> Recipe[int]:
 
 
 def test_recipes_side_by_side_give_their_results_in_order_however_many_there_are(
-    backend: Backend,
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = backend.open()
     execute(session, Create("/a"))
     for at_once in (1, 7, 1_000):
+        monkeypatch.setattr("folkmoot.coordination.zookeeper.execute.AT_ONCE", at_once)
         recipes = (counted("/a", number) for number in range(500))
-        assert execute_all(session, recipes, at_once) == list(range(500))
+        assert execute_all(session, recipes) == list(range(500))
     assert execute_all(session, ()) == []
 
 

@@ -18,7 +18,12 @@ from folkmoot.protocol.errors import ConfigError
     ],
 )
 def test_servers_and_chroot_are_told_apart(text: str, servers: str, chroot: str) -> None:
-    assert parse(text) == (servers, chroot)
+    found = parse(text)
+    assert (found.servers, found.chroot) == (servers, chroot)
+
+
+def test_each_server_has_a_host_and_a_port() -> None:
+    assert parse("a:1,b,[::1]:3/x").addresses == [("a", 1), ("b", 2181), ("::1", 3)]
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,13 @@ def test_a_session_that_is_over_is_a_zookeeper_that_may_come_back() -> None:
         execute(Failing(SessionLost("over")), brokers.live(), 60.0)
 
 
-def test_recipes_side_by_side_have_one_timeout_for_all_of_them() -> None:
+def test_recipes_side_by_side_have_one_timeout_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("folkmoot.coordination.zookeeper.execute.AT_ONCE", 1)
     begun = time.monotonic()
     with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.2 s"):
-        execute_all(Failing(None), (brokers.live() for _ in range(10)), 1, timeout=0.2)
+        execute_all(Failing(None), (brokers.live() for _ in range(10)), timeout=0.2)
     assert time.monotonic() - begun < 5.0
 
 
@@ -78,10 +81,12 @@ def test_without_a_timeout_a_recipe_itself_is_told_that_its_session_is_over() ->
     assert len(told) == 1
 
 
-def test_a_recipe_that_asks_nothing_has_its_result_at_once() -> None:
+def test_a_recipe_that_asks_nothing_has_its_result_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("folkmoot.coordination.zookeeper.execute.AT_ONCE", 1)
+
     def recipe() -> Recipe[int]:
         yield from ()
         return 7
 
     assert execute(Failing(None), recipe(), 0.2) == 7
-    assert execute_all(Failing(None), [recipe() for _ in range(3)], 1) == [7, 7, 7]
+    assert execute_all(Failing(None), [recipe() for _ in range(3)]) == [7, 7, 7]

@@ -17,7 +17,6 @@ import pytest
 
 from folkmoot.coordination import guardian as guardian_module
 from folkmoot.coordination.guardian import Guardian, limitation, obstacle
-from folkmoot.coordination.zookeeper.connect_string import addresses
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Exists, Get
@@ -235,7 +234,7 @@ def no_guardian(caplog: pytest.LogCaptureFixture) -> list[str]:
     guard(guardian, 1, 2)
     assert guardian.pid is None
     assert guardian._process is None
-    assert guardian.guarded == ()
+    assert not guardian._guarded
     return [record.message for record in caplog.records]
 
 
@@ -308,7 +307,7 @@ def test_a_limitation_is_logged_once_and_the_session_guarded_all_the_same(
     monkeypatch.setattr(guardian_module, "limitation", lambda: "it may be ended")
     guardian = Guardian()
     guard(guardian, 1, 2)
-    assert guardian.guarded == (1, 2)
+    assert list(guardian._guarded) == [1, 2]
     lines = [record.message for record in caplog.records]
     assert lines == ["the session timeout may decide when this process dies: it may be ended"]
     end(guardian)
@@ -331,7 +330,3 @@ def test_a_sigterm_to_all_that_is_left_of_a_service_does_not_keep_it_from_its_wo
         eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
     session.close()
-
-
-def test_addresses_of_a_connect_string() -> None:
-    assert addresses("a:1,b,[::1]:3/x") == [("a", 1), ("b", 2181), ("::1", 3)]

@@ -21,7 +21,6 @@ from folkmoot.coordination.zookeeper.operations import (
     path_bytes,
     refusal,
     request_bytes,
-    session_end_bytes,
 )
 from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -93,5 +92,4 @@ def test_the_end_of_a_session_is_as_large_in_the_server_s_log_as_it_was_said_to_
                 at = content.find(header, at + 1)
         return None
 
-    assert eventually(size) == session_end_bytes(paths, session.chroot)
-    assert session_end_bytes(paths) == 48 + sum(map(path_bytes, paths))
+    assert eventually(size) == 48 + sum(path_bytes(path, session.chroot) for path in paths)

@@ -1,14 +1,16 @@
 """The wakeup that wakes a loop."""
 
 import os
+import resource
 import threading
 from collections import deque
+from contextlib import ExitStack, closing
 
 from folkmoot.coordination.wakeup import Wakeup
 
 
 def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         for _ in range(3):
             wakeup.wake()
             wakeup.wake()
@@ -16,10 +18,23 @@ def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
             assert not wakeup.wait(0)
 
 
+def test_a_process_with_thousands_of_open_files_can_wait() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as cleanup:
+        cleanup.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+        while cleanup.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        wakeup = cleanup.enter_context(closing(Wakeup()))
+        assert wakeup.fileno() > 1024
+        wakeup.wake()
+        assert wakeup.wait(0)
+
+
 def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
     """A ring that is saved because it is awake already must not be one that nobody hears."""
     told: deque[int] = deque()
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
 
         def tell() -> None:
             for number in range(5_000):
@@ -48,7 +63,7 @@ def test_a_closed_wakeup_wakes_nobody() -> None:
 
 
 def test_many_wakes_cost_one_write() -> None:
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         for _ in range(100):
             wakeup.wake()
         assert os.read(wakeup.fileno(), 4096) == b"!"

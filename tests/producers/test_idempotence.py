@@ -1,6 +1,7 @@
 """Idempotent producers over real sockets: ids from ZooKeeper, and answers that never come."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_ids_that_do_not_come_are_asked_for_again_and_told_as_the_reason(
     discovery = Nowhere(ZooKeeperUnreachable("nobody answers at nowhere:1"))
     cluster: Any = Quiet()
     delivery = bench.stage(b"one")
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         looped = Loop(bench.config, bench.accumulator, wakeup, discovery)
         looped._round(cluster, bench.sender)
         looped._round(cluster, bench.sender)

@@ -1,6 +1,7 @@
 """The loop between the machine and its surroundings."""
 
 import itertools
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_what_becomes_ready_while_a_round_runs_does_not_wait_for_the_next_event(
     accumulator: Accumulator = bench.accumulator
     ticks = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: bench.now + 0.006 * next(ticks))
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         cluster: Any = Quiet()
         Loop(config, accumulator, wakeup, Nowhere())._round(cluster, machine)
     assert cluster.waits == [0.0]
@@ -77,7 +78,7 @@ def test_what_is_due_within_a_tick_does_not_wait_for_the_next_one(
     bench.stage(b"value")
     bench.now += age
     monkeypatch.setattr("time.monotonic", lambda: bench.now)
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         cluster: Any = Quiet()
         Loop(bench.config, bench.accumulator, wakeup, Nowhere())._round(cluster, bench.sender)
     assert bench.sender.counters.batches_sent == taken
@@ -87,7 +88,7 @@ def test_what_is_due_within_a_tick_does_not_wait_for_the_next_one(
 
 def test_a_short_linger_is_not_none() -> None:
     bench = Bench(linger=TICK)
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         assert Loop(bench.config, bench.accumulator, wakeup, Nowhere())._early == TICK / 2
 
 
@@ -100,7 +101,7 @@ def test_records_still_staged_when_the_thread_dies_are_told_as_failed(
     heard = bench.stage(b"heard", topic="a")
     heard._chunk.callbacks[0] = lambda: told.append(heard)
     unheard = bench.stage(b"unheard", topic="b")
-    with Wakeup() as wakeup:
+    with closing(Wakeup()) as wakeup:
         loop = Loop(bench.config, accumulator, wakeup, Nowhere())
 
         def broken(*_: Any) -> None:

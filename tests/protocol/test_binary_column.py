@@ -18,6 +18,10 @@ from folkmoot.protocol.errors import CorruptBatch
 CELLS = [b"a", None, b"", b"bcd", None, b"ef"]
 
 
+def written(column: BinaryColumn) -> bytes:
+    return b"".join(encoded([column]))
+
+
 def test_a_packed_column_is_a_sequence_of_its_cells() -> None:
     packed = BinaryColumn.of(CELLS)
     assert (len(packed), list(packed), packed.tolist()) == (6, CELLS, CELLS)
@@ -34,7 +38,7 @@ def test_a_slice_is_a_packed_column_and_can_be_written(start: int, end: int) -> 
     part = BinaryColumn.of(CELLS)[start:end]
     assert part == CELLS[start:end]
     if len(part):
-        again = BinaryColumn.decode(memoryview(part.encode()), len(part))
+        again = BinaryColumn.decode(memoryview(written(part)), len(part))
         assert again == CELLS[start:end]
     with pytest.raises(ValueError, match="step"):
         BinaryColumn.of(CELLS)[::2]
@@ -56,7 +60,7 @@ def test_parts_are_written_as_one_column_with_their_nils() -> None:
         cells[1:3],
     )
     assert BinaryColumn.decode(memoryview(b"".join(encoded(parts))), 5) == cells
-    assert b"".join(encoded(parts[1:2])) == BinaryColumn.of([b"y"]).encode()
+    assert b"".join(encoded(parts[1:2])) == written(BinaryColumn.of([b"y"]))
     assert not runs.is_constant()
     assert BinaryRuns([BinaryColumn.of([b"y", b"y"])]).is_constant()
     assert BinaryRuns([BinaryColumn.of([b"y"]), BinaryColumn.of([b"y", b"y"])]).is_constant()
@@ -71,7 +75,7 @@ def test_parts_are_written_as_one_column_with_their_nils() -> None:
 @pytest.mark.parametrize("nil", [False, True])
 def test_lengths_are_as_wide_as_the_longest_cell_needs(length: int, width: int, nil: bool) -> None:
     cells = [b"", b"x" * length, None if nil else b"y"]
-    packed = BinaryColumn.of(cells).encode()
+    packed = written(BinaryColumn.of(cells))
     assert packed[0] == width + (128 if nil else 0)
     assert len(packed) == 1 + 3 * width + length + (0 if nil else 1)
     assert BinaryColumn.decode(memoryview(packed), 3) == cells
@@ -80,7 +84,7 @@ def test_lengths_are_as_wide_as_the_longest_cell_needs(length: int, width: int, 
 @pytest.mark.parametrize("length", [0, 1, 97, 70_000])
 def test_one_length_for_all_cells_is_said_once(length: int) -> None:
     cells = [bytes([65 + number]) * length for number in range(3)]
-    packed = BinaryColumn.of(cells).encode()
+    packed = written(BinaryColumn.of(cells))
     assert packed == b"\0" + length.to_bytes(4, "little") + b"".join(cells)
     again = BinaryColumn.decode(memoryview(packed), 3)
     assert again == cells
@@ -92,7 +96,7 @@ def test_iterating_gives_what_the_list_has() -> None:
     columns: list[list[bytes | None]]
     columns = [[b"a", b"bcd", b""], [b"ab", b"cd"], [b"", b""], [None, b"x"], [None]]
     for cells in columns:
-        packed = BinaryColumn.decode(memoryview(BinaryColumn.of(cells).encode()), len(cells))
+        packed = BinaryColumn.decode(memoryview(written(BinaryColumn.of(cells))), len(cells))
         assert list(iter(packed)) == packed.tolist() == cells
 
 
@@ -109,7 +113,7 @@ def test_a_column_of_several_values_is_no_constant(cells: list[bytes | None]) ->
 
 
 def test_cells_are_read_without_copying_them() -> None:
-    wire = memoryview(BinaryColumn.of([b"abc", b"def"]).encode())
+    wire = memoryview(written(BinaryColumn.of([b"abc", b"def"])))
     packed = BinaryColumn.decode(wire, 2)
     mine = np.frombuffer(packed.data, np.uint8)
     assert np.shares_memory(mine, np.frombuffer(wire, np.uint8))
@@ -117,7 +121,7 @@ def test_cells_are_read_without_copying_them() -> None:
 
 def test_lengths_that_do_not_fit_the_bytes_are_corrupt() -> None:
     for cells in ([b"abc", b"def"], [b"abc", b"de"], [b"abc", None]):
-        wire = BinaryColumn.of(cells).encode()
+        wire = written(BinaryColumn.of(cells))
         for wrong in (wire[:-1], wire + b"x", wire[:2], b"", b"\x03" + wire[1:]):
             with pytest.raises(CorruptBatch):
                 BinaryColumn.decode(memoryview(wrong), 2)
@@ -137,7 +141,7 @@ def test_columns_of_one_length_do_not_disturb_each_other_whatever_their_rows() -
     for count in (1, 2, 3, 64, 65, 4_098, 16_384, 16_385):
         for size in (1, 9):
             cells = [b"%d" % (row % 10) * size for row in range(count)]
-            decoded = BinaryColumn.decode(memoryview(BinaryColumn.of(cells).encode()), count)
+            decoded = BinaryColumn.decode(memoryview(written(BinaryColumn.of(cells))), count)
             assert decoded.size == size
             assert list(decoded.offsets) == list(range(0, count * size + 1, size))
             assert list(decoded) == cells
