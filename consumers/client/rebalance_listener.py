@@ -255,7 +255,8 @@ class RebalanceListener:
         """
         try:
             for notice in notices:
-                self._positions.claim(notice.partition, notice.offset)
+                if notice.partition not in self._unaccepted:  # else it may have committed since
+                    self._positions.claim(notice.partition, notice.offset)
                 self.epochs[notice.partition] = notice.epoch
                 self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
                 self._unaccepted.pop(notice.partition, None)

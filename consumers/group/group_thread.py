@@ -214,6 +214,8 @@ class Member:
         self._wakeup.wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
+        elif self._session is not None:  # the thread could not be started
+            self._session.close()
         if not self._thread.is_alive():
             self._wakeup.close()
 
@@ -559,7 +561,7 @@ class Member:
             self._open(found)
 
     def _end_session(self, why: str = "") -> None:
-        """Nothing of this session counts any more; the next turn opens another."""
+        """Nothing of this session counts any more; another is opened, at once if there was a member in it."""
         session, self._session = self._session, None
         self._session_number += 1
         if session is not None:
@@ -567,8 +569,8 @@ class Member:
                 note = paths.departure(self.settings.group, self._joined_as)
                 session.submit(Create(note, why.encode()), lambda outcome: None)
             session.close()
+        self._connect_at = 0.0 if self._joined_as else self._clock() + RECONNECT_PAUSE
         self._joined_as = ""
-        self._connect_at = 0.0
         self._feed(events.SessionLost())
 
     def _check_acknowledged(self) -> None:

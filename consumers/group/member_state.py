@@ -136,10 +136,12 @@ class GroupMember:
                 pass
             case events.Finished(task, result):
                 self._finished(task, result, now)
-            case events.Changed(events.Source.MEMBERS | events.Source.TOPICS):
+            case events.Changed(events.Source.MEMBERS | events.Source.TOPICS as source):
                 if self.schedule.is_eldest:
                     self.schedule.changed(now)
                     self._due = None
+                elif source in self._reading:  # its answer may be old, and make us the eldest
+                    self._reading[source] = True
             case events.Changed(source):
                 self._read(source)
             case events.OwnerChanged(partition):
@@ -173,7 +175,9 @@ class GroupMember:
             case events.Join() if isinstance(result, Superseded):
                 self._replaced()
             case events.Join():
-                self._effects.append(events.EndSession(f"it could not join: {result}"))
+                why = result.reason if isinstance(result, events.Failed) else str(result)
+                self.alarms = (f"this member cannot join: {why}",)
+                self._effects.append(events.EndSession(f"it could not join: {why}"))
             case events.Read():
                 self._seen(task, result, now)
             case events.MakePlan():
@@ -405,8 +409,11 @@ class GroupMember:
         if turn < len(sources):
             self._read(sources[turn])
         else:
+            asked = len(self._effects)
             for partition in owned[turn - len(sources) :: chunks]:
                 self.owned.verify(partition)
+            if len(self._effects) == asked:  # all being released: something has to be answered
+                self._read(events.Source.OWN)
 
     # -- sessions ---------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class PlanSchedule:
         self._changes = 0  # since the last look
         self._all_changes = 0  # since the plan became due
         self._planning = False
-        self._refused = False  # the last plan that we made was not written
+        self._is_unseen = False  # we have made a plan, or tried to, and seen no newer one since
         self._since: float | None = None  # when the plan became due
         self._at: float | None = None
         self._rejoin_ends: float | None = None
@@ -79,7 +79,7 @@ class PlanSchedule:
         """A newer plan. Whom it does not wait for was there when it was made: a new absence begins."""
         if self.topics is not None and _wishes(found.plan) != _wishes(self.plan.plan):
             self.topics = None  # what was read was read for other wishes
-        self._refused = False
+        self._is_unseen = False
         if self.plan is not NO_PLAN:
             known = self._assignees.keys() | self._away.keys()
             self.is_current = self.is_eldest and known >= set(found.plan.members)
@@ -100,7 +100,7 @@ class PlanSchedule:
             self._away.pop(each, None)
 
     def saw_topics(self, topics: Mapping[str, TopicBasis]) -> None:
-        self._changes += 1
+        self._changes += topics != self.topics
         self.topics = topics
 
     # -- our turn ---------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class PlanSchedule:
             self._at = self._since = None
             self._changes = self._all_changes = 0
         elif not self._planning and (self._at is None or self._changes):
-            first = self._since is None and not self._refused
+            first = self._since is None and not self._is_unseen
             self._since = now if self._since is None else self._since
             self._all_changes += self._changes
             if about_us or self.is_eldest:
@@ -167,7 +167,7 @@ class PlanSchedule:
     def ended(self, result: object, now: float) -> None:
         """The plan was made, or not; one that cannot be is not tried again soon."""
         self._planning = False
-        self._refused = result is not True
+        self._is_unseen = True
         self._since = None
         if not isinstance(result, bool):
             self._since = now

@@ -94,7 +94,10 @@ def update(decoder: msgspec.json.Decoder[_T], path: str, change: Callable[[_T], 
 
 
 def ensure(path: str, data: bytes = b"") -> Recipe[None]:
-    """Create a persistent node with `data`, and its parents, where missing."""
+    """Create a persistent node with `data`, and its parents, where missing.
+
+    Raises NoNode if the chroot is not there any more: whoever connects next makes it anew.
+    """
     missing = [path]
     while missing:
         try:
@@ -102,7 +105,10 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
         except NodeExists:
             pass
         except NoNode:
-            missing.append(missing[-1].rsplit("/", 1)[0])
+            parent = missing[-1].rsplit("/", 1)[0]
+            if not parent:
+                raise
+            missing.append(parent)
             continue
         except ConnectionLost:
             continue

@@ -4,6 +4,7 @@ import pytest
 
 from folkmoot.consumers.group import owned_partitions
 from folkmoot.consumers.group.events import (
+    Acknowledged,
     Assigned,
     Changed,
     ClaimPartitions,
@@ -30,7 +31,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.groups.planning import VersionedPlan
-from folkmoot.coordination.zookeeper.operations import path_bytes
+from folkmoot.coordination.zookeeper.operations import TooLarge, path_bytes
 from tests.consumers.machine import (
     HAND_OVER,
     ME,
@@ -40,6 +41,7 @@ from tests.consumers.machine import (
     TIMING,
     YOUNGER,
     ClaimPartition,
+    ReleasePartition,
     Scene,
     claim,
     owner,
@@ -173,6 +175,42 @@ def test_all_is_read_again_when_a_plan_of_ours_was_not_written(scene: Scene) -> 
     scene.answer(scene.take_one(MakePlan), False)
     read = {read.source for read in scene.take(Read)}
     assert read == {Source.PLAN, Source.MEMBERS, Source.TOPICS}
+
+
+def test_a_plan_that_does_not_fit_is_tried_again_some_seconds_later(scene: Scene) -> None:
+    """What is read then has not changed, and is no reason to try it at once."""
+    scene.join()
+    scene.wait(TIMING.debounce * 1.5)
+    began = scene.now
+    scene.answer(scene.take_one(MakePlan), TooLarge("it has a million bytes"))
+    while not scene.take(MakePlan):
+        scene.read_all()
+        scene.wait(0.05)
+    assert scene.now - began >= TIMING.retry
+
+
+def test_no_second_plan_is_made_before_the_first_one_was_seen(scene: Scene) -> None:
+    scene.hold(0)
+    scene.see_members(ME, YOUNGER)
+    scene.wait(0.01)
+    scene.finish(scene.take_one(MakePlan), True)
+    scene.wait(0.01)
+    assert not scene.take(MakePlan)
+    scene.plan_for(ME, YOUNGER, members=(ME, YOUNGER))
+    scene.read_all()
+    scene.see_members(ME)
+    scene.wait(0.01)
+    assert scene.take(MakePlan)
+
+
+def test_a_member_that_joins_while_the_first_list_is_read_is_not_overlooked(scene: Scene) -> None:
+    """The watch may fire before the answer of the read that armed it, which makes us the eldest."""
+    scene.tell(Started(NONCE, SESSION_TIMEOUT))
+    scene.answer(scene.take_one(Join), ME)
+    (read,) = [each for each in scene.take(Read) if each.source is Source.MEMBERS]
+    scene.tell(Changed(Source.MEMBERS))
+    scene.answer(read, (ME,))
+    assert Read(Source.MEMBERS) in scene.take(Read)
 
 
 def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
@@ -449,6 +487,17 @@ def test_a_task_that_fails_for_a_reason_nobody_has_foreseen_is_done_again(scene:
     assert scene.take(ClaimPartition)
 
 
+def test_who_cannot_join_says_so_until_it_can(scene: Scene) -> None:
+    scene.tell(Started(NONCE, SESSION_TIMEOUT))
+    scene.answer(scene.take_one(Join), Failed("no quota is left"))
+    assert scene.take(EndSession) == [EndSession("it could not join: no quota is left")]
+    assert scene.member.alarms == ("this member cannot join: no quota is left",)
+    scene.tell(SessionLost())
+    scene.join()
+    scene.tell(Tick())
+    assert not scene.member.alarms
+
+
 def test_many_first_claims_are_asked_for_by_the_hundred(scene: Scene) -> None:
     scene.topics = {"t": TopicBasis("id-1", 250)}
     scene.join()
@@ -466,6 +515,28 @@ def test_nothing_is_asked_for_in_the_name_of_a_member_that_has_just_gone(scene: 
     scene.now += 1.5
     scene.tell(Tick())
     assert [type(each) for each in scene.effects] == [Lost, EndSession]
+
+
+@pytest.mark.parametrize("signs_before", range(5))
+def test_a_sign_of_life_is_sent_also_while_all_is_being_released(
+    scene: Scene, signs_before: int
+) -> None:
+    """Else nothing was asked, no answer came, and no further sign was ever sent: fenced for good."""
+    scene.hold(0)
+    for _ in range(signs_before):
+        scene.wait(SESSION_TIMEOUT / TIMING.heartbeats)
+        scene.read_all()
+    scene.see_plan(None, None, members=(ME,))
+    scene.tell(Drained(t(0), 1, None))
+    (release,) = scene.take(ReleasePartition)
+    sent = scene.now
+    scene.be_silent(SESSION_TIMEOUT / TIMING.heartbeats)
+    scene.tell(Acknowledged(sent))
+    scene.finish(release, None)
+    for _ in range(20):
+        scene.read_all()
+        assert not scene.member.liveness.fenced
+        scene.be_silent(0.5)
 
 
 # -- lost watches, nodes removed by hand --------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from random import Random
-from threading import Event
+from threading import Event, Thread
 from typing import TypeVar
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
@@ -19,7 +22,8 @@ from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Delete, Set
+from folkmoot.coordination.zookeeper.kazoo_adapter import connect
+from folkmoot.coordination.zookeeper.operations import Delete, Recipe, Set, ZooKeeperError
 from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
@@ -262,6 +266,74 @@ def test_a_commit_after_the_members_end_is_refused_and_not_left_waiting() -> Non
     refused = Committed(7, {}, frozenset({T0}))
     eventually(lambda: refused in member.notices)
     member.stop(5.0)
+
+
+def test_who_cannot_join_tries_again_after_a_pause(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one it opened hundreds of sessions a second."""
+
+    def refused(*_: object) -> Recipe[str]:
+        yield from ()
+        raise ZooKeeperError("no quota is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "join", refused)
+        scene.zookeeper.expire(scene.sessions[0])
+        scene.pass_time(4 * RECONNECT_PAUSE)
+        assert 2 <= scene.attempts <= 6
+        assert scene.member.alarms == ("this member cannot join: no quota is left",)
+    scene.pass_time(2.0)
+    assert scene.member.name is not None
+    assert not scene.member.alarms
+
+
+def test_a_chroot_that_is_deleted_under_a_member_is_made_anew(
+    chroot: str, zookeeper_root: KazooClient
+) -> None:
+    """Before it joins, so that all parents are missing, and while it is a member."""
+    sessions: list[Session] = []
+    path = "/" + chroot.partition("/")[2]
+
+    def opened(session_timeout: float) -> Session:
+        sessions.append(connect(chroot, session_timeout))
+        if len(sessions) == 1:
+            zookeeper_root.delete(path)
+        return sessions[-1]
+
+    member = Member(SETTINGS, opened, lambda: None)
+    member.start()
+    try:
+        eventually(lambda: member.name is not None, 10.0)
+        before = member.name
+        with suppress(NotEmptyError):  # the member may be faster
+            zookeeper_root.delete(path, recursive=True)
+        eventually(lambda: member.name not in (None, before), 10.0)
+        assert member.error is None
+    finally:
+        member.stop(5.0)
+
+
+def test_a_member_whose_thread_could_not_be_started_leaves_no_session_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions: list[MemorySession] = []
+    zookeeper = MemoryZooKeeper()
+
+    def connect(session_timeout: float) -> Session:
+        sessions.append(zookeeper.connect(session_timeout))
+        return sessions[-1]
+
+    def no_more_threads(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    member = Member(SETTINGS, connect, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", no_more_threads)
+        with pytest.raises(RuntimeError):
+            member.start()
+    member.stop(0.0)
+    assert [each.state for each in sessions] == [SessionState.LOST]
 
 
 class Thinking:

@@ -84,6 +84,7 @@ class Scene:
         self.member = FakeMember()
         self.fetcher = Workbench().fetcher
         self.positions = Positions()
+        self.when_assigning: Callable[[], object] = lambda: None
         self.when_revoking: Callable[[], object] = lambda: None
         self.listener = RebalanceListener(
             ConsumerConfig(zookeeper="nowhere:1", group="g", topics=["t"]),
@@ -101,6 +102,7 @@ class Scene:
 
     def _on_assign(self, partitions: list[TopicPartition]) -> Starts | None:
         self.calls.append(("assign", partitions))
+        self.when_assigning()
         if self.failure is not None:
             raise self.failure
         return cast(Starts | None, self.starts)
@@ -309,6 +311,17 @@ def test_a_commit_behind_one_that_was_not_answered_yet_is_refused(scene: Scene) 
         scene.listener.commit({ZERO: 100}, 0.0)
     with pytest.raises(CommitBehind, match="99 in t-0 lies before 100"):
         scene.listener.commit({ZERO: 99}, 0.0)
+
+
+def test_what_an_on_assign_has_committed_before_it_failed_stays_committed(scene: Scene) -> None:
+    scene.starts = (1,)  # no mapping: it fails after it has committed
+    scene.when_assigning = lambda: scene.listener.commit({ZERO: 100}, 1.0)
+    with pytest.raises(ConfigError):
+        scene.serve(*assigned(ZERO))
+    scene.starts, scene.when_assigning = None, lambda: None
+    scene.serve()
+    with pytest.raises(CommitBehind, match="6 in t-0 lies before 100"):
+        scene.listener.commit({ZERO: 6}, 1.0)
 
 
 def test_what_is_read_again_is_committed_by_itself_from_where_it_goes_beyond(
