@@ -9,6 +9,10 @@ import os
 import select
 from contextlib import suppress
 from threading import RLock
+from typing import Final
+
+_MAX_WAIT: Final = 86_400.0
+"""Seconds; `poll` takes no more than 24 days."""
 
 
 class Wakeup:
@@ -36,17 +40,20 @@ class Wakeup:
                 self._awake = True
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is woken, at most `timeout` seconds, and clear it. True if it was woken."""
-        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        """Wait until it is woken, at most `timeout` seconds (a day), and clear it. True if it was woken."""
+        poll = select.poll()  # `select` refuses a process that has more than a thousand descriptors
         poll.register(self._reader, select.POLLIN)
-        ready = poll.poll(None if timeout is None else timeout * 1000)
-        if ready:
+        most = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT)) * 1000
+        is_woken = bool(poll.poll(most))
+        if is_woken:
             self.clear()
-        return bool(ready)
+        return is_woken
 
     def clear(self) -> None:
-        """Forget the wakes so far."""
+        """Forget the wakes so far. After close, what has the descriptor's number now is not read."""
         with self._lock:
+            if not self._open:
+                return
             try:
                 with suppress(BlockingIOError):
                     os.read(self._reader, 4096)

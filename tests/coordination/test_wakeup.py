@@ -1,10 +1,13 @@
 """The wakeup that wakes a loop."""
 
+import fcntl
 import os
 import resource
 import threading
 from collections import deque
 from contextlib import ExitStack, closing
+
+import pytest
 
 from folkmoot.coordination.wakeup import Wakeup
 
@@ -60,6 +63,50 @@ def test_a_closed_wakeup_wakes_nobody() -> None:
     wakeup.close()
     wakeup.wake()
     wakeup.close()
+
+
+def test_a_process_with_thousands_of_descriptors_waits_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3000:
+        pytest.skip("this system does not allow it")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    pipe2 = os.pipe2
+
+    def high(flags: int) -> tuple[int, int]:
+        low = pipe2(flags)
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 2000) for each in low]
+        for each in low:
+            os.close(each)
+        return moved[0], moved[1]
+
+    monkeypatch.setattr(os, "pipe2", high)
+    try:
+        with closing(Wakeup()) as wakeup:
+            assert wakeup.fileno() >= 2000
+            assert not wakeup.wait(0.0)
+            wakeup.wake()
+            assert wakeup.wait(1e10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_has_the_descriptor_after_a_close_is_not_read() -> None:
+    """A callback that is still waiting for a commit when its consumer closes."""
+    wakeup = Wakeup()
+    number = wakeup.fileno()
+    wakeup.close()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.dup2(reader, number)
+    try:
+        os.write(writer, b"theirs")
+        wakeup.wait(0.0)
+        assert os.read(number, 100) == b"theirs"
+    finally:
+        for each in {reader, writer, number}:
+            os.close(each)
 
 
 def test_many_wakes_cost_one_write() -> None:
