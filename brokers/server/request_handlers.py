@@ -289,8 +289,9 @@ class RequestHandlers:
         started anew, or needed the room) the client is told UnknownFetch and names all partitions again.
         """
         body, sessions = request.body, self.purgatory.sessions
-        session = FetchSession(request.peer, now.monotonic)
-        if body.after is not None:
+        if body.after is None:
+            session = FetchSession(request.peer, now.monotonic)
+        else:
             kept = sessions.resume(request.peer, body.after)
             if kept is None:
                 raise UnknownFetch(

@@ -299,6 +299,9 @@ class Log:
 
     def segment_at(self, offset: int) -> Segment:
         """The segment that an offset of this log belongs to."""
+        last = self.segments[-1]
+        if offset >= last.base_offset:  # most often
+            return last
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
     def sealed(self, base_offset: int) -> Segment | None:

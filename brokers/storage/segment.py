@@ -141,7 +141,7 @@ class SegmentReader:
     like a header: a record may hold anything, a whole batch for instance.
     """
 
-    __slots__ = ("_fd", "damage", "directory", "end_offset", "name", "size")
+    __slots__ = ("_fd", "base_offset", "damage", "directory", "end_offset", "name", "size")
 
     _flags = os.O_RDONLY
 
@@ -150,14 +150,11 @@ class SegmentReader:
     ) -> None:
         self.directory = directory
         self.name = name
+        self.base_offset = name.base
         self.size = size
         self.end_offset = end_offset
         self.damage: tuple[Damage, ...] = damage
         self._fd = -1
-
-    @property
-    def base_offset(self) -> int:
-        return self.name.base
 
     @property
     def sparse(self) -> bool:
@@ -568,8 +565,11 @@ class Segment(SegmentReader):
             self._refuse_damaged(offset)
         # One header more than asked for: with it the batch behind the last one can be recognised.
         count = HEADER_BYTES + (max_bytes if at_least_one and max_bytes > HEADER_BYTES else 0)
+        # Most often at the segment's start, or where the last read ended.
         position, view, first = self._next[1], _NOTHING, None
-        if self._next[0] == offset and position < limit:
+        if offset == self.base_offset:
+            position = 0
+        if offset in (self.base_offset, self._next[0]) and position < limit:
             view = self.read(position, count)
             with suppress(CorruptBatch):
                 first = batch_header.read_header(view)
@@ -659,6 +659,8 @@ class Segment(SegmentReader):
                 if header.base_offset > offset:
                     break
                 before, position = header, at
+                if header.base_offset == offset:
+                    break
                 if at + header.length == behind and header.next_offset > offset:
                     break
         except _Broken as broken:
