@@ -77,7 +77,7 @@ class EventLoop:
         self._wakeup = Wakeup()
         self._running = True
         self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
-        self._held: dict[bytes, deque[Message]] = {}
+        self._held: dict[bytes, tuple[Request, deque[Message]]] = {}
         self._owed: dict[DelayedResponse, Request] = {}
         all_tasks = [*tasks, self._report_slow_steps]
         self._tasks = [(float("-inf"), number, task) for number, task in enumerate(all_tasks)]
@@ -173,8 +173,8 @@ class EventLoop:
 
     def _take(self, message: Message, now: Now) -> None:
         held = self._held.get(message.peer)
-        if held is not None and len(held) < STEPS_PER_TURN:
-            held.append(message)
+        if held is not None and len(held[1]) < STEPS_PER_TURN:
+            held[1].append(message)
             return
         request = Request(message.peer, NO_CORRELATION, None)
         try:
@@ -205,7 +205,7 @@ class EventLoop:
             self._unfinished.append((request, steps, None))
         else:
             self._handlers.submit("index", job.run, partial(self._job_done, request, steps, job))
-        self._held.setdefault(request.peer, deque())
+        self._held.setdefault(request.peer, (request, deque()))
         return True
 
     def _job_done(self, request: Request, steps: Steps, job: IndexJob, result: Any) -> None:
@@ -225,7 +225,7 @@ class EventLoop:
             self._refuse(request, error)
         self._step_ended("request", request.body)
         if not goes_on:
-            for message in self._held.pop(request.peer):
+            for message in self._held.pop(request.peer)[1]:
                 self._take(message, now)
 
     def _complete(self, delayed: DelayedFetch, now: Now) -> None:
@@ -294,10 +294,10 @@ class EventLoop:
         for request in (
             *(each.request for each in self._purgatory.take_all()),
             *self._owed.values(),
-            *(each[0] for each in self._unfinished),
+            *(request for request, _ in self._held.values()),
         ):
             self._refuse(request, stopping)
-        held = (message for messages in self._held.values() for message in messages)
+        held = (message for _, messages in self._held.values() for message in messages)
         for message in (*held, *self._socket.receive(LAST_MESSAGES)):
             with suppress(InvalidRequest):
                 envelope = wire.decode_envelope(_first_frame(message))

@@ -119,6 +119,8 @@ class FetchSessions:
 
     def watch(self, session: FetchSession) -> bool:
         """Note what happens to all that it has named. False if there is no room."""
+        if not session.unwatched:
+            return True
         new = dict.fromkeys(each for each in session.unwatched if each not in session.watched)
         session.unwatched = []
         if not self._watches.has_room(session.peer, len(new)):

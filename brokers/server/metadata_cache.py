@@ -11,9 +11,8 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     FolkmootError,
-    InvalidRequest,
     NotLeader,
-    Overloaded,
+    ResponseTooLarge,
     StaleTopicId,
     UnknownTopicOrPartition,
 )
@@ -23,10 +22,6 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 NOBODY: Final = -1
 LEADER_EPOCH: Final = 0
 ANY_EPOCH: Final = -1
-
-# What an answer needs besides its topics, and for each topic that finds no room in it.
-_ENVELOPE: Final = 1024
-_BARE_TOPIC: Final = 300
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -68,33 +63,22 @@ class ClusterView:
     def metadata(self, names: Iterable[str] | None) -> msgspec.Raw:
         """The encoded MetadataResponse to a client's question for topics; None asks for all.
 
-        Topics by name that find no room in an answer are answered with Overloaded each: the client
-        asks for those again by themselves. Raises InvalidRequest if all topics do not fit.
+        Raises ResponseTooLarge: less is to be asked for at a time.
         """
-        room = MAX_ENVELOPE_BYTES - _ENVELOPE - memoryview(self._brokers).nbytes
         if names is not None:
-            wanted = list(dict.fromkeys(names))
-            return self._response(self._fitting(wanted, room))
+            wanted = dict.fromkeys(names)
+            return self._response([self._encoded.get(each) or _unknown(each) for each in wanted])
         if self._all is None:
             self._all = self._response(list(self._encoded.values()))
-        if memoryview(self._all).nbytes > room:
-            raise InvalidRequest("all topics do not fit into one answer: ask for them by name")
         return self._all
 
-    def _fitting(self, names: list[str], room: int) -> list[msgspec.Raw]:
-        topics = []
-        room -= _BARE_TOPIC * len(names)
-        for name in names:
-            topic = self._encoded.get(name)
-            if topic is None:
-                topic = _bare_topic(name, UnknownTopicOrPartition.code)
-            elif memoryview(topic).nbytes > room:
-                topic = _bare_topic(name, Overloaded.code)
-            room -= memoryview(topic).nbytes - _BARE_TOPIC
-            topics.append(topic)
-        return topics
-
     def _response(self, topics: list[msgspec.Raw]) -> msgspec.Raw:
+        size = sum(memoryview(each).nbytes for each in topics)
+        if size > MAX_ENVELOPE_BYTES:  # nobody is to wait while so much is put together
+            raise ResponseTooLarge(
+                f"the metadata of {len(topics)} topics exceeds {MAX_ENVELOPE_BYTES} bytes: "
+                "ask for less at a time"
+            )
         return msgspec.Raw(_encode([self._brokers, topics]))
 
     def _topic_metadata(self, name: str) -> msgspec.Raw:
@@ -106,8 +90,8 @@ class ClusterView:
         return msgspec.Raw(_encode(TopicMetadata(name, 0, topic.topic_id, partitions)))
 
 
-def _bare_topic(name: str, error: int) -> msgspec.Raw:
-    return msgspec.Raw(_encode(TopicMetadata(name, error, "", [])))
+def _unknown(name: str) -> msgspec.Raw:
+    return msgspec.Raw(_encode(TopicMetadata(name, UnknownTopicOrPartition.code, "", [])))
 
 
 def leader_of(topic: TopicInfo, partition: int) -> int:

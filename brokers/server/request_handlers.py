@@ -202,12 +202,18 @@ class RequestHandlers:
                 if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
                     count = length = 0
                     yield None
-                self._append(produce, part)
+                while (job := self._append(produce, part)) is not None:
+                    yield job
                 count, length = count + len(part), length + produce.bytes_of(part)
         return delayed if request.body.acks else None
 
-    def _append(self, produce: _Produce, numbers: Sequence[int], *, created: bool = False) -> None:
-        """Append to one partition by one write; a batch that cannot be taken does not hold up others."""
+    def _append(
+        self, produce: _Produce, numbers: Sequence[int], *, created: bool = False
+    ) -> IndexJob | None:
+        """Append to one partition by one write; a batch that cannot be taken does not hold up others.
+
+        Nothing is done before the job that comes back, if one does: then this is to be called again.
+        """
         entry = produce.entries[numbers[0]]
         try:
             log = self.metadata.leader_log(entry, entry.leader_epoch)
@@ -215,12 +221,15 @@ class RequestHandlers:
                 raise UnknownTopicOrPartition(f"topic {entry.topic} was deleted meanwhile")
             if log is None:
                 self._create(produce, numbers)
-                return
+                return None
+            job = None if created else log.prepare_append()
+            if job is not None:
+                return job
             batches = [produce.payloads[number] for number in numbers]
             outcomes = log.append_as_leader(batches, produce.now.wall, LEADER_EPOCH)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
-            return
+            return None
         size, results = 0, {}
         for number, outcome in zip(numbers, outcomes, strict=True):
             if isinstance(outcome, FolkmootError):
@@ -233,6 +242,7 @@ class RequestHandlers:
         if size:
             self.flusher.appended(log, size, produce.now)
         self._acknowledge(log, size, produce, results)
+        return None
 
     def _acknowledge(
         self, log: Log, size: int, produce: _Produce, results: dict[int, messages.ProduceResult]
@@ -289,8 +299,9 @@ class RequestHandlers:
         started anew, or needed the room) the client is told UnknownFetch and names all partitions again.
         """
         body, sessions = request.body, self.purgatory.sessions
-        session = FetchSession(request.peer, now.monotonic)
-        if body.after is not None:
+        if body.after is None:
+            session = FetchSession(request.peer, now.monotonic)
+        else:
             kept = sessions.resume(request.peer, body.after)
             if kept is None:
                 raise UnknownFetch(

@@ -299,6 +299,9 @@ class Log:
 
     def segment_at(self, offset: int) -> Segment:
         """The segment that an offset of this log belongs to."""
+        last = self.segments[-1]
+        if offset >= last.base_offset:  # most often
+            return last
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
     def sealed(self, base_offset: int) -> Segment | None:
@@ -364,11 +367,14 @@ class Log:
         return min(max(self.log_start, found), self.high_watermark)
 
     def prepare_read(self, offset: int) -> IndexJob | None:
-        """The background's work before a read at `offset`; None: no index has to be checked for it."""
+        """The background's work before a read at `offset`; None: no index has to be loaded for it."""
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
-        segment = self.segment_at(offset)
-        return IndexJob([segment]) if segment.needs_index_check else None
+        return self.segment_at(offset).index_job()
+
+    def prepare_append(self) -> IndexJob | None:
+        """The background's work before the first append of a life; None: it can be done now."""
+        return self.segments[-1].index_job() if self.is_open and self.segments else None
 
     def prepare_time(self, timestamp: int) -> IndexJob | None:
         """The background's work before a look-up of a time; ask again until there is none."""
@@ -377,8 +383,7 @@ class Log:
         job = summary_job(self.sealed_segments) if self._largest_timestamps is None else None
         if job is not None or not self.segments:
             return job
-        segment = self.segments[self._segment_for_time(timestamp)]
-        return IndexJob([segment]) if segment.needs_index_check else None
+        return self.segments[self._segment_for_time(timestamp)].index_job()
 
     def _segment_for_time(self, timestamp: int) -> int:
         """The number of the first segment with a record of `timestamp` or later, or of the active one."""

@@ -141,7 +141,7 @@ class SegmentReader:
     like a header: a record may hold anything, a whole batch for instance.
     """
 
-    __slots__ = ("_fd", "damage", "directory", "end_offset", "name", "size")
+    __slots__ = ("_fd", "base_offset", "damage", "directory", "end_offset", "name", "size")
 
     _flags = os.O_RDONLY
 
@@ -150,14 +150,11 @@ class SegmentReader:
     ) -> None:
         self.directory = directory
         self.name = name
+        self.base_offset = name.base
         self.size = size
         self.end_offset = end_offset
         self.damage: tuple[Damage, ...] = damage
         self._fd = -1
-
-    @property
-    def base_offset(self) -> int:
-        return self.name.base
 
     @property
     def sparse(self) -> bool:
@@ -316,11 +313,52 @@ class SegmentReader:
             index.replace(self.size, self.end_offset)
         return index
 
+    def open_active_index(self, interval: int) -> SegmentIndex:
+        """What a stop or a crash has left of the active segment's index, completed up to its end.
+
+        Raises StorageError.
+        """
+        index = self._completed_index(interval)
+        # The first append of a life gets an entry: no damage from before it reaches behind it.
+        index.due = min(index.due, max(self.size, 1))
+        return index
+
+    def _completed_index(self, interval: int) -> SegmentIndex:
+        where = self.index_path, self.base_offset, interval, self.size
+        try:
+            index = SegmentIndex.load_sealed(*where, self.end_offset)
+            if index is not None:
+                return index
+            index = SegmentIndex.load_unsealed(*where)
+            entry, start = index.at_position(self.size)
+        except OSError as error:
+            raise disk_error(f"{self.index_path} cannot be read", error) from error
+        try:
+            for header, at in self.headers(start):
+                if at == start > 0 and header.base_offset != entry:
+                    raise _Broken(at, entry, "the index leads to another batch")
+                index.observe(header, at)
+            for header, _ in self.headers(0):
+                index.first_append = header.append_time
+                break
+        except CorruptBatch:
+            index = self.build_index(interval)
+            index.replace(self.size, self.end_offset)
+        try:
+            index.save()
+        except OSError as error:
+            self._entries_left_out(error)
+        return index
+
     def load_summary(self) -> Summary | None:
         """What the index of a sealed segment says by its footer alone; None if it does not."""
         with suppress(OSError):
             return SegmentIndex.load_summary(self.index_path, self.size, self.end_offset)
         return None
+
+    def _entries_left_out(self, error: OSError) -> None:
+        """The batches are safe and can be found without: look-ups read a longer stretch."""
+        logger.warning("%s: entries are left out: %s", self.index_path, error)
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
         with suppress(OSError):
@@ -373,7 +411,7 @@ class Segment(SegmentReader):
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_limit", "_map", "_next", "_summary"),
+        *("_files", "_index", "_interval", "_job", "_limit", "_map", "_next", "_summary"),
         *("durable_size", "is_checked", "sealed", "torn"),
     )
 
@@ -394,6 +432,7 @@ class Segment(SegmentReader):
         self._files = files
         self._interval = interval
         self._index: SegmentIndex | None = None
+        self._job: IndexJob | None = None
         self._summary: Summary | None = None
         self._map: mmap.mmap | None = None
         self._next = (name.base, 0)  # offset and position where the last read ended
@@ -516,7 +555,7 @@ class Segment(SegmentReader):
         self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
         self._cut(position)
         self.durable_size = min(self.durable_size, position - 1)
-        self.end_offset, self.sealed = base, False
+        self.end_offset, self.sealed, self.is_checked = base, False, False
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
@@ -536,10 +575,6 @@ class Segment(SegmentReader):
                     os.fsync(fd)
         except OSError as error:
             raise disk_error(f"{self.path} cannot be cut", error) from error
-
-    def _entries_left_out(self, error: OSError) -> None:
-        """The batches are safe and can be found without: look-ups read a longer stretch."""
-        logger.warning("%s: entries are left out: %s", self.index_path, error)
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -568,8 +603,11 @@ class Segment(SegmentReader):
             self._refuse_damaged(offset)
         # One header more than asked for: with it the batch behind the last one can be recognised.
         count = HEADER_BYTES + (max_bytes if at_least_one and max_bytes > HEADER_BYTES else 0)
+        # Most often at the segment's start, or where the last read ended.
         position, view, first = self._next[1], _NOTHING, None
-        if self._next[0] == offset and position < limit:
+        if offset == self.base_offset:
+            position = 0
+        if offset in (self.base_offset, self._next[0]) and position < limit:
             view = self.read(position, count)
             with suppress(CorruptBatch):
                 first = batch_header.read_header(view)
@@ -659,6 +697,8 @@ class Segment(SegmentReader):
                 if header.base_offset > offset:
                     break
                 before, position = header, at
+                if header.base_offset == offset:
+                    break
                 if at + header.length == behind and header.next_offset > offset:
                     break
         except _Broken as broken:
@@ -774,10 +814,16 @@ class Segment(SegmentReader):
         """Times of appends and the largest timestamp; None if they were not read yet."""
         return self._summary if self._index is None else self._index.summary
 
-    @property
-    def needs_index_check(self) -> bool:
-        """Whether a look-up would check the index first, which is a background job's work."""
-        return self.sealed and self._index is None and not self.is_checked
+    def index_job(self) -> "IndexJob | None":
+        """What loads the index in the background, the same for all who wait for it; None: it is loaded.
+
+        Also None if that was tried in vain: then who asks is told why.
+        """
+        if self._index is not None or self.is_checked or not (self.size or self.sealed):
+            return None
+        if self._job is None:
+            self._job = IndexJob([self])
+        return self._job
 
     def load_summary(self) -> Summary:
         """The summary, read if it was not yet. Raises StorageError."""
@@ -799,39 +845,9 @@ class Segment(SegmentReader):
 
     def _opened_index(self) -> SegmentIndex:
         """The index, which is not loaded yet. Raises StorageError."""
-        self._index = self.open_index(self._interval) if self.sealed else self._active_index()
-        if not self.sealed:
-            # The first append of a life gets an entry: no damage from before it reaches behind it.
-            self._index.due = min(self._index.due, max(self.size, 1))
+        opened = self.open_index if self.sealed else self.open_active_index
+        self._index = opened(self._interval)
         return self._index
-
-    def _active_index(self) -> SegmentIndex:
-        """What an orderly stop or a crash has left of the active segment's index, up to its end."""
-        where = self.index_path, self.base_offset, self._interval, self.size
-        try:
-            index = SegmentIndex.load_sealed(*where, self.end_offset)
-            if index is not None:
-                return index
-            index = SegmentIndex.load_unsealed(*where)
-            entry, start = index.at_position(self.size)
-        except OSError as error:
-            raise disk_error(f"{self.index_path} cannot be read", error) from error
-        try:
-            for header, at in self.headers(start):
-                if at == start > 0 and header.base_offset != entry:
-                    raise _Broken(at, entry, "the index leads to another batch")
-                index.observe(header, at)
-            for header, _ in self.headers(0):
-                index.first_append = header.append_time
-                break
-        except CorruptBatch:
-            index = self.build_index(self._interval)
-            index.replace(self.size, self.end_offset)
-        try:
-            index.save()
-        except OSError as error:
-            self._entries_left_out(error)
-        return index
 
     def _rebuilt_index(self, broken: _Broken) -> bool:
         """Build the index anew if it may be what is wrong. Raises StorageError."""
@@ -876,31 +892,46 @@ class Segment(SegmentReader):
 
 
 class IndexJob:
-    """Checks the indexes of some sealed segments, and builds anew what is wrong, in the background.
+    """Loads the indexes of some segments, and builds anew what is wrong, in the background.
 
-    `run` there, then `finish` on the event loop; after that nothing of it is done there.
+    `run` there, then `finish` on the event loop; after that nothing of it is done there. Several may
+    wait for one job, and run and finish it in turn: the work is done once.
     """
 
     def __init__(self, segments: Sequence[Segment], *, footers: bool = False) -> None:
         self._segments = segments
-        self._work = [(each.reader(), each._interval) for each in segments]
+        self._work = [(each.reader(), each._interval, each.sealed) for each in segments]
         self._footers = footers
+        self._found: list[SegmentIndex | Summary | None] | None = None
 
     def run(self) -> list[SegmentIndex | Summary | None]:
-        """Any thread. What cannot be read is left to who asks for it, who is told."""
-        return [self._look(reader, interval) for reader, interval in self._work]
+        """Any thread, one at a time. What cannot be read is left to who asks for it, who is told."""
+        if self._found is None:
+            self._found = [self._look(*work) for work in self._work]
+        return self._found
 
     def finish(self, found: Sequence[SegmentIndex | Summary | None] | Exception) -> None:
         """Hand over what was found to the segments, unless they have changed since."""
         results = [None] * len(self._work) if isinstance(found, Exception) else found
-        for segment, (reader, _), result in zip(self._segments, self._work, results, strict=True):
-            segment.is_checked = not isinstance(result, Summary)
-            if result is not None and segment.sealed and segment.size == reader.size:
-                segment.adopt(result)
+        for segment, work, result in zip(self._segments, self._work, results, strict=True):
+            reader, _, sealed = work
+            if segment._job is self:
+                segment._job = None
+            if segment.sealed == sealed and segment.size == reader.size:
+                segment.is_checked = not isinstance(result, Summary)
+                if result is not None:
+                    segment.adopt(result)
 
-    def _look(self, reader: SegmentReader, interval: int) -> SegmentIndex | Summary | None:
+    def _look(
+        self, reader: SegmentReader, interval: int, sealed: bool
+    ) -> SegmentIndex | Summary | None:
         try:
-            return (self._footers and reader.load_summary()) or reader.open_index(interval)
+            summary = reader.load_summary() if self._footers else None
+            if summary is not None:
+                return summary
+            index = reader.open_index(interval) if sealed else reader.open_active_index(interval)
+            index.release()  # its files are opened again when the segment is used
+            return index
         except StorageError as error:
             logger.warning("%s", error)
             return None
@@ -910,7 +941,7 @@ class IndexJob:
 
 def summary_job(segments: Sequence[Segment]) -> IndexJob | None:
     """What reads the summaries of these segments; None if all are known."""
-    unknown = [each for each in segments if each.summary is None and each.needs_index_check]
+    unknown = [each for each in segments if each.summary is None and not each.is_checked]
     return IndexJob(unknown, footers=True) if unknown else None
 
 

@@ -11,7 +11,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.request_handlers import TOPICS_PER_STEP
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
-from folkmoot.protocol.errors import InvalidRequest, Overloaded, UnknownTopicOrPartition
+from folkmoot.protocol.errors import ResponseTooLarge, UnknownTopicOrPartition
 from folkmoot.protocol.messages import Api, MetadataResponse
 from tests.brokers.parts import BROKERS, ME, OTHER, make_handlers, make_logs
 
@@ -58,18 +58,16 @@ def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
     assert [each.leader for each in response.topics[0].partitions] == [ME, -1]
 
 
-def test_more_topics_than_one_answer_holds_are_told_as_far_as_they_fit() -> None:
+def test_more_topics_than_one_answer_holds_are_refused_and_fewer_are_told() -> None:
     wide = [[ME]] * 10_000
     topics = {f"t{number}": TopicInfo(f"id-{number}", wide) for number in range(100)}
     view = ClusterView(BROKERS, topics)
-    with pytest.raises(InvalidRequest, match="by name"):
-        view.metadata(None)
-    first = answer(view, sorted(topics))
-    errors = {each.topic: each.error for each in first.topics}
-    assert set(errors.values()) == {0, Overloaded.code}
-    rest = [name for name, error in errors.items() if error]
-    assert len(rest) < 100
-    assert not answer(view, rest[:10]).topics[0].error
+    names = sorted(topics)
+    for too_many in (None, names):
+        with pytest.raises(ResponseTooLarge, match="less at a time"):
+            answer(view, too_many)
+    told = answer(view, names[:25]).topics
+    assert [(each.topic, each.error) for each in told] == [(name, 0) for name in names[:25]]
 
 
 def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(

@@ -51,6 +51,7 @@ CALLS = (
     "scandir",
 )
 PARTITIONS = 20
+BATCHES = 6
 SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None)
 
 
@@ -93,16 +94,21 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     made.end()
 
 
-def fill_cold_logs(data: Path) -> None:
+def fill_cold_logs(data: Path, *, killed: bool = False) -> None:
     """A topic from an earlier life: some sealed segments in each of its partitions."""
-    with LogManager(data, 1, SMALL) as logs:
-        for partition in range(PARTITIONS):
-            log = create(logs, "cold", "id-cold", partition)
-            for number in range(6):
-                append(
-                    log,
-                    record_batch.encode(Columns(1, None, [b"x" * 900], 1000 + number), Codec.NONE),
-                )
+    logs = LogManager(data, 1, SMALL)
+    logs.start()
+    for partition in range(PARTITIONS):
+        log = create(logs, "cold", "id-cold", partition)
+        for number in range(BATCHES):
+            append(
+                log,
+                record_batch.encode(Columns(1, None, [b"x" * 900], 1000 + number), Codec.NONE),
+            )
+    if killed:
+        logs.abandon()
+    else:
+        logs.close()
 
 
 def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: SlowDisk) -> None:
@@ -128,15 +134,59 @@ def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: Slow
         ask_for_everything(peer, flushed.topic_id, doomed.topic_id)
         execute(user, topics.create("newcomer", PARTITIONS, [1]))
         execute(user, topics.delete("doomed"))
-        longest, until = 0.0, time.monotonic() + 4.0
-        while time.monotonic() < until:
-            began = time.monotonic()
-            watcher.call(Api.HELLO, HelloRequest("how long does it take?"))
-            longest = max(longest, time.monotonic() - began)
+        longest = longest_hello(watcher, seconds=4.0)
         waited = list(disk.waited)
     assert [call for thread, call in waited if thread == "event-loop"] == []
     assert {"fdatasync", "fsync", "replace", "load_sealed"} <= {call for _, call in waited}
     assert longest < 0.9, "a step of the loop waited for the disk"
+
+
+@pytest.mark.parametrize("what", ["produce", "fetch", "look up"])
+def test_the_loop_answers_while_what_a_kill_has_left_is_opened(
+    tmp_path: Path, disk: SlowDisk, what: str
+) -> None:
+    """The first append, fetch or look-up in the active segment of each partition of a new life."""
+    fill_cold_logs(tmp_path / "data", killed=True)
+    ensemble = MemoryZooKeeper()
+    execute(ensemble.connect(), create_topic("cold", TopicInfo("id-cold", [[1]] * PARTITIONS)))
+    config = BrokerConfig(broker_id=1, data=tmp_path / "data", zookeeper="in.memory:1", log=SMALL)
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(config, ensemble.connect))
+        peer, watcher = (stack.enter_context(Peer(broker.listeners["client"])) for _ in range(2))
+        eventually(lambda: b"cold" in bytes(_metadata(peer)))
+        stack.callback(disk.end)
+        disk.slow()
+        end, places = BATCHES - 1, range(PARTITIONS)
+        if what == "produce":
+            entries = [into(number, "cold", "id-cold") for number in places]
+            peer.ask(Api.PRODUCE, produce(*entries), [make_batch(b"x")] * PARTITIONS)
+        elif what == "fetch":
+            wanted = [out_of(number, end, 4096, "cold", "id-cold") for number in places]
+            peer.ask(Api.FETCH, fetch(*wanted, max_wait=30.0, min_bytes=900 * PARTITIONS))
+        else:
+            look_ups = [
+                ListOffsetsEntry("cold", "id-cold", number, 1000 + end) for number in places
+            ]
+            peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(look_ups))
+        longest = longest_hello(watcher, seconds=2.5)
+        waited = list(disk.waited)
+        disk.end()
+        envelope, payloads = peer.receive()
+    assert not envelope.error
+    assert what != "fetch" or len(payloads) > 0
+    assert [call for thread, call in waited if thread == "event-loop"] == []
+    assert "load_unsealed" in {call for _, call in waited} or what == "look up"
+    assert longest < 0.9, "a step of the loop waited for the disk"
+
+
+def longest_hello(peer: Peer, seconds: float) -> float:
+    """How long a client waits at most that says hello again and again."""
+    longest, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.monotonic()
+        peer.call(Api.HELLO, HelloRequest("how long does it take?"))
+        longest = max(longest, time.monotonic() - began)
+    return longest
 
 
 def _metadata(peer: Peer) -> bytes:

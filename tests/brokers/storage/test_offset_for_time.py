@@ -199,7 +199,7 @@ def test_a_look_up_in_an_emptied_log_opens_no_index(
     delete_before(log, 1)
     assert [segment.size for segment in log.segments] == [0]
     built: list[object] = []
-    for name in ("build_index", "open_index", "_active_index"):
+    for name in ("build_index", "open_index", "open_active_index"):
         monkeypatch.setattr(Segment, name, lambda *_: built.append(_))
     for point in (log.close(), None):
         log = reopened(tmp_path, SMALL, point)
