@@ -314,6 +314,7 @@ class SegmentReader:
             logger.warning("%s: missing or not trustworthy, building it anew", self.index_path)
             index = self.build_index(interval)
             index.replace(self.size, self.end_offset)
+            index.release()  # nobody may use it: hundreds of segments are checked by one job
         return index
 
     def load_summary(self) -> Summary | None:
