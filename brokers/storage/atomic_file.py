@@ -19,17 +19,22 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _NEW_SUFFIX = ".new"
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
-_MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024  # the note of a million producers takes half of it
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError."""
     new = path.with_name(path.name + _NEW_SUFFIX)
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):  # a full disk is not to keep the half of it
+            new.unlink()
+        raise
     sync_directory(path.parent)
 
 

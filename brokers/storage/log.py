@@ -83,11 +83,12 @@ class FlushTask:
     segments: Sequence[tuple[Segment, int]]
     descriptors: Sequence[int]
     point: RecoveryPoint
-    truncations: int
     new_names: bool
     snapshot: tuple[int, Path, bytes] | None = None
     stale: Sequence[tuple[int, Path]] = ()
     """Older snapshots, to be removed when that one is there."""
+    cut_to: int | None = None
+    """Where the log ended after it was cut meanwhile (`truncate_to`); the background does not look."""
 
     def run(self) -> FlushResult:
         """Flush, once, and close the descriptors. On any thread.
@@ -176,7 +177,6 @@ class Log:
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
         self._flushing: FlushTask | None = None
-        self._truncations = 0
         self._largest_timestamps: list[int] | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
@@ -208,8 +208,10 @@ class Log:
                 last.end_offset = known_end
             self._roll_at(known_end)
         self._snapshots.offsets = list(found.snapshots)
-        for path in self._snapshots.go_back_to(self.log_end):
-            path.unlink(missing_ok=True)
+        try:
+            self._remove_snapshots_behind_end()
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be used: {error}") from error
         self.high_watermark = self.log_start
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
@@ -548,7 +550,6 @@ class Log:
             raise ValueError(f"{self.name} is committed up to {self.high_watermark}, not {offset}")
         if offset >= self.log_end:
             return
-        self._truncations += 1
         try:
             while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
                 last = self.segments.pop()
@@ -556,15 +557,21 @@ class Log:
                 for path in last.files():
                     path.unlink(missing_ok=True)
             self.segments[-1].truncate(offset)
-            for path in self._snapshots.go_back_to(self.log_end):
-                path.unlink(missing_ok=True)
+            self._remove_snapshots_behind_end()
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be cut: {error}") from error
+        if self._flushing is not None:
+            cut_to = self._flushing.cut_to
+            self._flushing.cut_to = self.log_end if cut_to is None else min(cut_to, self.log_end)
         if self.recovery_point_offset > self.log_end:
             last = self.segments[-1]
             self.recovery_point = RecoveryPoint(last.end_offset, last.base_offset, last.size)
         self._new_names, self._largest_timestamps = True, None
         self.version += 1
+
+    def _remove_snapshots_behind_end(self) -> None:
+        for path in self._snapshots.go_back_to(self.log_end):
+            path.unlink(missing_ok=True)
 
     # -- flush --------------------------------------------------------------------------------------
 
@@ -609,7 +616,6 @@ class Log:
             [(segment, segment.size) for segment in some],
             descriptors,
             RecoveryPoint(last.end_offset, last.base_offset, last.size),
-            self._truncations,
             self._new_names,
         )
         if snapshot and last is self.segments[-1]:
@@ -626,12 +632,21 @@ class Log:
         self._flushing = None
         if result.error is not None:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
-        elif self.is_open and task.truncations == self._truncations:
-            for segment, size in task.segments:
-                segment.durable_size = max(segment.durable_size, size)
-            self.recovery_point = task.point
+        elif self.is_open:
+            if task.cut_to is None:
+                for segment, size in task.segments:
+                    segment.durable_size = max(segment.durable_size, size)
+                self.recovery_point = task.point
             if task.snapshot is not None and result.snapshot_error is None:
-                self._snapshots.written(task.snapshot[0], [offset for offset, _ in task.stale])
+                offset, path, _ = task.snapshot
+                self._snapshots.written(offset, [stale for stale, _ in task.stale])
+                if task.cut_to is not None and offset > task.cut_to:
+                    # It tells of what was cut: the log may grow past it before the next start.
+                    self._snapshots.offsets.remove(offset)
+                    try:
+                        path.unlink(missing_ok=True)
+                    except OSError as error:
+                        self.fail(f"{path} cannot be removed: {error}", readable=True)
         if result.snapshot_error is not None:
             logger.warning("%s: producers are not noted: %s", self.directory, result.snapshot_error)
         self.version += 1
@@ -641,9 +656,11 @@ class Log:
         self.require_writable()
         task = self.begin_flush(snapshot=snapshot)
         while task is not None:
-            self.finish_flush(task, task.run())
+            result = task.run()
+            self.finish_flush(task, result)
             self.require_writable()
-            task = self.begin_flush()
+            # A snapshot that finds no room now would find none at once: the log itself is on disk.
+            task = self.begin_flush() if result.snapshot_error is None else None
 
     # -- giving up records, and producers -----------------------------------------------------------
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -311,8 +312,9 @@ class LogManager:
             raise DirectoryLocked(
                 f"data={self.data} is in use by process {owner}: stop it or use another directory"
             ) from error
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # for people: a disk that is full is served all the same
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
         path = self.data / IDENTITY_FILE

@@ -60,7 +60,11 @@ def list_segments(directory: Path) -> Listing:
                 snapshots.append(int(stem))
             elif file.name.endswith(_LEFTOVER_SUFFIXES):
                 doomed.append(Path(file.path))
-    kept = [each for each in found if not _is_covered(each[0], found)]
+    kept: list[tuple[SegmentName, int]] = []
+    # The newest generation first: what has given way itself stands for nothing any more.
+    for name, size in sorted(found, key=lambda each: each[0].generation, reverse=True):
+        if not _is_covered(name, kept):
+            kept.append((name, size))
     stems = {name.stem for name, _ in kept}
     doomed += [directory / f"{stem}{INDEX_SUFFIX}" for stem in indexes - stems]
     doomed += [
@@ -71,11 +75,11 @@ def list_segments(directory: Path) -> Listing:
     return Listing(sorted(kept), sorted(snapshots))
 
 
-def _is_covered(name: SegmentName, found: Sequence[tuple[SegmentName, int]]) -> bool:
+def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> bool:
     end = name.end or name.base + 1
     return any(
         other.generation > name.generation and other.base < end and name.base < other.end
-        for other, _ in found
+        for other, _ in kept
     )
 
 

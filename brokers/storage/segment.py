@@ -311,6 +311,7 @@ class SegmentReader:
             logger.warning("%s: missing or not trustworthy, building it anew", self.index_path)
             index = self.build_index(interval)
             index.replace(self.size, self.end_offset)
+            index.release()  # nobody may use it: hundreds of segments are checked by one job
         return index
 
     def open_active_index(self, interval: int) -> SegmentIndex:

@@ -114,14 +114,16 @@ class LogCleaner:
         return asks_for_it and self._retry_at.get(log, 0.0) <= self._now.monotonic
 
     def _loaded(
-        self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint] | Exception
+        self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint | None] | Exception
     ) -> None:
         self._busy = False
-        if isinstance(outcome, Exception):
-            logger.error("how far logs are compacted cannot be read: %s", outcome)
-            return
-        self.checkpoints.update(zip(logs, outcome, strict=True))
-        self._round.extendleft(some)
+        found = [None] * len(logs) if isinstance(outcome, Exception) else outcome
+        for log, checkpoint in zip(logs, found, strict=True):
+            if checkpoint is None:
+                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+            else:
+                self.checkpoints[log] = checkpoint
+        self._round.extendleft(log for log in some if log in self.checkpoints)
 
     def _look(self, logs: Iterable[Log]) -> None:
         """Whether one of these is more in need of it than what was found before."""
@@ -264,5 +266,13 @@ def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
     return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
 
 
-def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint]:
-    return [load_checkpoint(directory) for directory in directories]
+def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint | None]:
+    return [_load(directory) for directory in directories]
+
+
+def _load(directory: Path) -> CleanerCheckpoint | None:
+    try:
+        return load_checkpoint(directory)
+    except OSError as error:
+        logger.error("%s: how far it is compacted cannot be read: %s", directory, error)
+        return None

@@ -48,10 +48,18 @@ def next_generation(directory: Path) -> int:
 
 
 def commit(directory: Path, written: Path, name: SegmentName, interval_bytes: int) -> int:
-    """Step 2, for what was written and flushed at `written`; → its size. Raises OSError."""
+    """Step 2, for what was written and flushed at `written`; → its size.
+
+    Raises OSError, StorageError; then the new segment is gone again, since the log goes on without it.
+    """
     _, log = files_of(directory, name)
     os.rename(written, log)
-    size = log.stat().st_size
-    write_index(directory, name, size, name.end, interval_bytes)
-    sync_directory(directory)
+    try:
+        size = log.stat().st_size
+        write_index(directory, name, size, name.end, interval_bytes)
+        sync_directory(directory)
+    except BaseException:
+        for path in files_of(directory, name):
+            path.unlink(missing_ok=True)
+        raise
     return size

@@ -1,5 +1,6 @@
 """The background's part of look-ups: which indexes it checks, and what may happen meanwhile."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -200,4 +201,19 @@ def test_what_cannot_be_read_in_the_background_is_told_to_who_asks(
     assert job is not None
     job.finish(OSError("the job itself failed"))
     assert values_of(log.read(100, 1)) == [(100, b"")]
+    log.abandon()
+
+
+@pytest.mark.parametrize("footers", [False, True])
+def test_indexes_that_are_built_in_the_background_hold_no_descriptors(
+    log: Log, footers: bool
+) -> None:
+    for index in log.directory.glob("*.index"):
+        index.unlink()
+    log.release()
+    before = len(os.listdir("/proc/self/fd"))
+    job = IndexJob(log.sealed_segments, footers=footers)
+    job.finish(job.run())
+    assert len(log.sealed_segments) > 2
+    assert len(os.listdir("/proc/self/fd")) == before
     log.abandon()

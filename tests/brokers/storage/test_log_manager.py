@@ -428,3 +428,20 @@ def test_closing_twice_or_without_a_start_does_nothing(data: Path) -> None:
     logs.close()
     logs.close()
     assert not (data / "broker.json.new").exists()
+
+
+def test_a_broker_starts_on_a_disk_that_is_full(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logs_in(data) as logs:
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("folkmoot.brokers.storage.log_manager.os.pwrite", full)
+        logs = logs_in(data)
+        logs.start()
+        assert read_all(found(logs)) == [(0, b"a")]
+        logs.abandon()

@@ -1,5 +1,6 @@
 """Producers over stops, kills and damage: whatever is left, the state is the one that the log tells."""
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import producer_state
-from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
 from folkmoot.brokers.storage.config import FOREVER, LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import save_log_start
@@ -361,3 +362,43 @@ def test_the_state_after_any_kills_and_stops_is_the_one_before(tmp_path: Path) -
         assert log.log_end == end
         assert states_of(log) == before
     log.abandon()
+
+
+def test_a_stop_ends_though_a_snapshot_that_somebody_waits_for_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    def full(path: Path, *_: object) -> None:
+        tries.append(path)
+        assert len(tries) < 10, "it tries for ever"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("folkmoot.brokers.storage.log.write_checked", full)
+    log = make_log(tmp_path)
+    append(log, sent(0))
+    assert not log.snapshot_covers(1)  # as retention asks, which would let go of a segment
+    end = log.close()
+    assert end is not None
+    assert end.end_offset == 1
+
+
+def test_the_snapshot_of_a_million_producers_can_be_read_back(tmp_path: Path) -> None:
+    """One takes about 125 bytes."""
+    write_checked(tmp_path / "snapshot", bytes(125_000_000))
+    assert len(read_checked(tmp_path / "snapshot") or b"") == 125_000_000
+
+
+def test_what_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checked(tmp_path / "small", b"before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checked(tmp_path / "small", b"after")
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+    assert read_checked(tmp_path / "small") == b"before"

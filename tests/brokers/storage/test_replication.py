@@ -401,3 +401,30 @@ def test_a_read_that_may_not_exceed_its_room_reads_no_batch_that_does(
     assert values_of(log.read(1, 100_000)) == [(1, b"L" * 500_000)]
     assert [at for at, _ in values_of(log.read(1, 600_000, at_least_one=False))] == [1, 2]
     log.close()
+
+
+@pytest.mark.parametrize("committed", [4, 10])
+def test_a_snapshot_that_was_on_its_way_while_the_log_was_cut_tells_nothing_of_what_was_cut(
+    tmp_path: Path, committed: int
+) -> None:
+    log = make_log(tmp_path)
+    for first in range(10):
+        write(log, sent(first))
+    log.advance_high_watermark(committed)
+    log.snapshot_covers(10)
+    task = log.begin_flush()
+    assert task is not None
+    assert task.snapshot is not None
+    if committed == 10:
+        write(log, sent(10))
+    log.truncate_to(committed)
+    outcome = task.run()
+    for first in range(8):
+        write(log, sent(first, producer=2))
+    log.finish_flush(task, outcome)
+    assert log.snapshot_covers(10) == (committed == 10)
+    before = states_of(log)
+    log.abandon()
+    log = reopened(tmp_path)
+    assert states_of(log) == before
+    log.close()

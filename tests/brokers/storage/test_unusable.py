@@ -87,3 +87,15 @@ def test_what_cannot_be_removed_keeps_nobody_from_being_served(
             assert read_all(found(logs)) == [(0, b"a")]
     with logs_in(data):
         assert not doomed.exists()
+
+
+def test_a_snapshot_that_cannot_be_removed_costs_its_partition_alone(data: Path) -> None:
+    """The log is shorter than it says, so it would be believed once the log has grown."""
+    with logs_in(data) as logs:
+        for partition in range(2):
+            append(create(logs, "flights", "first", partition), a_batch(b"a"))
+    (data / "first-1" / f"{9:020}.snapshot").mkdir()
+    with logs_in(data) as logs:
+        assert read_all(found(logs, 0)) == [(0, b"a")]
+        with pytest.raises(StorageError, match=r"out of use: .*Is a directory"):
+            found(logs, 1).require_open()

@@ -20,6 +20,7 @@ from folkmoot.protocol.errors import OutOfOrderSequence
 from folkmoot.protocol.records import Headers
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, last_of_each, records_in, rows
+from tests.brokers.hands import create
 
 
 def fill(upkept: Upkept, written: list[Row], batches: int, keys: int, seed: int = 1) -> None:
@@ -422,4 +423,18 @@ def test_nothing_of_it_touches_the_disk_on_the_event_loop(
                 done(result)
         upkept.checkpoint()
     assert upkept.compacted().clean_before > 0
+    upkept.logs.close()
+
+
+def test_a_checkpoint_that_cannot_be_read_keeps_no_other_log_from_being_compacted(
+    tmp_path: Path,
+) -> None:
+    upkept = Upkept(tmp_path / "data")
+    other = create(upkept.logs, "flights", "first", 1)
+    (other.directory / CHECKPOINT_FILE).mkdir()
+    written: list[Row] = []
+    fill(upkept, written, 30, keys=5)
+    upkept.compact()
+    assert upkept.compacted().clean_before == active(upkept)
+    assert other not in upkept.cleaner.checkpoints
     upkept.logs.close()

@@ -12,6 +12,7 @@ import pytest
 
 from folkmoot.brokers.storage.compaction import cleaning_pass, segment_swap
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
 from tests.brokers.hands import result_of
@@ -237,6 +238,10 @@ def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whol
             upkept.step()
     assert upkept.compacted().clean_before == 0
     assert set(final) <= set(rows(records_in(upkept.log)))
+    # What the log did not take over must not be there when retention has deleted the old ones.
+    names = {each.name.stem for each in upkept.log.segments}
+    left = {path.stem for path in upkept.log.directory.glob("*.log")}
+    assert {stem for stem in left if "-" in stem} <= names
     upkept.append(keyed((b"a", b"b")))
     upkept.later(RETRY_PAUSE)
     upkept.compact()
@@ -269,3 +274,13 @@ def test_a_compacted_segment_that_was_left_behind_gives_way_to_a_later_one(
     assert rows(records_in(upkept.log)) == final
     assert not compacted.exists()
     upkept.logs.close()
+
+
+def test_what_gives_way_to_a_later_pass_takes_nothing_else_along(tmp_path: Path) -> None:
+    """The first pass, of three segments, was left behind; the second one found the third damaged."""
+    kept, left = SegmentName(0, 20, 2), SegmentName(0, 30, 1)
+    for name in (SegmentName(0), SegmentName(10), SegmentName(20), SegmentName(30), kept, left):
+        (tmp_path / f"{name.stem}.log").touch()
+    found = [name for name, _ in list_segments(tmp_path).segments]
+    assert found == [kept, SegmentName(20), SegmentName(30)]
+    assert len(list(tmp_path.glob("*.log"))) == 3
