@@ -160,7 +160,7 @@ def test_an_unreachable_zookeeper_at_the_start_is_exit_code_3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     impatient = partial(connect, connect_timeout=0.3)
-    monkeypatch.setattr("folkmoot.coordination.connector._guarded", impatient)
+    monkeypatch.setattr("folkmoot.coordination.connector.connect", impatient)
     assert main(broker_command(tmp_path / "b", "127.0.0.1:1")) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
