@@ -26,9 +26,9 @@ from folkmoot.protocol.errors import (
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL: Final = 60.0
-LOGS_AT_ONCE: Final = 50
+LOGS_AT_ONCE: Final = 10
 MOST_WAITING: Final = 50_000
-_MORE = 0.05
+_MORE = 0.01
 _INTERVAL = 4096
 
 Done = Callable[[FolkmootError | None], None]
