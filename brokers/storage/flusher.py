@@ -80,7 +80,9 @@ class Flusher:
         if interval is not None and log not in self._timed:
             self._count += 1
             self._timed.add(log)
-            heapq.heappush(self._timers, (now.monotonic + interval, self._count, log))
+            # A longer one comes to nothing, and would stay in force when the topic asks for less.
+            due = now.monotonic + min(interval, CHECKPOINT_INTERVAL)
+            heapq.heappush(self._timers, (due, self._count, log))
 
     def wait_for(self, log: Log, end_offset: int) -> int | None:
         """What `log.recovery_point_offset` must reach before an append that ends here is acknowledged.
@@ -111,7 +113,7 @@ class Flusher:
             return _BUSY
         if self._round:
             some, self._round = self._round[:LOGS_AT_ONCE], self._round[LOGS_AT_ONCE:]
-            self._begin("checkpoint", [log for log in some if log not in self._under_way])
+            self._begin("checkpoint", some)
         elif self._round is not None:
             self._round = None
             self._note()
@@ -144,6 +146,8 @@ class Flusher:
         """Have some logs flushed by one job."""
         tasks: list[tuple[Log, FlushTask]] = []
         for log in logs:
+            if log in self._under_way:
+                continue  # by who was answered further down, and asked for more
             self._logs.dirty.pop(log, None)
             try:
                 log.require_writable()

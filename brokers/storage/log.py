@@ -172,7 +172,8 @@ class Log:
         self.is_open = False
         self.high_watermark = 0
         self.version = 0
-        self._begin = 0
+        self.given_up = 0
+        """Records before this offset were given up, and that is on disk."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
@@ -188,7 +189,7 @@ class Log:
         """
         try:
             found = list_segments(self.directory)
-            self._begin = load_log_start(self.directory)
+            self.given_up = load_log_start(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         ends = [name.base for name, _ in found.segments[1:]]
@@ -201,7 +202,7 @@ class Log:
                 self.recovery_point.segment < self.segments[-1].base_offset
             )
         self.is_open = True
-        known_end = max(self._begin, 0 if recovery_point is None else recovery_point.end_offset)
+        known_end = max(self.given_up, 0 if recovery_point is None else recovery_point.end_offset)
         if known_end > self.log_end:  # its offsets are not given again
             logger.error("%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1)
             for last in self.segments[-1:]:
@@ -277,7 +278,7 @@ class Log:
     @property
     def log_start(self) -> int:
         """The first offset that can be read."""
-        return max(self._begin, self.segments[0].base_offset if self.segments else 0)
+        return max(self.given_up, self.segments[0].base_offset if self.segments else 0)
 
     @property
     def log_end(self) -> int:
@@ -669,9 +670,9 @@ class Log:
 
         Segments with nothing else in them go, as far as can be.
         """
-        if not self.is_open or offset <= self.log_start:
+        if not self.is_open or offset <= self.given_up:
             return []
-        self._begin = offset
+        self.given_up = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.version += 1
         return self.delete_segments(0)
@@ -685,8 +686,8 @@ class Log:
         """
         if not self.is_open or not self.segments:
             return []
-        count = max(count, bisect_right(self.segments, self._begin, key=_base_offset) - 1)
-        emptied = self._begin == self.log_end and self.segments[-1].size > 0
+        count = max(count, bisect_right(self.segments, self.given_up, key=_base_offset) - 1)
+        emptied = self.given_up == self.log_end and self.segments[-1].size > 0
         if emptied or count >= len(self.segments):
             try:
                 self.roll()

@@ -173,7 +173,7 @@ class Retention:
 
         `done` is called once, with what went wrong if it did. Raises Overloaded.
         """
-        if offset <= log.log_start:
+        if offset <= log.given_up:  # not where retention has come to: a crash may set that back
             done(None)
             return
         if self._count >= MOST_WAITING:

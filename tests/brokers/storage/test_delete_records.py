@@ -4,11 +4,13 @@ import errno
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.config import DAY
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -23,6 +25,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tests.brokers.batches import SMALL, a_batch, append, read_all, timed_batch
+from tests.brokers.compaction import COMPACT, Upkept, keyed
 from tests.brokers.hands import Hands, create
 from tests.brokers.power import NAMES, Power
 from tests.brokers.storage.test_log_manager import found, task
@@ -268,3 +271,26 @@ def test_a_power_cut_leaves_the_old_start_or_the_new_one_and_every_record_behind
     assert log.log_start == (12 if moment in ("noted", "done") else 0)
     assert [offset for offset, _ in read_all(log)] == list(range(log.log_start, 20))
     again.close()
+
+
+def test_what_retention_has_deleted_is_given_up_for_good_when_somebody_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    """A crash may bring back what retention deletes: the removal of a file is not flushed."""
+    upkept = Upkept(tmp_path / "data", replace(COMPACT, cleanup_policy="delete", retention=DAY))
+    for number in range(30):
+        upkept.append(keyed((b"%d" % number, b"value")))
+    files = {path: path.read_bytes() for path in upkept.log.directory.glob("*.log")}
+    upkept.later(2 * DAY)
+    upkept.append(keyed((b"new", b"value")))
+    upkept.expire()
+    start = upkept.log.log_start
+    assert start > 0
+    upkept.delete_before(start)
+    upkept.logs.abandon()
+    for path, content in files.items():
+        if not path.exists():
+            path.write_bytes(content)
+    upkept.open()
+    assert upkept.log.log_start == start
+    upkept.logs.close()

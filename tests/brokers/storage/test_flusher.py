@@ -139,6 +139,41 @@ def test_with_flush_records_only_so_many_records_are_acknowledged_before_they_ar
     disk.logs.close()
 
 
+def test_nobody_is_told_of_a_flush_that_another_one_who_was_answered_has_begun(
+    disk: Disk,
+) -> None:
+    first, failing, waiting, other = (disk.log(partition) for partition in range(4))
+    told: list[tuple[str, int]] = []
+    for log in (first, failing, waiting, other):
+        append(log, a_batch(b"a"))
+    disk.flusher.flush(first)
+    disk.flusher.flush(failing, lambda _: disk.flusher.flush(other))
+    disk.flusher.flush(
+        waiting, lambda error: told.append((str(error), waiting.recovery_point_offset))
+    )
+    failing.fail("its disk", readable=True)
+    disk.hands.work()
+    assert told == []
+    disk.hands.work_all()
+    assert told == [("None", 1)]
+    assert other.recovery_point_offset == 1
+
+
+def test_an_interval_that_was_long_is_followed_by_the_one_that_the_topic_asks_for_now(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(tmp_path / "data", replace(SMALL, flush_interval=86_400.0))
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    disk.checkpoint()
+    log.config = replace(SMALL, flush_interval=1.0)
+    disk.append(log, a_batch(b"b"))
+    disk.later(1.0)
+    assert disk.hands.keys() == ["flush"]
+    disk.hands.work_all()
+    assert log.recovery_point_offset == 2
+
+
 def test_what_is_appended_is_flushed_after_the_interval_that_the_topic_asks_for(
     tmp_path: Path,
 ) -> None:
