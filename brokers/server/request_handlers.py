@@ -158,9 +158,11 @@ class RequestHandlers:
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
-        topics that were deleted. The logs follow in bounded steps, each of which is posted."""
+        topics that were deleted. The logs follow in bounded steps: the first one at once, so that a
+        fetch which comes next is not woken by it; the others are posted."""
         self.metadata.view = view
-        for first in range(0, len(changed), TOPICS_PER_STEP):
+        self._topics_changed(changed[:TOPICS_PER_STEP])
+        for first in range(TOPICS_PER_STEP, len(changed), TOPICS_PER_STEP):
             post(partial(self._topics_changed, changed[first : first + TOPICS_PER_STEP]))
         for topic_id in deleted:
             post(partial(self._topic_deleted, topic_id))

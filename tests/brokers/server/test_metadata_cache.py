@@ -81,8 +81,7 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
         handlers.show(view, sorted(topics), frozenset({"id-gone"}), posted.append)
-        assert not configured
-        largest = 0
+        largest = len(configured)
         while posted:
             before = len(configured)
             posted.popleft()()
