@@ -10,6 +10,7 @@ waits until the file is there, as a slow handler would, and polls nothing meanwh
 import argparse
 import signal
 import sqlite3
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -28,6 +29,12 @@ INSERT INTO counted VALUES (?, ?, ?, ?, ?) ON CONFLICT (partition) DO UPDATE SET
     next = excluded.next, records = records + excluded.records, sum = sum + excluded.sum,
     delivered = delivered + excluded.delivered
 """
+
+
+def tell(*words: object) -> None:
+    """A line in one write: what is logged meanwhile goes to the same file, and not into its midst."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def open_database(path: str | Path) -> sqlite3.Connection:
@@ -68,8 +75,8 @@ def main() -> None:
         client_id=given.name,
         session_timeout=2.0,
         auto_commit=False,
-        on_assign=lambda _, some: print("assigned", *(each.partition for each in some), flush=True),
-        on_lost=lambda _, some: print("lost", *(each.partition for each in some), flush=True),
+        on_assign=lambda _, some: tell("assigned", *(each.partition for each in some)),
+        on_lost=lambda _, some: tell("lost", *(each.partition for each in some)),
     )
     running = True
 
@@ -85,14 +92,14 @@ def main() -> None:
             if not records:
                 continue
             count(database, records)
-            print("counted", len(records), flush=True)
+            tell("counted", len(records))
             while given.hold_commits and not given.hold_commits.exists():
                 time.sleep(0.01)
             try:
                 consumer.commit()
-                print("committed", flush=True)
+                tell("committed")
             except NotOwner as refused:
-                print("refused", type(refused).__name__, flush=True)
+                tell("refused", type(refused).__name__)
 
 
 if __name__ == "__main__":
