@@ -188,7 +188,10 @@ class ChildProcess:
             self._process.wait()
 
     def pause(self) -> None:
+        """Returns when all its threads stand still, or it has ended."""
         self._signal(signal.SIGSTOP)
+        if self._process is not None and self._process.returncode is None:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
