@@ -1,13 +1,10 @@
 """The wakeup that wakes a loop."""
 
-import fcntl
 import os
 import resource
 import threading
 from collections import deque
 from contextlib import ExitStack, closing
-
-import pytest
 
 from folkmoot.coordination.wakeup import Wakeup
 
@@ -30,8 +27,9 @@ def test_a_process_with_thousands_of_open_files_can_wait() -> None:
             pass
         wakeup = cleanup.enter_context(closing(Wakeup()))
         assert wakeup.fileno() > 1024
+        assert not wakeup.wait(0)
         wakeup.wake()
-        assert wakeup.wait(0)
+        assert wakeup.wait(1e10)
 
 
 def test_whoever_is_told_something_and_then_woken_sees_it_whatever_the_threads_do() -> None:
@@ -63,33 +61,6 @@ def test_a_closed_wakeup_wakes_nobody() -> None:
     wakeup.close()
     wakeup.wake()
     wakeup.close()
-
-
-def test_a_process_with_thousands_of_descriptors_waits_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 3000:
-        pytest.skip("this system does not allow it")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
-    pipe2 = os.pipe2
-
-    def high(flags: int) -> tuple[int, int]:
-        low = pipe2(flags)
-        moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 2000) for each in low]
-        for each in low:
-            os.close(each)
-        return moved[0], moved[1]
-
-    monkeypatch.setattr(os, "pipe2", high)
-    try:
-        with closing(Wakeup()) as wakeup:
-            assert wakeup.fileno() >= 2000
-            assert not wakeup.wait(0.0)
-            wakeup.wake()
-            assert wakeup.wait(1e10)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_has_the_descriptor_after_a_close_is_not_read() -> None:
