@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from folkmoot.protocol import speedups
 from folkmoot.protocol.batch_header import MAX_RECORDS
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Headers
@@ -58,6 +59,7 @@ _ABSENT = (CONSTANT, None)
 _FIVE_COLUMNS: Final = b"\x95"
 _BINARY_COLUMN: Final = b"\x92\x02"
 _FEW: Final = (list, tuple)
+_compiled: Final = speedups.compiled("folkmoot.protocol._speedups")
 
 _Bytes = bytes | bytearray | memoryview
 Int64s = npt.NDArray[np.int64]
@@ -145,6 +147,8 @@ class BinaryColumn(Sequence[bytes | None]):
         return memoryview(self.data)[self.offsets[0] : self.offsets[-1]]
 
     def tolist(self) -> list[bytes | None]:
+        if _compiled is not None:
+            return list(self)
         cells: list[bytes | None]
         if self.size:
             cells = np.frombuffer(self.run(), np.dtype((np.void, self.size))).tolist()
@@ -163,6 +167,10 @@ class BinaryColumn(Sequence[bytes | None]):
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[bytes | None]:
+        if _compiled is not None:
+            cells: Iterator[bytes | None]
+            cells = _compiled.CellIterator(self.data, self.offsets, self.nulls)
+            return cells
         if self.size or self.nulls is not None:
             return iter(self.tolist())
         return self._read()  # each made when it is asked for: its memory is still in the cache
@@ -232,6 +240,17 @@ class Columns(msgspec.Struct, frozen=True):
     timestamps: Sequence[int] | int
     headers: Sequence[Headers] | None = None
     offsets: Sequence[int] | None = None
+
+    def rows(self, start: int, end: int) -> "Columns":
+        """The rows from `start` to before `end`, their offsets left out."""
+        stamps, rows = self.timestamps, slice(start, end)
+        return Columns(
+            len(range(self.count)[rows]),
+            None if self.keys is None else self.keys[rows],
+            self.values[rows],
+            stamps if isinstance(stamps, int) else stamps[rows],
+            None if self.headers is None else self.headers[rows],
+        )
 
 
 _Length = Meta(max_length=MAX_RECORDS)

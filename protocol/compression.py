@@ -9,6 +9,9 @@ byte beyond it is made.
 zstd and gzip are always there. lz4 and snappy come with extras, and are imported when first used: a
 batch that needs a missing one is refused with UnsupportedCodec, while `require`, for whoever chooses
 a codec, raises MissingExtra.
+
+How hard to compress is a number, the level; each codec has its own range of them, a higher one takes
+more time for fewer bytes, and those below zero are faster still. Readers need not know it.
 """
 
 import importlib
@@ -24,9 +27,8 @@ import zstandard
 
 from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
 
-LEVEL: Final = 1
-"""Of zstd and gzip."""
 MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""What a zstd frame may ask a reader to keep; levels above 19 ask for more."""
 
 TOGETHER_BYTES: Final = 4 * 1024 * 1024
 WORTH_THREADS_BYTES: Final = 256 * 1024
@@ -57,20 +59,45 @@ class Codec(IntEnum):
             raise ConfigError(f"compression {name!r} is not known: use one of {known}") from None
 
 
+LEVELS: Final[dict[int, range]] = {
+    Codec.ZSTD: range(-7, 20),
+    Codec.LZ4: range(-64, 17),
+    Codec.GZIP: range(1, 10),
+}
+"""Those that may be chosen; the other codecs have none."""
+DEFAULT_LEVELS: Final[dict[int, int]] = {Codec.ZSTD: 1, Codec.LZ4: 0, Codec.GZIP: 1}
+
+
+def check_level(codec: int, level: int | None) -> None:
+    """Raises ConfigError for a level that the codec does not have. None is the default of each."""
+    levels = LEVELS.get(codec, range(0))
+    if level is None or level in levels:
+        return
+    use = f"a whole number from {levels[0]} to {levels[-1]}, or None" if levels else "None"
+    raise ConfigError(
+        f"compression_level={level!r} is not allowed with compression {_name(codec)}: use {use}"
+    )
+
+
 class _PerThread(threading.local):
     """Compressor objects are expensive to make and must not be shared between threads."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(
-            level=LEVEL, write_content_size=True, write_checksum=False
-        )
+        self.compressors: dict[int, Any] = {}
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+
+    def compressor(self, level: int) -> Any:
+        if level not in self.compressors:
+            self.compressors[level] = zstandard.ZstdCompressor(
+                level=level, write_content_size=True, write_checksum=False
+            )
+        return self.compressors[level]
 
 
 _zstd = _PerThread()
 
 
-_BUILT_IN: Final = frozenset((Codec.NONE, Codec.ZSTD, Codec.GZIP))
+_NUMBERS: Final = frozenset(Codec)
 # Module, what to install, and the extra that brings it.
 _EXTRAS: Final[dict[int, tuple[str, str, str]]] = {
     Codec.LZ4: ("lz4.frame", "lz4", "lz4"),
@@ -95,27 +122,29 @@ def require(codec: int) -> Any:
         ) from None
 
 
-def compress(codec: int, body: bytes) -> bytes:
-    """`body` compressed as a whole. Raises UnsupportedCodec."""
-    library: Any = None if codec in _BUILT_IN else _library(codec)
+def compress(codec: int, body: _Bytes, level: int | None = None) -> bytes:
+    """`body` compressed as a whole, at a level that `check_level` has passed. Raises UnsupportedCodec."""
+    library = _library(codec)
+    if level is None:
+        level = DEFAULT_LEVELS.get(codec, 0)
     match codec:
         case Codec.ZSTD:
-            return _zstd.compressor.compress(body)
+            return bytes(_zstd.compressor(level).compress(body))
         case Codec.NONE:
-            return body
+            return bytes(body)
         case Codec.LZ4:
-            return bytes(library.compress(body, store_size=True))
+            return bytes(library.compress(body, compression_level=level, store_size=True))
         case Codec.SNAPPY:
             return bytes(library.snappy.compress_raw(body))
         case _:
             # zlib writes no time of day into the header: the same in, the same out.
-            gzip = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            gzip = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
             return gzip.compress(body) + gzip.flush()
 
 
 def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
-    library: Any = None if codec in _BUILT_IN else _library(codec)
+    library = _library(codec)
     made: _Bytes | None = None
     try:
         match codec:
@@ -165,8 +194,8 @@ def _if_whole(made: bytes, decompressor: Any) -> bytes | None:
 
 
 def _library(codec: int) -> Any:
-    """The module of a codec from an extra. Raises UnsupportedCodec."""
-    if codec not in _EXTRAS:
+    """The module of a codec from an extra, None for the others. Raises UnsupportedCodec."""
+    if codec not in _NUMBERS:
         raise UnsupportedCodec(f"codec number {codec} is not known here")
     try:
         return require(codec)
@@ -178,13 +207,16 @@ def _name(codec: int) -> str:
     return Codec(codec).name.lower()
 
 
-def compress_together(codec: int, bodies: Sequence[bytes]) -> Sequence[_Bytes]:
+def compress_together(
+    codec: int, bodies: Sequence[_Bytes], level: int | None = None
+) -> Sequence[_Bytes]:
     """Each of them compressed. With zstd in one call without the GIL, by as many threads as there are
     processors if that pays: whoever gives the GIL up waits for it afterwards. Raises UnsupportedCodec."""
     if codec != Codec.ZSTD or len(bodies) < 2:
-        return [compress(codec, body) for body in bodies]
+        return [compress(codec, body, level) for body in bodies]
     threads = THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
-    made: Any = _zstd.compressor.multi_compress_to_buffer(list(bodies), threads=threads)
+    compressor = _zstd.compressor(DEFAULT_LEVELS[Codec.ZSTD] if level is None else level)
+    made: Any = compressor.multi_compress_to_buffer(list(bodies), threads=threads)
     return [memoryview(made[number]) for number in range(len(bodies))]
 
 

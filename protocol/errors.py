@@ -95,6 +95,10 @@ class DiskFull(StorageError, code=15):
     """The broker's disk is full: what it has can be read, and appends go on when space returns."""
 
 
+class DiskFailed(StorageError):
+    """A flush has failed: what the broker's disk holds is not known, and the broker stops."""
+
+
 class OutOfOrderSequence(FolkmootError, code=16):
     """A producer's batch does not follow the last one that the log has of it; it was not appended."""
 
@@ -113,6 +117,52 @@ class UnknownFetch(RetriableError, code=19):
 
 class ResponseTooLarge(FolkmootError, code=20):
     """The answer is larger than an envelope may be: less is to be asked for at a time."""
+
+
+class FencedLeaderEpoch(RetriableError, code=21):
+    """A replica has fetched in a leader epoch that is over: a newer one has begun."""
+
+
+class UnknownLeaderEpoch(RetriableError, code=22):
+    """A replica has fetched in a leader epoch that the broker asked has not heard of yet."""
+
+
+class NotEnoughReplicas(RetriableError, code=23):
+    """Fewer replicas are in sync than `min_in_sync`: the batch was not appended."""
+
+
+class NotEnoughReplicasAfterAppend(RetriableError, code=24):
+    """The batch was appended, and not committed: fewer replicas are in sync than `min_in_sync` by now, or
+    the leader is not one any more."""
+
+
+class OffsetNotAvailable(RetriableError, code=25):
+    """The partition has a new leader, which does not know yet what was committed before."""
+
+
+class UnknownReplica(RetriableError, code=26):
+    """A fetch came from no replica of the partition, or from none that is registered so."""
+
+
+class RequestTimeout(RetriableError, code=27):
+    """No answer came in time, or the broker had none: the request may or may not have been carried
+    out, a batch may be committed later."""
+
+
+class LogTruncated(FolkmootError, code=29):
+    """Records that were read are not on the partition's log any more: an unclean election has lost them.
+
+    Read was up to `offset`; from `diverging_offset` on the log has other records, or none.
+    """
+
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    diverging_offset: int = -1
+
+
+class NoProducerId(RetriableError, code=30):
+    """The broker has no producer id left, and has not got more from ZooKeeper yet."""
 
 
 # -- errors that arise in a client or a tool -------------------------------------------------------
@@ -142,20 +192,20 @@ class ConcurrentUse(FolkmootError):
     """Two threads used an object that belongs to one."""
 
 
-class RequestTimeout(RetriableError):
-    """No answer came in time; the request may or may not have been carried out."""
-
-
 class BrokerUnreachable(RetriableError):
     """No connection to a broker, or it vanished before it answered."""
 
 
-class ZooKeeperUnreachable(RetriableError):
-    """No ZooKeeper server of the connect string answers."""
+class ZooKeeperUnreachable(RetriableError, code=31):
+    """No ZooKeeper server of the connect string answers, or has answered the broker that was asked."""
 
 
 class DeliveryTimeout(FolkmootError):
     """A record was not acknowledged within `delivery_timeout`; it may or may not be in the log."""
+
+
+class RecordsPurged(FolkmootError):
+    """The record was given up by `purge`, while it was not under way to a broker."""
 
 
 class FlushTimeout(RetriableError):
@@ -163,7 +213,12 @@ class FlushTimeout(RetriableError):
 
 
 class BufferFull(RetriableError):
-    """The producer's buffer stayed full for `max_block`."""
+    """The producer's buffer stayed full for `max_block`.
+
+    `delivery`: of a `send_batch`, the BatchDelivery of the rows that were taken before.
+    """
+
+    delivery: Any = None
 
 
 class RecordTooLarge(FolkmootError, ValueError):
@@ -192,6 +247,26 @@ class NotAssigned(FolkmootError, ValueError):
 
 class TopicExists(FolkmootError):
     """A topic of that name exists already."""
+
+
+class InvalidReplicationFactor(FolkmootError, ValueError):
+    """A topic cannot have so many replicas: fewer brokers are alive."""
+
+
+class InvalidReplicaAssignment(FolkmootError, ValueError):
+    """A partition cannot be held by these brokers."""
+
+
+class ReassignmentInProgress(FolkmootError):
+    """The partition's replicas are being moved: that has to end, or be cancelled, first."""
+
+
+class NoReassignmentInProgress(FolkmootError):
+    """The partition's replicas are not being moved."""
+
+
+class ElectionImpossible(FolkmootError):
+    """No broker that may lead the partition is there, or the one asked for may not."""
 
 
 class BrokerIdTaken(FolkmootError):

@@ -35,6 +35,10 @@ class Api(IntEnum):
     LIST_OFFSETS = 4
     DELETE_RECORDS = 5
     REPORT_DAMAGE = 6
+    INIT_PRODUCER_ID = 7
+    REPLICA_FETCH = 8
+    LOG_SIZES = 9
+    REPAIR_FETCH = 10
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -60,10 +64,11 @@ class _Result(_Message, frozen=True):
 
 
 class BrokerInfo(_Message, frozen=True):
-    """A broker and where it listens: listener name → "host:port" as advertised."""
+    """A broker, where it listens (listener name → "host:port" as advertised), and where it stands."""
 
     broker_id: Int32
     listeners: dict[str, str]
+    rack: str = ""
 
 
 class HelloRequest(_Message, frozen=True):
@@ -95,12 +100,14 @@ class MetadataRequest(_Message, frozen=True):
 
 
 class PartitionMetadata(_Message, frozen=True):
-    """Who leads a partition (-1 = nobody now), in which epoch, and who has replicas."""
+    """Who leads a partition (-1 = nobody now), in which epoch, who has replicas, and which of those are
+    in sync."""
 
     partition: Count
     leader: Int32
     leader_epoch: Int32
     replicas: list[Int32]
+    isr: list[Int32] = []
 
 
 class TopicMetadata(_Message, frozen=True):
@@ -151,11 +158,16 @@ class ProduceResponse(_Message, frozen=True):
 
 
 class FetchEntry(_Entry, frozen=True):
-    """Read a partition from `offset` on; a batch that contains the offset comes whole."""
+    """Read a partition from `offset` on; a batch that contains the offset comes whole.
+
+    A follower that is in sync answers as well, in its leader's epoch. `last_epoch` is the leader epoch of
+    the record before `offset`, -1 if that is not known: LogTruncated if the two are not on this log.
+    """
 
     leader_epoch: Int32
     offset: Int64
     max_bytes: Count
+    last_epoch: Int32 = -1
 
 
 class FetchRequest(_Message, frozen=True):
@@ -179,12 +191,16 @@ class FetchRequest(_Message, frozen=True):
 class FetchResult(_Result, frozen=True):
     """What there is of one entry; the payload frame of the same position holds whole batches, as stored.
 
-    `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them).
+    `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them). With
+    LogTruncated the records of `diverging_epoch`, or of all epochs before that there are, end at
+    `diverging_end` on this log.
     """
 
     log_start: Int64
     high_watermark: Int64
     leader: BrokerInfo | None = None
+    diverging_epoch: Int32 = -1
+    diverging_end: Int64 = -1
 
 
 class FetchResponse(_Message, frozen=True):
@@ -276,6 +292,105 @@ class ReportDamageResponse(_Message, frozen=True):
     results: list[ReportDamageResult]
 
 
+class LogSizesRequest(_Message, frozen=True):
+    """How much of these topics, or of all, lies on the broker that is asked."""
+
+    topics: list[str] | None
+
+
+class LogSize(_Message, frozen=True):
+    """The bytes of a partition's segments on that broker, and where its log ends there."""
+
+    topic: str
+    topic_id: str
+    partition: Int32
+    size: Int64
+    log_end: Int64
+
+
+class LogSizesResponse(_Message, frozen=True):
+    """One for each log, whether the broker leads it or not."""
+
+    logs: list[LogSize]
+
+
+class InitProducerIdRequest(_Message, frozen=True):
+    """Asks for a producer id."""
+
+
+class InitProducerIdResponse(_Message, frozen=True):
+    """An id that no other producer has had or will have."""
+
+    producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class ReplicaFetchEntry(_Entry, frozen=True):
+    """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
+    has none), and its log's end. All before that end counts as replicated."""
+
+    leader_epoch: Count
+    last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+    log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class ReplicaFetchRequest(_Message, frozen=True):
+    """A follower asks a leader for what follows its own logs' ends; `nonce` is of its registration.
+
+    Entries name what has moved: the leader keeps the others from one fetch of a connection to the next,
+    until it has told of them. With `begins` it forgets what it has kept. A fetch that waits is answered
+    when the follower's next one comes, so that what has moved is known at once.
+    """
+
+    replica: Int32
+    nonce: Annotated[str, Meta(max_length=64)]
+    begins: bool
+    max_wait: Seconds
+    max_bytes: Count
+    entries: Annotated[list[ReplicaFetchEntry], Meta(max_length=MAX_ENTRIES)]
+
+
+class ReplicaFetchResult(_Result, frozen=True):
+    """The answer to the position (`leader_epoch`, `log_end`); the payload frame holds what follows it.
+
+    `diverging_end` is -1, or the position is not on the leader's log: there the records of
+    `diverging_epoch`, or of all epochs before that there are, end on it. `has_committed`: before
+    `log_end` lies all that was committed before this leader epoch.
+    """
+
+    leader_epoch: Int32
+    log_end: Int64
+    diverging_epoch: Int32
+    diverging_end: Int64
+    log_start: Int64
+    high_watermark: Int64
+    has_committed: bool
+
+
+class ReplicaFetchResponse(_Message, frozen=True):
+    """One result and one (perhaps empty) payload frame per entry that there is something to tell of."""
+
+    results: list[ReplicaFetchResult]
+
+
+class RepairFetchRequest(_Message, frozen=True):
+    """A replica, whoever leads, asks another for committed batches from `offset` on, in the place of
+    its own, which are damaged; `nonce` is of its registration."""
+
+    replica: Int32
+    nonce: Annotated[str, Meta(max_length=64)]
+    topic: Name
+    topic_id: TopicId
+    partition: Count
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class RepairFetchResponse(_Message, frozen=True):
+    """The payload frame holds whole batches; none, where nothing lies between the offset and the
+    replica's high watermark."""
+
+    high_watermark: Int64
+
+
 class ApiSpec(NamedTuple):
     """What an api takes and gives, and in which versions (both inclusive)."""
 
@@ -293,4 +408,8 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_OFFSETS: ApiSpec(ListOffsetsRequest, ListOffsetsResponse),
     Api.DELETE_RECORDS: ApiSpec(DeleteRecordsRequest, DeleteRecordsResponse),
     Api.REPORT_DAMAGE: ApiSpec(ReportDamageRequest, ReportDamageResponse),
+    Api.INIT_PRODUCER_ID: ApiSpec(InitProducerIdRequest, InitProducerIdResponse),
+    Api.REPLICA_FETCH: ApiSpec(ReplicaFetchRequest, ReplicaFetchResponse),
+    Api.LOG_SIZES: ApiSpec(LogSizesRequest, LogSizesResponse),
+    Api.REPAIR_FETCH: ApiSpec(RepairFetchRequest, RepairFetchResponse),
 }

@@ -4,9 +4,7 @@ Apart from it, because a broker reads headers only and starts without numpy.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -24,6 +22,7 @@ from folkmoot.protocol.batch_header import (
 from folkmoot.protocol.columns import Columns, check_columns, pack_parts, unpack
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
+from folkmoot.protocol.record_iterator import RecordIterator
 from folkmoot.protocol.records import Record
 
 _Bytes = bytes | bytearray | memoryview
@@ -33,6 +32,7 @@ def encode(
     columns: Columns,
     codec: int = Codec.ZSTD,
     *,
+    level: int | None = None,
     schema_id: int = 0,
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
@@ -45,7 +45,7 @@ def encode(
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
-    (batch,) = compress([pack(columns, last_offset_delta)], codec)
+    (batch,) = compress([pack(columns, last_offset_delta)], codec, level)
     return seal(batch, producer_id, producer_epoch, base_sequence, schema_id)
 
 
@@ -67,11 +67,14 @@ def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatc
     return UnsealedBatch(body, Codec.NONE, last_delta, columns.count, base, highest)
 
 
-def compress(batches: Sequence[UnsealedBatch], codec: int) -> list[UnsealedBatch]:
+def compress(
+    batches: Sequence[UnsealedBatch], codec: int, level: int | None = None
+) -> list[UnsealedBatch]:
     """The second: the bodies of all these batches compressed, at one go if the codec can."""
     if codec == Codec.NONE:
         return list(batches)
-    bodies = compression.compress_together(codec, [b"".join(batch.body) for batch in batches])
+    whole = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
+    bodies = compression.compress_together(codec, whole, level)
     return [
         UnsealedBatch([body], codec, each.last_delta, each.records, each.base, each.highest)
         for each, body in zip(batches, bodies, strict=True)
@@ -126,29 +129,4 @@ def records_of(topic: str, partition: int, header: BatchHeader, batch: _Bytes) -
     """The records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
     columns = columns_of(header, batch)
     offsets = offsets_of(header, columns)
-    topics = repeat(topic, columns.count)
-    return list(records_from(topics, partition, offsets, columns, header.uses_append_time))
-
-
-def records_from(
-    topics: Iterable[str],
-    partition: int,
-    offsets: Iterable[int],
-    columns: Columns,
-    append_time: bool,
-) -> Iterator[Record]:
-    """Records as long as there are topics; nothing but C runs for each of them.
-
-    Each is made when it is asked for, so that it and its cells take the memory, still in the cache,
-    of the one that was let go before. `topics` is asked first: when it has ended, no offset is taken.
-    """
-    stamps = columns.timestamps
-    fields: list[Iterable[Any]] = [
-        *(topics, repeat(partition), offsets),
-        repeat(stamps) if isinstance(stamps, int) else stamps,
-        repeat(None) if columns.keys is None else columns.keys,
-        columns.values,
-    ]
-    if columns.headers is not None or append_time:  # else they are the defaults, which cost less
-        fields += [repeat(()) if columns.headers is None else columns.headers, repeat(append_time)]
-    return map(Record, *fields)
+    return list(RecordIterator(topic, partition, offsets, columns, header.uses_append_time))

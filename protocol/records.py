@@ -1,6 +1,6 @@
 """The vocabulary: a partition of a topic, a record in it, where a record went."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,15 +21,16 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """A record as a consumer gets it.
 
     `timestamp` is in milliseconds since the epoch: the producer's, or the broker's if
-    `append_time`. `value` None is a tombstone. Headers are ordered and may repeat.
+    `append_time`. Keys and values are bytes or None, or what the consumer's deserialisers make of bytes;
+    `value` None is a tombstone. Headers are ordered and may repeat.
     """
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: Headers = ()
     append_time: bool = False
 

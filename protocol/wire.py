@@ -27,7 +27,7 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
     from_wire,
 )
-from folkmoot.protocol.messages import APIS, MAX_ENTRIES, Api
+from folkmoot.protocol.messages import APIS, MAX_ENTRIES, Api, ApiSpec
 
 MAX_ENVELOPE_BYTES = 4 * 1024 * 1024
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -60,8 +60,14 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
 _pack = msgspec.msgpack.Encoder().encode
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
-_requests = {api: msgspec.msgpack.Decoder(spec.request) for api, spec in APIS.items()}
-_responses = {api: msgspec.msgpack.Decoder(spec.response) for api, spec in APIS.items()}
+# By the api's number: its versions, its name for errors, and what reads it.
+_requests: dict[int, tuple[ApiSpec, str, msgspec.msgpack.Decoder[Any]]] = {
+    api: (spec, api.name, msgspec.msgpack.Decoder(spec.request)) for api, spec in APIS.items()
+}
+_responses = {
+    api: (f"{api.name} response", msgspec.msgpack.Decoder(spec.response))
+    for api, spec in APIS.items()
+}
 
 
 def encode_request(api: Api, correlation_id: int, client_id: str, request: Any) -> bytes:
@@ -76,16 +82,15 @@ def decode_envelope(frame: _Bytes) -> RequestEnvelope:
 
 def decode_body(envelope: RequestEnvelope) -> Any:
     """The request inside. Raises UnknownApi, UnsupportedVersion, InvalidRequest."""
-    if envelope.api not in APIS:
+    if envelope.api not in _requests:
         raise UnknownApi(f"api {envelope.api} is not known to this broker")
-    api = Api(envelope.api)
-    spec = APIS[api]
+    spec, name, decoder = _requests[envelope.api]
     if not spec.lowest <= envelope.version <= spec.highest:
         raise UnsupportedVersion(
-            f"version {envelope.version} of {api.name} is not spoken here, "
+            f"version {envelope.version} of {name} is not spoken here, "
             f"only {spec.lowest} to {spec.highest}"
         )
-    return _decode(api.name, _requests[api], envelope.body)
+    return _decode(name, decoder, envelope.body)
 
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
@@ -128,7 +133,7 @@ def response_body(api: Api, envelope: ResponseEnvelope) -> Any:
     """The response inside. Raises the error that the broker answered, or InvalidRequest."""
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
-    return _decode(f"{api.name} response", _responses[api], envelope.body)
+    return _decode(*_responses[api], envelope.body)
 
 
 def _decode(what: str, decoder: msgspec.msgpack.Decoder[_T], data: _Bytes | msgspec.Raw) -> _T:

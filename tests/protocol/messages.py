@@ -18,10 +18,15 @@ from folkmoot.protocol.messages import (
     FetchResult,
     HelloRequest,
     HelloResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListOffsetsEntry,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsResult,
+    LogSize,
+    LogSizesRequest,
+    LogSizesResponse,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -29,6 +34,12 @@ from folkmoot.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
+    RepairFetchRequest,
+    RepairFetchResponse,
+    ReplicaFetchEntry,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
     ReportDamageEntry,
     ReportDamageRequest,
     ReportDamageResponse,
@@ -46,21 +57,32 @@ REQUESTS: dict[Api, list[Any]] = {
         ProduceRequest(-1, 0.5, [ProduceEntry("a", "", n, -1) for n in range(3)]),
     ],
     Api.FETCH: [
-        FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20)]),
+        FetchRequest(0.5, 1, 2**20, [FetchEntry("a", "x", 0, 1, 2**40, 2**20, 1)]),
         FetchRequest(0.5, 1, 2**20, [], keep=True, after=2**40),
     ],
     Api.LIST_OFFSETS: [ListOffsetsRequest([ListOffsetsEntry("a", "x", 0, LATEST)])],
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
     Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
+    Api.INIT_PRODUCER_ID: [InitProducerIdRequest()],
+    Api.LOG_SIZES: [LogSizesRequest(None), LogSizesRequest(["a", "b"])],
+    Api.REPLICA_FETCH: [
+        ReplicaFetchRequest(
+            2, "nonce", True, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, 2, 7)]
+        ),
+        ReplicaFetchRequest(
+            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0)]
+        ),
+    ],
+    Api.REPAIR_FETCH: [RepairFetchRequest(2, "nonce", "a", "x", 0, 2**40)],
 }
 
 RESPONSES: dict[Api, list[Any]] = {
     Api.HELLO: [HelloResponse(1, 2**20, [ApiVersions(0, 0, 0), ApiVersions(1, 0, 3)])],
     Api.METADATA: [
         MetadataResponse(
-            [BROKER, BrokerInfo(2, {})],
+            [BROKER, BrokerInfo(2, {}, "a")],
             [
-                TopicMetadata("a", 0, "id", [PartitionMetadata(0, 1, 3, [1, 2])]),
+                TopicMetadata("a", 0, "id", [PartitionMetadata(0, 1, 3, [1, 2], [1])]),
                 TopicMetadata("b", 3, "", []),
             ],
         )
@@ -70,12 +92,21 @@ RESPONSES: dict[Api, list[Any]] = {
         ProduceResponse([ProduceResult("a", 0, 5, "ask broker 1", -1, -1, BROKER)]),
     ],
     Api.FETCH: [
-        FetchResponse([FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9)]),
+        FetchResponse(
+            [FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9, None, 1, 7)]
+        ),
         FetchResponse([], kept=True),
     ],
     Api.LIST_OFFSETS: [ListOffsetsResponse([ListOffsetsResult("a", 0, 0, "", 12)])],
     Api.DELETE_RECORDS: [DeleteRecordsResponse([DeleteRecordsResult("a", 0, 0, "", 12)])],
     Api.REPORT_DAMAGE: [ReportDamageResponse([ReportDamageResult("a", 0, 0, "")])],
+    Api.INIT_PRODUCER_ID: [InitProducerIdResponse(2**40)],
+    Api.LOG_SIZES: [LogSizesResponse([LogSize("a", "x", 3, 2**40, 17)])],
+    Api.REPLICA_FETCH: [
+        ReplicaFetchResponse([ReplicaFetchResult("a", 0, 0, "", 3, 7, -1, -1, 0, 5, True)]),
+        ReplicaFetchResponse([ReplicaFetchResult("a", 0, 22, "not yet", 3, 7, 2, 4, 0, 5, False)]),
+    ],
+    Api.REPAIR_FETCH: [RepairFetchResponse(2**40)],
 }
 
 _EDGES = [0, 1, -1, 2**7, 2**15, 2**31, -(2**31) - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]

@@ -113,6 +113,62 @@ def test_a_codec_that_is_not_installed_names_the_pip_command(
             require(other)
 
 
+# -- levels -------------------------------------------------------------------------------------------
+
+LEVELS = [
+    (Codec(codec), level)
+    for codec, levels in compression.LEVELS.items()
+    for level in dict.fromkeys((levels[0], -7, -1, 0, *range(1, 20), levels[-1]))
+    if level in levels
+]
+TEXT = b"".join(b'{"row": %d, "of": "a body"}' % (number * number) for number in range(4_000))
+
+
+@pytest.mark.parametrize(("codec", "level"), LEVELS)
+def test_every_level_that_may_be_chosen_is_read_by_everybody(codec: Codec, level: int) -> None:
+    compression.check_level(codec, level)
+    packed = compress(codec, TEXT, level)
+    assert bytes(decompress(codec, packed, len(TEXT))) == TEXT
+    assert list(map(bytes, compression.compress_together(codec, [TEXT, b"x"], level))) == [
+        packed,
+        compress(codec, b"x", level),
+    ]
+
+
+@pytest.mark.parametrize("codec", compression.LEVELS)
+def test_levels_differ_and_without_one_it_is_the_codecs_own(codec: Codec) -> None:
+    levels = compression.LEVELS[codec]
+    assert len(compress(codec, TEXT, levels[0])) > len(compress(codec, TEXT, levels[-1]))
+    usual = compression.DEFAULT_LEVELS[codec]
+    assert compress(codec, TEXT) == compress(codec, TEXT, usual)
+    assert usual in levels
+    compression.check_level(Codec(codec), None)
+
+
+def test_no_level_makes_a_frame_that_readers_have_no_room_for() -> None:
+    body = bytes(9 * MB)
+    packed = compress(Codec.ZSTD, body, compression.LEVELS[Codec.ZSTD][-1])
+    assert zstandard.get_frame_parameters(packed).window_size == compression.MAX_WINDOW_BYTES
+    assert decompress(Codec.ZSTD, packed, MAX_BODY_BYTES) == body
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "told"),
+    [
+        (Codec.ZSTD, 20, "compression_level=20 .* zstd: use a whole number from -7 to 19, or None"),
+        (Codec.ZSTD, -8, "-7 to 19"),
+        (Codec.ZSTD, 1.5, "-7 to 19"),
+        (Codec.LZ4, 17, "lz4: use a whole number from -64 to 16"),
+        (Codec.GZIP, 0, "gzip: use a whole number from 1 to 9"),
+        (Codec.SNAPPY, 1, "snappy: use None"),
+        (Codec.NONE, 0, "none: use None"),
+    ],
+)
+def test_a_level_that_the_codec_has_not_is_refused(codec: Codec, level: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        compression.check_level(codec, level)
+
+
 # Long enough to be compressed at all, and different enough to be cut at many places.
 BODY = b"".join(b"row %d of a body, " % (number * number) for number in range(40))
 
@@ -375,7 +431,7 @@ def test_threads_compress_only_what_is_worth_them(
             asked.append(threads)
             return bodies
 
-    monkeypatch.setattr(compression._zstd, "compressor", Compressor())
+    monkeypatch.setattr(compression._zstd, "compressors", {1: Compressor()})
     compression.compress_together(Codec.ZSTD, [bytes(size), bytes(size)])
     assert asked == [threads]
 

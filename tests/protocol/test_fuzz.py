@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from folkmoot.protocol import wire
-from folkmoot.protocol.batch_header import HEADER_BYTES, check, read_header, split
+from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader, check, read_header, split
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BY_CODE,
     CorruptBatch,
@@ -25,10 +26,13 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
 )
 from folkmoot.protocol.messages import APIS, Api
-from folkmoot.protocol.record_batch import columns_of, records_of
+from folkmoot.protocol.record_batch import columns_of, offsets_of, records_of
+from folkmoot.protocol.record_iterator import PureRecordIterator
+from folkmoot.protocol.records import Record
 from tests.protocol.forged import forged
 from tests.protocol.golden import GOLDEN
 from tests.protocol.messages import REQUESTS, RESPONSES, random_value, with_one_part_replaced
+from tests.protocol.twins import plain_columns
 from tests.seeds import new_seed
 
 INVALID = (InvalidRequest,)
@@ -157,6 +161,13 @@ def test_mutated_batches_are_corrupt(rng: random.Random) -> None:
         outcome(CORRUPT, lambda chunk: list(split(chunk)), damaged)
 
 
+def by_the_twin(header: BatchHeader, columns: Columns) -> list[Record]:
+    """The records of a batch, made in plain Python."""
+    with plain_columns():
+        offsets = offsets_of(header, columns)
+        return list(PureRecordIterator("t", 0, offsets, columns, header.uses_append_time))
+
+
 def test_mutated_bodies_under_a_right_checksum_are_read_or_refused(rng: random.Random) -> None:
     """What a broken or hostile producer could write: the checksum is right, the rest is not."""
     batches = [golden.path.read_bytes() for golden in GOLDEN]
@@ -179,6 +190,7 @@ def test_mutated_bodies_under_a_right_checksum_are_read_or_refused(rng: random.R
             continue
         read += 1
         records = records_of("t", 0, header, batch)
+        assert records == by_the_twin(header, columns)
         assert len(records) == header.record_count
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets))

@@ -26,11 +26,12 @@ from folkmoot.protocol.batch_header import (
     following_sequence,
     leader_part,
     reseal,
+    seal,
     split,
 )
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
-from folkmoot.protocol.record_batch import columns_of, encode, records_of
+from folkmoot.protocol.record_batch import columns_of, encode, pack, records_of
 from tests.protocol.forged import castagnoli, opened
 from tests.protocol.golden import ALL, GOLDEN, NO_KEYS, SPARSE, Golden, T
 from tests.seeds import new_seed
@@ -236,6 +237,11 @@ def test_sequences_go_on_at_0_behind_the_highest() -> None:
         base_sequence=highest - 1,
     )
     assert check(batch).last_sequence == 0
+
+
+def test_a_batch_of_no_producer_says_so_in_all_three_fields() -> None:
+    header = check(seal(pack(Columns(1, None, [b"a"], 0))))
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
 
 
 @golden_files

@@ -1,0 +1,42 @@
+"""Which cluster a client talks to: its ZooKeeper, or the addresses of some of its brokers."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from folkmoot.protocol.errors import ConfigError
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/,\[\]]+):(?P<port>[0-9]{1,5})")
+
+
+def bootstrap_addresses(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses in `"host:port,host:port"`, or in a list of such texts, each once.
+
+    IPv6 hosts are written in brackets. Raises ConfigError.
+    """
+    texts: Sequence[object] = given.split(",") if isinstance(given, str) else given
+    addresses = tuple(dict.fromkeys(str(text).strip() for text in texts))
+    for address in addresses:
+        matched = _ADDRESS.fullmatch(address)
+        if matched is None or not 0 < int(matched["port"]) <= 65535:
+            raise ConfigError(
+                f"bootstrap={given!r} is not allowed: {address!r} is no address of a broker; "
+                "use HOST:PORT[,HOST:PORT]..."
+            )
+    return addresses
+
+
+def check_cluster(zookeeper: object, bootstrap: str | Sequence[str]) -> None:
+    """Raises ConfigError unless exactly one of the two is given, and where it names no server."""
+    if bool(zookeeper) == bool(bootstrap):
+        given = "not both" if zookeeper else "one of them is missing"
+        raise ConfigError(
+            "a client finds its cluster by zookeeper='HOST:PORT[/CHROOT]' or by "
+            f"bootstrap='HOST:PORT,...': {given}"
+        )
+    if bootstrap:
+        bootstrap_addresses(bootstrap)
+    elif isinstance(zookeeper, str) and not zookeeper.partition("/")[0].strip():
+        raise ConfigError(
+            f"zookeeper={zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
+        )
