@@ -1,16 +1,18 @@
 """Requests to brokers and their replies, for whichever one thread owns them."""
 
 import itertools
-import math
 import random
+import select
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 import zmq
 
 from folkmoot.network.connection import Connection, misfit
-from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -29,10 +31,6 @@ MAX_IN_FLIGHT: Final = 64
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 FORGET_AFTER: Final = 60.0
-
-# As plain integers, which cost a tenth of zmq's flags.
-_IN: Final = int(zmq.POLLIN)
-_OUT: Final = int(zmq.POLLOUT)
 
 _Bytes = bytes | bytearray | memoryview
 _SOFTWARE = "folkmoot-python"
@@ -60,37 +58,45 @@ class Reply(NamedTuple):
     sent: bool = True
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """A request whose reply has not come. `frames` is let go once ZeroMQ has them."""
 
-    __slots__ = ("api", "body", "correlation_id", "deadline", "expects_reply", "frames")
-
-    def __init__(
-        self, correlation_id: int, api: Api, body: Any, deadline: float, expects_reply: bool
-    ) -> None:
-        self.correlation_id = correlation_id
-        self.api = api
-        self.body = body
-        self.deadline = deadline
-        self.expects_reply = expects_reply
-        self.frames: tuple[bytes, Sequence[_Bytes]] | None = None
+    correlation_id: int
+    api: Api
+    body: Any
+    frames: tuple[bytes, Sequence[_Bytes]] | None
+    started: float
+    deadline: float
+    expects_reply: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Peer:
     """What is known of one address: its connection, if there is one, and what waits for it."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.connection: Connection | None = None
-        self.connect_by = math.inf
-        self.is_full = False
-        self.hello_id = -1
-        self.failures = 0
-        self.retry_at = -math.inf
-        self.requests: dict[int, _Request] = {}
+    address: str
+    connection: Connection | None = None
+    connect_by: float = inf
+    hello_id: int = -1
+    failures: int = 0
+    retry_at: float = -inf
+    requests: dict[int, _Request] = field(default_factory=dict)
+    unsent: deque[_Request] = field(default_factory=deque)
+    """In the order of `send`; those that have ended meanwhile have no frames."""
+    deadline: float = inf
+    """No request times out before."""
+    heard_at: float = -inf
+    is_ipv6: bool = False
+    """A name may have addresses of one kind only: each is tried by turns until one answers."""
 
-    def unsent(self) -> list[_Request]:
-        return [request for request in self.requests.values() if request.frames is not None]
+    def due(self) -> float:
+        """When something is to be done for it, at the earliest, without any message."""
+        if self.connection is None:
+            return min(
+                self.deadline, self.retry_at if self.requests else self.retry_at + FORGET_AFTER
+            )
+        return min(self.deadline, inf if self.connection.is_ready else self.connect_by)
 
 
 class Connections:
@@ -108,7 +114,10 @@ class Connections:
 
     Bounds: MAX_IN_FLIGHT requests per address (then `send` raises Overloaded), frames and envelopes
     of the sizes of `wire` (refused before they cost the connection). Payloads are neither joined nor
-    copied; they may not change until the reply is there.
+    copied when they are large; they may not change until the reply is there.
+
+    A round costs by what happens in it, not by how many brokers or requests there are: peers are gone
+    through only when something may be due, and sockets are looked at when they have news or were used.
 
     One thread owns it, `close` included.
     """
@@ -119,18 +128,26 @@ class Connections:
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        poller: "select.poll | None" = None,
     ) -> None:
-        keep_freed_memory()
+        """`poller`: the owner waits with it, for other things too, and calls `turn` instead of `poll`."""
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._closed = False
-        self._poller = zmq.Poller()
+        self._poller = select.poll() if poller is None else poller
         self._wake: SupportsFileno | None = None
+        self._wake_descriptor = -1
         self._peers: dict[str, _Peer] = {}
+        self._by_descriptor: dict[int, _Peer] = {}
+        # Sockets that were used since they were read: their descriptors may not tell what has come.
+        self._used: set[_Peer] = set()
+        self._due = inf  # nothing is due before
         self._ids = itertools.count(1)
         self._replies: list[Reply] = []
+        self.owed = 0
+        """Requests whose replies have not come."""
 
     def send(
         self,
@@ -153,15 +170,25 @@ class Connections:
             peer = self._peers[address] = _Peer(address)
         if len(peer.requests) >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} requests to broker {address} wait for an answer")
-        correlation_id = next(self._ids)
-        envelope = wire.encode_request(api, correlation_id, self._client_id, request)
+        number = next(self._ids)
+        envelope = wire.encode_request(api, number, self._client_id, request)
         _check_sizes(envelope, payloads)
         now = self._clock()
-        started = _Request(correlation_id, api, request, now + timeout, expect_reply)
-        started.frames = (envelope, payloads)
-        peer.requests[correlation_id] = started
-        self._advance(peer, now)
-        return correlation_id
+        deadline = now + timeout
+        started = _Request(number, api, request, (envelope, payloads), now, deadline, expect_reply)
+        peer.requests[number] = started
+        self.owed += 1
+        peer.unsent.append(started)
+        if deadline < peer.deadline:
+            peer.deadline = deadline
+        connection = peer.connection
+        if connection is not None and connection.is_ready:
+            self._due = min(self._due, peer.deadline)
+            self._send_waiting(peer, connection)
+        else:
+            self._advance(peer, now)
+            self._due = min(self._due, peer.due())
+        return number
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
         """The replies that are there; waits for the first one, for `wake` or for `timeout` seconds.
@@ -170,25 +197,61 @@ class Connections:
         """
         if self._closed:
             raise ClosedError("the connections are closed")
-        self._watch(wake)
-        end = self._clock() + timeout
+        if wake is not self._wake:
+            self._watch(wake)
+        now = self._clock()
+        end = now + timeout
         while True:
+            self._catch_up(now)
+            until = 0.0 if self._replies else max(0.0, min(end, self._due) - now)
+            events = dict(self._poller.poll(ceil(until * 1000)))
+            self._take_in(events)
             now = self._clock()
-            for peer in list(self._peers.values()):
-                self._advance(peer, now)
-            until = 0.0 if self._replies else min(end, self._next_event()) - now
-            events = dict(self._poller.poll(math.ceil(max(0.0, until) * 1000)))
-            for peer in list(self._peers.values()):
-                self._receive(peer, events)
-            woken = wake is not None and wake.fileno() in events
-            if self._replies or woken or self._clock() >= end:
+            if self._replies or self._wake_descriptor in events or now >= end:
                 replies, self._replies = self._replies, []
                 return replies
+
+    def turn(self, events: Mapping[int, int]) -> list[Reply]:
+        """The replies that are there, after the owner's poller has found these events; never waits."""
+        self._take_in(events)
+        self._catch_up(self._clock())
+        replies, self._replies = self._replies, []
+        return replies
+
+    def next_event(self) -> float:
+        """When to call `turn` at the latest, in the clock's time; to be asked right before waiting."""
+        self._catch_up(self._clock())
+        return -inf if self._replies else self._due
 
     def in_flight(self, address: str) -> int:
         """How many requests to that address wait for a reply."""
         peer = self._peers.get(address)
         return 0 if peer is None else len(peer.requests)
+
+    def late(self, since: float) -> dict[str, dict[int, Any]]:
+        """Brokers that have not answered what was asked before then, whatever they have answered since:
+        address → correlation id → request, of all that are under way.
+
+        A fetch is owed nothing before its `max_wait`.
+        """
+        return {
+            peer.address: {number: each.body for number, each in peer.requests.items()}
+            for peer in self._peers.values()
+            if any(
+                each.started + getattr(each.body, "max_wait", 0.0) < since
+                for each in peer.requests.values()
+            )
+        }
+
+    def heard_at(self, address: str) -> float:
+        """When anything came from there last."""
+        peer = self._peers.get(address)
+        return -inf if peer is None else peer.heard_at
+
+    def give_up(self, address: str, number: int, error: FolkmootError) -> None:
+        """End a request under way with this error; an answer that still comes is passed over."""
+        peer = self._peers[address]
+        self._finish(peer, peer.requests[number], error)
 
     def max_batch_bytes(self, address: str) -> int | None:
         """The largest batch that broker takes, once it has said so."""
@@ -202,6 +265,8 @@ class Connections:
             if peer.connection is not None:
                 peer.connection.close(linger)
         self._peers.clear()
+        self._by_descriptor.clear()
+        self._used.clear()
         self._replies.clear()
         if self._context is not None:
             self._context.term()
@@ -212,25 +277,49 @@ class Connections:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    # -- waiting ------------------------------------------------------------------------------------
+
+    def _watch(self, wake: SupportsFileno | None) -> None:
+        if self._wake is not None:
+            self._poller.unregister(self._wake_descriptor)
+        self._wake, self._wake_descriptor = wake, -1 if wake is None else wake.fileno()
+        if wake is not None:
+            self._poller.register(self._wake_descriptor, select.POLLIN)
+
+    def _take_in(self, events: Mapping[int, int]) -> None:
+        """Read the connections that have news."""
+        for descriptor in events:
+            peer = self._by_descriptor.get(descriptor)
+            if peer is not None and peer.connection is not None:
+                self._receive(peer, monitor=descriptor == peer.connection.monitor_descriptor)
+
+    def _catch_up(self, now: float) -> None:
+        """Do what is due, and read the connections that may have news of which the poller knows nothing."""
+        if now >= self._due:
+            for peer in list(self._peers.values()):
+                self._advance(peer, now)
+            self._due = min((peer.due() for peer in self._peers.values()), default=inf)
+        while self._used:
+            for peer in list(self._used):
+                self._receive(peer)
+
     # -- a peer's life ------------------------------------------------------------------------------
 
     def _advance(self, peer: _Peer, now: float) -> None:
-        """Whatever time or a new request makes due: time out, connect, send."""
-        for request in [late for late in peer.requests.values() if late.deadline <= now]:
-            self._finish(
-                peer, request, RequestTimeout(f"broker {peer.address} did not answer in time")
-            )
-        if peer.connection is None:
-            if now < peer.retry_at:
-                return
-            if peer.requests:
+        """Whatever time makes due: time out, connect, break, forget."""
+        if peer.deadline <= now:
+            for request in [each for each in peer.requests.values() if each.deadline <= now]:
+                error = RequestTimeout(f"broker {peer.address} did not answer in time")
+                self._finish(peer, request, error)
+            peer.deadline = min((each.deadline for each in peer.requests.values()), default=inf)
+        if peer.connection is not None:
+            if not peer.connection.is_ready and peer.connect_by <= now:
+                self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
+        elif peer.requests:
+            if peer.retry_at <= now:
                 self._connect(peer, now)
-            elif now > peer.retry_at + FORGET_AFTER:
-                del self._peers[peer.address]
-        elif peer.connection.versions is not None:
-            self._send_waiting(peer, peer.connection)
-        elif peer.connect_by <= now:
-            self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
+        elif peer.retry_at + FORGET_AFTER <= now:
+            del self._peers[peer.address]
 
     def _connect(self, peer: _Peer, now: float) -> None:
         try:
@@ -240,26 +329,29 @@ class Connections:
         except zmq.ZMQError as error:
             self._break(peer, str(error))  # too many open files, it may be
             return
-        self._poller.register(connection.socket, zmq.POLLIN)
-        self._poller.register(connection.monitor, zmq.POLLIN)
+        for descriptor in connection.descriptor, connection.monitor_descriptor:
+            self._poller.register(descriptor, select.POLLIN)
+            self._by_descriptor[descriptor] = peer
         peer.connect_by = now + self._connect_timeout
-        peer.is_full = False
         peer.hello_id = next(self._ids)
         try:
-            connection.open()
+            connection.open(ipv6=peer.is_ipv6)
         except BrokerUnreachable as error:
             self._break(peer, str(error))
             return
         hello = HelloRequest(_SOFTWARE)
         envelope = wire.encode_request(Api.HELLO, peer.hello_id, self._client_id, hello)
         connection.hand_over(envelope, ())
+        self._used.add(peer)
 
     def _break(self, peer: _Peer, reason: str, error: FolkmootError | None = None) -> None:
         """End the connection: everything in flight there fails now, with the reason."""
         connection, peer.connection = peer.connection, None
         if connection is not None:
-            self._poller.unregister(connection.socket)
-            self._poller.unregister(connection.monitor)
+            peer.is_ipv6 ^= not connection.is_ready
+            for descriptor in connection.descriptor, connection.monitor_descriptor:
+                self._poller.unregister(descriptor)
+                del self._by_descriptor[descriptor]
             connection.close()
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(peer.failures, 10))
         peer.retry_at = self._clock() + pause * random.uniform(0.8, 1.2)
@@ -267,40 +359,42 @@ class Connections:
         error = error or BrokerUnreachable(f"broker {peer.address} is not reachable: {reason}")
         for request in list(peer.requests.values()):
             self._finish(peer, request, error)
+        peer.unsent.clear()
+        peer.deadline = inf
 
     def _send_waiting(self, peer: _Peer, connection: Connection) -> None:
         """Hand over what waits, in order, as far as ZeroMQ's queue takes it."""
-        full = False
-        for request in peer.unsent():
-            refusal = connection.refusal(request.api)
-            if refusal is not None:
-                self._finish(peer, request, refusal)
-                continue
-            assert request.frames is not None
-            full = not connection.hand_over(*request.frames)
-            if full:
-                break
-            request.frames = None
-            if not request.expects_reply:
-                self._finish(peer, request, None)
-        if full is not peer.is_full:
-            peer.is_full = full
-            self._poller.modify(connection.socket, zmq.POLLIN | (zmq.POLLOUT if full else 0))
+        self._used.add(peer)
+        unsent = peer.unsent
+        while unsent:
+            request = unsent[0]
+            if request.frames is not None:
+                if request.api in connection.refused:
+                    self._finish(peer, request, connection.refused[request.api])
+                elif connection.hand_over(*request.frames):
+                    request.frames = None
+                    if not request.expects_reply:
+                        self._finish(peer, request, None)
+                else:
+                    return
+            unsent.popleft()
 
-    def _receive(self, peer: _Peer, events: dict[Any, int]) -> None:
+    def _receive(self, peer: _Peer, *, monitor: bool = False) -> None:
+        """Take in what a connection has; `monitor`: its monitor may tell of a break."""
         connection = peer.connection
         if connection is None:
+            self._used.discard(peer)
             return
-        # The monitor is asked first and the socket read after it: what arrived before the break counts.
-        reason = connection.broken() if connection.monitor in events else None
-        found = events.get(connection.socket, 0)
-        if reason is not None or found & _IN:
-            for frames in connection.messages():
-                if not self._take(peer, connection, frames):
-                    return
+        self._used.add(peer)  # until all is read, whatever interrupts this
+        # The monitor is asked first and the socket read after it: what came before the break counts.
+        reason = connection.broken() if monitor or not connection.is_ready else None
+        for frames in connection.messages():
+            if not self._take(peer, connection, frames):
+                return
+        self._used.discard(peer)
         if reason is not None:
             self._break(peer, reason)
-        elif found & _OUT:
+        elif peer.unsent and connection.is_ready and connection.has_room:
             self._send_waiting(peer, connection)
 
     def _take(self, peer: _Peer, connection: Connection, frames: list[memoryview]) -> bool:
@@ -310,17 +404,14 @@ class Connections:
         except InvalidRequest as error:
             self._break(peer, f"it does not speak Folkmoot's protocol ({error})")
             return False
-        if envelope.correlation_id == peer.hello_id:
-            try:
-                connection.welcome(wire.response_body(Api.HELLO, envelope))
-            except FolkmootError as error:
-                self._break(peer, "", error)
-                return False
-            self._send_waiting(peer, connection)
-            return True
+        peer.heard_at = self._clock()
         request = peer.requests.get(envelope.correlation_id)
-        if request is None or request.frames is not None:
-            return True  # the late answer to a request that has timed out, or to none
+        if request is None:
+            return envelope.correlation_id != peer.hello_id or self._greet(
+                peer, connection, envelope
+            )
+        if request.frames is not None:
+            return True  # nobody can have answered it
         peer.failures = 0
         payloads = frames[1:]
         try:
@@ -334,6 +425,16 @@ class Connections:
             self._finish(peer, request, None, response, payloads)
         return True
 
+    def _greet(self, peer: _Peer, connection: Connection, envelope: wire.ResponseEnvelope) -> bool:
+        """Take the answer to the HELLO. False if that ended the connection."""
+        try:
+            connection.welcome(wire.response_body(Api.HELLO, envelope))
+        except FolkmootError as error:
+            self._break(peer, "", error)
+            return False
+        self._send_waiting(peer, connection)
+        return True
+
     def _finish(
         self,
         peer: _Peer,
@@ -342,32 +443,13 @@ class Connections:
         response: Any = None,
         payloads: list[memoryview] | None = None,
     ) -> None:
-        del peer.requests[request.correlation_id]
-        reply = (request.correlation_id, peer.address, request.api, response, error, payloads or [])
-        self._replies.append(Reply(*reply, sent=request.frames is None))
-
-    # -- waiting ------------------------------------------------------------------------------------
-
-    def _watch(self, wake: SupportsFileno | None) -> None:
-        if wake is not self._wake:
-            if self._wake is not None:
-                self._poller.unregister(self._wake)
-            if wake is not None:
-                self._poller.register(wake, zmq.POLLIN)
-            self._wake = wake
-
-    def _next_event(self) -> float:
-        """When the next thing falls due without any message."""
-        return min(itertools.chain.from_iterable(map(_due, self._peers.values())), default=math.inf)
-
-
-def _due(peer: _Peer) -> Iterable[float]:
-    yield from (request.deadline for request in peer.requests.values())
-    if peer.connection is None:
-        if peer.requests:
-            yield peer.retry_at
-    elif peer.connection.versions is None:
-        yield peer.connect_by
+        number, sent = request.correlation_id, request.frames is None
+        del peer.requests[number]
+        self.owed -= 1
+        request.frames = None
+        self._replies.append(
+            Reply(number, peer.address, request.api, response, error, payloads or [], sent)
+        )
 
 
 def _check_sizes(envelope: bytes, payloads: Sequence[_Bytes]) -> None:

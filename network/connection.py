@@ -14,6 +14,8 @@ HEARTBEAT_INTERVAL: Final = 1.0
 HEARTBEAT_TIMEOUT: Final = 5.0
 HANDSHAKE_TIMEOUT: Final = 5.0
 SEND_QUEUE: Final = 8
+COPY_BELOW: Final = 128 * 1024
+"""A payload below this is copied: that costs less than to be told when its memory is free again."""
 
 _NEVER_MS = 3_600_000
 _BROKEN = {
@@ -28,12 +30,11 @@ _BROKEN = {
 # As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS: Final = int(zmq.EVENTS)
-_READABLE: Final = (int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT))
-_WITH_RESULTS: Final = (
-    *(Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS, Api.REPORT_DAMAGE),
+_IN: Final = int(zmq.POLLIN)
+_OUT: Final = int(zmq.POLLOUT)
+_WITH_RESULTS: Final = frozenset(
+    (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS, Api.REPORT_DAMAGE)
 )
-_OTHERS: Final = "results for other partitions than were asked for"
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -46,18 +47,33 @@ class Connection:
     are answered by the peer's ZeroMQ thread, so they notice a process that was stopped or a machine
     that is gone, and not one that is merely busy. Frames beyond MAX_FRAME_BYTES cost the connection.
 
-    One thread may call. `versions` is None until the peer has answered the HELLO.
+    The owner waits for `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break)
+    with the system's own `poll`. They become readable once for what is new, and any other call may
+    take that note: so after each one the owner asks for all `messages`, and only then may wait.
+
+    One thread may call. `is_ready` once the peer has answered the HELLO.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
         self.address = address
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(sum(_BROKEN))
-        self.versions: dict[int, tuple[int, int]] | None = None
+        self._socket_item, self._monitor_item = [(self.socket, _IN | _OUT)], [(self.monitor, _IN)]
+        self.descriptor = self.socket.fileno()
+        self.monitor_descriptor = self.monitor.fileno()
+        self.has_room = True
+        self.is_ready = False
         self.max_batch_bytes: int | None = None
+        self.refused: dict[Api, UnsupportedVersion] = {}
+        """The apis that make no sense to the peer, and why."""
+        # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
+        # as the sending.
+        plain: Any = super(zmq.Socket, self.socket)
+        self._send, self._recv = plain.send, plain.recv
 
-    def open(self) -> None:
-        """Start to connect. Raises BrokerUnreachable if the address is not one."""
+    def open(self, *, ipv6: bool = False) -> None:
+        """Start to connect, to a name's IPv6 address if that is asked for. Raises BrokerUnreachable if the
+        address is not one."""
         options = {
             zmq.LINGER: 0,
             zmq.MAXMSGSIZE: wire.MAX_FRAME_BYTES,
@@ -67,10 +83,11 @@ class Connection:
             zmq.HANDSHAKE_IVL: int(HANDSHAKE_TIMEOUT * 1000),
             zmq.HEARTBEAT_IVL: int(HEARTBEAT_INTERVAL * 1000),
             zmq.HEARTBEAT_TIMEOUT: int(HEARTBEAT_TIMEOUT * 1000),
-            zmq.IPV6: int(self.address.startswith("[")),
+            zmq.IPV6: int(ipv6 or self.address.startswith("[")),
         }
         for option, value in options.items():
             self.socket.setsockopt(option, value)
+        self.socket.copy_threshold = COPY_BELOW
         try:
             self.socket.connect(f"tcp://{self.address}")
         except zmq.ZMQError as error:
@@ -84,7 +101,7 @@ class Connection:
 
     def hand_over(self, envelope: bytes, payloads: Sequence[_Bytes]) -> bool:
         """Give a message to ZeroMQ, payloads without a copy. False if its queue is full."""
-        send = self.socket.send
+        send = self._send
         try:
             if not payloads:
                 send(envelope, _NOBLOCK)
@@ -98,19 +115,20 @@ class Connection:
         return True
 
     def messages(self) -> Iterator[list[memoryview]]:
-        """The messages that have arrived, each as the views of its frames."""
-        receive = self.socket.recv
-        while self.socket.getsockopt(_EVENTS) in _READABLE:
+        """The messages that have arrived, each as the views of its frames; then `has_room` is up to date."""
+        receive = self._recv
+        while (events := _events(self._socket_item)) & _IN:
             frame = receive(_NOBLOCK, copy=False)
             frames = [frame.buffer]
             while frame.more:
                 frame = receive(_NOBLOCK, copy=False)
                 frames.append(frame.buffer)
             yield frames
+        self.has_room = bool(events & _OUT)
 
     def broken(self) -> str | None:
         """Why the connection is over, or None."""
-        while self.monitor.poll(0):
+        while _events(self._monitor_item):
             event = zmq.Event(recv_monitor_message(self.monitor)["event"])
             if event in _BROKEN:
                 return _BROKEN[event]
@@ -118,19 +136,22 @@ class Connection:
 
     def welcome(self, hello: HelloResponse) -> None:
         """Take the peer's versions: from here on requests may be sent."""
-        self.versions = {api.api: (api.lowest, api.highest) for api in hello.apis}
+        spoken = {api.api: (api.lowest, api.highest) for api in hello.apis}
+        for api, spec in APIS.items():
+            lowest, highest = spoken.get(api, (1, 0))
+            if not lowest <= spec.highest <= highest:
+                self.refused[api] = UnsupportedVersion(
+                    f"broker {self.address} does not speak version {spec.highest} of {api.name}: "
+                    "use a client and brokers of neighbouring releases"
+                )
         self.max_batch_bytes = hello.max_batch_bytes
+        self.is_ready = True
 
-    def refusal(self, api: Api) -> UnsupportedVersion | None:
-        """Why a request of this api makes no sense to the peer, or None."""
-        version = APIS[api].highest
-        lowest, highest = (self.versions or {}).get(api, (1, 0))
-        if lowest <= version <= highest:
-            return None
-        return UnsupportedVersion(
-            f"broker {self.address} does not speak version {version} of {api.name}: "
-            "use a client and brokers of neighbouring releases"
-        )
+
+def _events(item: "list[tuple[zmq.Socket[bytes], int]]") -> int:
+    """What a socket has now; this way it costs half of asking for its option EVENTS."""
+    found = zmq.zmq_poll(item, 0)
+    return found[0][1] if found else 0
 
 
 def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
@@ -141,12 +162,15 @@ def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]
     if api in _WITH_RESULTS and not (api is Api.FETCH and request.keep):
         told = [(each.topic, each.partition) for each in response.results]
         asked = [(each.topic, each.partition) for each in request.entries]
-        if api is Api.FETCH:  # in any order, and what there is nothing to tell of is left out
-            if len(set(told)) < len(told) or not set(told) <= set(asked):
-                return _OTHERS
-        elif told != asked:
-            return _OTHERS
-    expected = len(response.results) if api is Api.FETCH else 0
+        if api is not Api.FETCH:
+            fits = told == asked
+        else:  # in any order, and what there is nothing to tell of is left out
+            fits = len(set(told)) == len(told) and set(told) <= set(asked)
+        if not fits:
+            return "results for other partitions than were asked for"
+    expected = int(api is Api.REPAIR_FETCH)
+    if api in (Api.FETCH, Api.REPLICA_FETCH):
+        expected = len(response.results)
     if len(payloads) != expected:
         return f"{len(payloads)} payload frames instead of {expected}"
     return None

@@ -10,12 +10,14 @@ LARGEST_BYTES: Final = 8 * 1024 * 1024
 def keep_freed_memory() -> None:
     """Have the allocator keep what is freed in blocks of up to LARGEST_BYTES, from now on.
 
-    A fetch's frames and the bodies made of them, and what a broker receives and reads, are blocks of
-    hundreds of kilobytes and more. By default glibc takes such a block from the kernel and gives it
-    back when it is freed, and the kernel clears every page of it again: a fourth of what decompression
-    costs, and of what uncompressed batches cost a broker. But when it sees such a block freed it takes
-    it that blocks of that size come and go, and keeps memory for them, up to twice that size at the
-    end of its heap. So one is freed here; it was never touched, and has cost nothing. Other allocators
-    do not mind.
+    What a broker receives and reads are blocks of hundreds of kilobytes and more. By default glibc takes
+    such a block from the kernel and gives it back when it is freed, and the kernel clears every page of
+    it again: up to half of what serving uncompressed batches costs. But when it sees such a block freed
+    it takes it that blocks of that size come and go, and keeps memory for them, up to twice that size
+    at the end of its heap. So one is freed here; it was never touched, and has cost nothing. Other
+    allocators do not mind.
+
+    This holds for the whole process, so only brokers do it. Clients live in other people's processes,
+    and gain nothing: the bodies that they make of batches teach glibc the same.
     """
     bytes(LARGEST_BYTES)

@@ -1,12 +1,13 @@
 """The server's end of the wire: one ROUTER socket, any number of addresses, whole messages in and out."""
 
 import errno
+import select
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import ReferenceType, ref
 
 import zmq
 
@@ -16,7 +17,8 @@ from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
 
 Payload = bytes | bytearray | memoryview
 
-LARGE_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 128 * 1024
+"""Below this a frame is copied: that costs less than to be told when its memory is free again."""
 FRAME_OVERHEAD: Final = 64
 """What ZeroMQ needs for a frame besides its bytes."""
 _PEERS_COUNTED: Final = 10_000
@@ -24,8 +26,6 @@ _PEERS_COUNTED: Final = 10_000
 # As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS: Final = int(zmq.EVENTS)
-_READABLE: Final = (int(zmq.POLLIN), int(zmq.POLLIN | zmq.POLLOUT))
 
 _NOT_BINDABLE: Final = {
     errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
@@ -86,11 +86,17 @@ class ServerSocket:
         self._config = config or ServerConfig()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self._config.io_threads)
         self._socket = self._context.socket(zmq.ROUTER)
-        self._poller = zmq.Poller()
+        # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
+        # as the sending.
+        plain: Any = super(zmq.Socket, self._socket)
+        self._send, self._recv = plain.send, plain.recv
+        self._item = [(self._socket, int(zmq.POLLIN))]
+        self._descriptor = self._socket.fileno()
+        self._poller = select.poll()
         self._unsent = _Unsent(self._config)
         self._open = True
         self._set_options()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self.watch(self._descriptor)
 
     def _set_options(self) -> None:
         config, socket = self._config, self._socket
@@ -121,23 +127,31 @@ class ServerSocket:
 
     def watch(self, descriptor: int) -> None:
         """Let `wait` end when a descriptor becomes readable too."""
-        self._poller.register(descriptor, zmq.POLLIN)
+        self._poller.register(descriptor, select.POLLIN)
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for a message or a watched descriptor, at most `timeout` seconds.
+    @property
+    def poller(self) -> "select.poll":
+        """What `wait` waits with, for others to be waited for as well."""
+        return self._poller
 
-        True if a watched descriptor is readable.
+    def wait(self, timeout: float | None) -> dict[int, int]:
+        """Wait for a message, or what else the poller has, at most `timeout` seconds; rarely, for less.
+
+        Returns what is there besides messages: descriptors, with their events.
         """
+        if zmq.zmq_poll(self._item, 0):
+            timeout = 0.0  # its descriptor tells of what is new, not of what is there
         # Rounded up, so that a loop with a deadline does not spin through its last millisecond.
-        ready = self._poller.poll(None if timeout is None else ceil(timeout * 1000))
-        return any(found is not self._socket for found, _ in ready)
+        ready = dict(self._poller.poll(None if timeout is None else ceil(timeout * 1000)))
+        ready.pop(self._descriptor, None)
+        return ready
 
     def receive(self, limit: int) -> list[Message]:
         """What has arrived, at most `limit` messages; never waits."""
         messages: list[Message] = []
-        receive = self._socket.recv
-        waiting = self._socket.getsockopt
-        while len(messages) < limit and waiting(_EVENTS) in _READABLE:
+        receive = self._recv
+        is_readable, item = zmq.zmq_poll, self._item
+        while len(messages) < limit and is_readable(item, 0):
             frame = receive(_NOBLOCK, copy=False)
             peer = frame.bytes
             frames: list[memoryview] = []
@@ -153,21 +167,23 @@ class ServerSocket:
 
         False, and nothing is sent, if too much is on its way to the peer already.
         """
-        size = self._unsent.counted(peer, sum(map(len, frames)) + FRAME_OVERHEAD * len(frames))
+        send = self._send
+        size = self._unsent.count(peer, sum(map(len, frames)) + FRAME_OVERHEAD * len(frames))
         if size and not self._unsent.has_room(peer, size):
             return False
-        with suppress(zmq.Again):
-            self._socket.send(peer, _MORE)
+        try:
+            send(peer, _MORE)
             for frame in frames[:-1]:
-                self._socket.send(frame, _MORE, copy=len(frame) < LARGE_BYTES)
-            last = frames[-1]
-            if size:
-                # A message's last frame leaves behind all others, and those of earlier messages.
-                tracked = zmq.Frame(last, track=True, copy=False)
-                tracker = self._socket.send(tracked, _NOBLOCK, copy=False, track=True)
-                self._unsent.add(peer, size, tracker)
-            else:
-                self._socket.send(last, _NOBLOCK)
+                send(frame, _MORE, copy=len(frame) < LARGE_BYTES)
+            if not size:
+                send(frames[-1], _NOBLOCK)
+                return True
+            # A message's last frame leaves behind all others, and those of earlier messages.
+            last = memoryview(frames[-1])
+            send(zmq.Frame(last, copy=False), _NOBLOCK, copy=False)
+            self._unsent.watch(peer, size, last)
+        except zmq.Again:
+            pass
         return True
 
     def close(self, linger: float = 0.0) -> None:
@@ -186,12 +202,12 @@ class _Unsent:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._watched: dict[bytes, deque[tuple[int, zmq.MessageTracker]]] = {}
+        self._watched: dict[bytes, deque[tuple[int, ReferenceType[memoryview]]]] = {}
         self._held: dict[bytes, int] = {}
         self._bytes = 0
         self._since_watched: dict[bytes, int] = {}
 
-    def counted(self, peer: bytes, size: int) -> int:
+    def count(self, peer: bytes, size: int) -> int:
         """The bytes that a message of this size stands for if it is to be watched, else 0."""
         size += self._since_watched.get(peer, 0)
         if size >= LARGE_BYTES:
@@ -201,9 +217,10 @@ class _Unsent:
         self._since_watched[peer] = size
         return 0
 
-    def add(self, peer: bytes, size: int, tracker: zmq.MessageTracker) -> None:
+    def watch(self, peer: bytes, size: int, frame: memoryview) -> None:
+        """So many bytes are on their way, until ZeroMQ lets go of this frame, which nobody else keeps."""
         self._since_watched.pop(peer, None)
-        self._watched.setdefault(peer, deque()).append((size, tracker))
+        self._watched.setdefault(peer, deque()).append((size, ref(frame)))
         self._held[peer] = self._held.get(peer, 0) + size
         self._bytes += size
 
@@ -221,7 +238,7 @@ class _Unsent:
     def _let_go(self, peer: bytes) -> None:
         """Count no more what has left."""
         watched = self._watched.get(peer, ())
-        while watched and watched[0][1].done:
+        while watched and watched[0][1]() is None:
             size, _ = watched.popleft()
             self._bytes -= size
             self._held[peer] -= size

@@ -1,6 +1,8 @@
 """Requests and replies over real sockets, against a broker that does as it is told."""
 
+import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from folkmoot.network import client as module
 from folkmoot.network.client import MAX_IN_FLIGHT, Connections, Reply
+from folkmoot.network.connection import Connection
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -307,7 +311,7 @@ def test_more_than_zeromq_s_queue_takes_waits_here_and_keeps_its_order() -> None
         batches = [bytes(1_000_000 + number) for number in range(MAX_IN_FLIGHT - 1)]
         for batch in batches:
             connections.send(broker.address, Api.PRODUCE, PRODUCE, [batch])
-        assert connections._peers[broker.address].is_full
+        assert connections._peers[broker.address].unsent
         begin.set()
         replies = collect(connections, MAX_IN_FLIGHT)
         offsets = [reply.response.results[0].base_offset for reply in replies]
@@ -324,6 +328,30 @@ def test_poll_ends_when_woken_and_when_its_time_is_over() -> None:
         os.read(reader, 1)
         assert connections.poll(0.02, wake) == []
         os.close(writer)
+
+
+def test_an_owner_that_waits_for_other_things_too_takes_replies_in_turns() -> None:
+    poller = select.poll()
+    reader, writer = os.pipe()
+    poller.register(reader, select.POLLIN)
+    os.write(writer, b"!")
+    silent = unused_address()
+    with StubBroker(metadata) as broker, Connections("me", poller=poller) as connections:
+        assert connections.next_event() == math.inf
+        connections.send(broker.address, Api.METADATA, ASK)
+        connections.send(silent, Api.METADATA, ASK)
+        replies: dict[str, Reply] = {}
+        end = time.monotonic() + 10.0
+        while len(replies) < 2:
+            left = min(connections.next_event(), end) - time.monotonic()
+            events = dict(poller.poll(max(0.0, left) * 1000))
+            assert reader in events
+            replies |= {reply.address: reply for reply in connections.turn(events)}
+            assert time.monotonic() < end
+        assert replies[broker.address].error is None
+        assert isinstance(replies[silent].error, BrokerUnreachable)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_reply_that_arrived_before_the_break_counts() -> None:
@@ -366,3 +394,32 @@ def test_a_stopped_broker_is_noticed_by_its_heartbeat(monkeypatch: pytest.Monkey
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def test_a_name_is_looked_up_in_both_families_by_turns_until_one_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This machine may have no name with an IPv6 address alone: what counts is what ZeroMQ is told."""
+    asked: list[bool] = []
+    original = Connection.open
+
+    def noted(self: Connection, *, ipv6: bool = False) -> None:
+        asked.append(ipv6)
+        original(self)
+
+    monkeypatch.setattr(Connection, "open", noted)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.01)
+    with Connections("me") as connections:
+        address = unused_address()
+        for _ in range(3):
+            connections.send(address, Api.METADATA, MetadataRequest(None))
+            assert not connections.poll(10.0)[0].sent
+        assert asked == [False, True, False]
+        with StubBroker(lambda envelope, body, payloads: MetadataResponse([], [])) as broker:
+            connections.send(broker.address, Api.METADATA, MetadataRequest(None))
+            assert connections.poll(10.0)[0].error is None
+        connections.send(broker.address, Api.METADATA, MetadataRequest(None))
+        assert connections.poll(10.0)[0].error is not None
+        connections.send(broker.address, Api.METADATA, MetadataRequest(None))
+        connections.poll(10.0)
+        assert asked[3:5] == [False, False], "it has answered like that"

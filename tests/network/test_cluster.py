@@ -1,13 +1,19 @@
 """A client's view of the cluster over real sockets."""
 
+import random
+import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
+
 from folkmoot.network.client import Connections, Reply
-from folkmoot.network.cluster import Cluster
+from folkmoot.network.cluster import LOOK_PAUSE, SILENCE, Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
+    NoProducerId,
     NotLeader,
     ResponseTooLarge,
     UnknownTopicOrPartition,
@@ -16,6 +22,10 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
+    FetchEntry,
+    FetchRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListOffsetsEntry,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -58,9 +68,16 @@ class World:
         self.brokers: dict[int, str] = {}
         self.leader = 1
         self.exists = True
+        self.described = 0
+        self.ids: list[int] = []
+
+    def has_described(self, count: int) -> bool:
+        return self.described >= count
 
     def describe(self) -> MetadataResponse:
-        topic = TopicMetadata("t", 0, "id", [PartitionMetadata(0, self.leader, 0, [1, 2])])
+        self.described += 1
+        partitions = [PartitionMetadata(0, self.leader, self.leader, [1, 2])]
+        topic = TopicMetadata("t", 0, "id", partitions)
         if not self.exists:
             topic = TopicMetadata("t", UnknownTopicOrPartition.code, "", [])
         brokers = [BrokerInfo(number, {"client": where}) for number, where in self.brokers.items()]
@@ -70,6 +87,10 @@ class World:
         def handle(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
             if envelope.api == Api.METADATA:
                 return self.describe()
+            if envelope.api == Api.INIT_PRODUCER_ID:
+                if not self.ids:
+                    raise NoProducerId("the broker has no producer id left")
+                return InitProducerIdResponse(self.ids.pop(0))
             error, leader = 0, None
             if self.leader != number:
                 error = NotLeader.code
@@ -88,7 +109,7 @@ def test_a_look_up_brings_the_metadata_in() -> None:
             assert poll_until(cluster, lambda: cluster.leader_address(T0)) == []
             assert cluster.leader_address(T0) == one.address
             assert (cluster.topic_id("t"), cluster.partitions("t")) == ("id", range(1))
-            assert cluster.version == 1
+            assert cluster.version > 0
 
 
 def test_a_dead_address_is_passed_over() -> None:
@@ -105,15 +126,16 @@ def test_the_leader_that_a_result_names_counts_at_once() -> None:
         world.brokers = {1: one.address, 2: two.address}
         with Cluster(Connections("me"), lambda: [one.address]) as cluster:
             poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            before, asked = cluster.version, world.described
             world.leader = 2
             cluster.send(one.address, Api.LIST_OFFSETS, ASK)
             reply = one_reply(cluster)
             assert reply.response.results[0].error == NotLeader.code
             assert cluster.leader_address(T0) == two.address
-            assert cluster.version == 2
+            assert cluster.version == before + 1
             cluster.send(two.address, Api.LIST_OFFSETS, ASK)
             assert one_reply(cluster).response.results[0].offset == 42
-            poll_until(cluster, lambda: cluster.version == 3)
+            poll_until(cluster, lambda: world.described > asked)
 
 
 def test_a_lost_broker_makes_it_ask_another_one() -> None:
@@ -208,3 +230,243 @@ def test_an_answer_too_large_makes_it_ask_for_fewer_topics_of_the_same_broker() 
             cluster.want(partition.topic)
         poll_until(cluster, lambda: all(cluster.leader_address(each) for each in wanted))
         assert cluster.trouble is None
+
+
+def one_producer_id(cluster: Cluster) -> int:
+    found: list[int | None] = [None]
+
+    def has_come() -> bool:
+        found[0] = cluster.producer_id()
+        return found[0] is not None
+
+    poll_until(cluster, has_come)
+    assert found[0] is not None
+    return found[0]
+
+
+def test_a_producer_id_is_asked_of_any_broker_and_each_is_given_out_once() -> None:
+    world = World()
+    with world.broker(1) as one:
+        world.brokers, world.ids = {1: one.address}, [7, 8, 9]
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            assert one_producer_id(cluster) == 7
+            assert one_producer_id(cluster) == 8
+            for _ in range(3):
+                cluster.poll(0.02)
+            assert world.ids == [9], "nobody has asked for it"
+
+
+def test_a_broker_without_producer_ids_is_asked_again_and_named_as_the_trouble() -> None:
+    world = World()
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.producer_id() or cluster.producer_id_trouble)
+            assert "has no producer id left" in str(cluster.producer_id_trouble)
+            world.ids = [3]
+            assert one_producer_id(cluster) == 3
+            assert cluster.producer_id_trouble is None
+
+
+def test_brokers_that_metadata_has_named_are_found_again_when_all_given_addresses_are_gone() -> (
+    None
+):
+    """As with `bootstrap`: the addresses given never change, the brokers do."""
+    world, now = World(), 1000.0
+    with world.broker(2) as two:
+        with world.broker(1) as one:
+            given = [one.address]
+            world.brokers = {1: one.address, 2: two.address}
+            cluster = Cluster(Connections("me"), lambda: given, clock=lambda: now)
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+        port = two.port
+
+    def later() -> None:
+        nonlocal now
+        now += 1.0
+
+    def both_are_named() -> bool:
+        later()
+        return all(each.address in str(cluster.trouble) for each in (one, two))
+
+    def two_leads() -> bool:
+        later()
+        return cluster.leader_address(T0) == two.address
+
+    with cluster:
+        cluster.refresh()
+        poll_until(cluster, both_are_named)  # both are down for a while
+        world.leader = 2
+        with StubBroker(two.handler, port=port):
+            poll_until(cluster, two_leads)
+
+
+def test_a_dead_address_among_those_given_is_not_asked_once_brokers_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing answers there, as on a machine that is gone: to ask it costs seconds each time."""
+    world, now = World(), 1000.0
+    with world.broker(1) as one, socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.setblocking(False)
+        dead = f"127.0.0.1:{mute.getsockname()[1]}"
+        world.brokers = {1: one.address}
+
+        def choose(wanted: str) -> None:
+            monkeypatch.setattr(
+                random, "choice", lambda some: wanted if wanted in some else some[0]
+            )
+
+        choose(one.address)
+        given = [dead, one.address]
+        with Cluster(Connections("me"), lambda: given, clock=lambda: now) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            choose(dead)
+            for count in range(world.described + 1, world.described + 4):
+                now += 10.0
+                cluster.refresh()
+                poll_until(cluster, partial(world.has_described, count))
+        with pytest.raises(BlockingIOError):
+            mute.accept()
+
+
+def test_while_no_broker_answers_the_trouble_names_all_of_them_all_the_time() -> None:
+    now = 1000.0
+    both = [unused_address(), unused_address()]
+    with Cluster(Connections("me"), lambda: both, clock=lambda: now) as cluster:
+        cluster.want("t")
+        seen: list[str] = []
+
+        def rounds(count: int) -> bool:
+            nonlocal now
+            now += 1.0
+            seen.append(str(cluster.trouble))
+            return sum("no broker answers" in each for each in seen) >= count
+
+        poll_until(cluster, lambda: rounds(1))
+        seen.clear()
+        poll_until(cluster, lambda: rounds(20))
+        assert len(seen) == 20
+        assert all(each in said for said in seen for each in both)
+
+
+@pytest.mark.parametrize("error", [OSError("not foreseen"), KeyboardInterrupt()])
+def test_a_discovery_that_is_interrupted_is_begun_again(error: BaseException) -> None:
+    """What interrupts the look for brokers, like Ctrl-C, is raised, and left nothing to wait for."""
+    world, now = World(), 1000.0
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        errors = [error]
+
+        def discover() -> list[str]:
+            if errors:
+                raise errors.pop()
+            return [one.address]
+
+        with Cluster(Connections("me"), discover, clock=lambda: now) as cluster:
+            cluster.want("t")
+            with pytest.raises(type(error)):
+                cluster.poll(0.05)
+            now += 2.0
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+
+
+def test_what_is_under_way_to_a_broker_that_stands_still_ends_when_another_one_leads() -> None:
+    world = World()
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler = lambda envelope, body, payloads: None  # as a stopped process
+            asked = cluster.send(one.address, Api.LIST_OFFSETS, ASK)
+            before = world.described
+            assert not poll_until(cluster, lambda: world.has_described(before + 2)), "it waits"
+            world.leader = 2
+            reply = one_reply(cluster)
+            assert (reply.correlation_id, type(reply.error)) == (asked, BrokerUnreachable)
+            assert reply.sent
+            assert cluster.leader_address(T0) == two.address
+            assert cluster.in_flight(one.address) == 0
+
+
+def test_if_the_only_broker_known_stands_still_others_are_discovered() -> None:
+    world = World()
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address}
+        found = [one.address]
+        with Cluster(Connections("me"), lambda: found) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler = lambda envelope, body, payloads: None
+            cluster.send(one.address, Api.LIST_OFFSETS, ASK)
+            found.append(two.address)
+            world.brokers, world.leader = {2: two.address}, 2
+            assert isinstance(one_reply(cluster).error, BrokerUnreachable)
+            assert cluster.leader_address(T0) == two.address
+
+
+def test_a_broker_that_holds_a_fetch_owes_nothing_yet() -> None:
+    world = World()
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler = lambda envelope, body, payloads: None
+            fetch = FetchRequest(20.0, 1, 1, [FetchEntry("t", "id", 0, 0, 0, 1)])
+            cluster.send(one.address, Api.FETCH, fetch)
+            asked, end = world.described, time.monotonic() + SILENCE + 2 * LOOK_PAUSE
+            while time.monotonic() < end:
+                assert not cluster.poll(LOOK_PAUSE)
+            assert world.described == asked
+
+
+def test_one_that_stands_still_is_found_out_though_the_others_owe_answers_as_well() -> None:
+    """They wait for it to have their records, it may be; metadata they do tell."""
+    world = World()
+
+    def busy(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        return world.describe() if envelope.api == Api.METADATA else None
+
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler, two.handler = (lambda envelope, body, payloads: None), busy
+            for number, broker in enumerate((one, two), 1):
+                asked = FetchRequest(0.0, 1, 1, [FetchEntry("t", "id", 0, number, 0, 1)])
+                cluster.send(broker.address, Api.FETCH, asked)
+            world.leader = 2
+            began = time.monotonic()
+            reply = one_reply(cluster)
+            assert (reply.address, type(reply.error)) == (one.address, BrokerUnreachable)
+            print(f"after {time.monotonic() - began:.2f} s")
+            assert cluster.in_flight(two.address) >= 1, "the other one leads, and is waited for"
+
+
+def test_a_broker_that_owes_one_answer_is_found_out_though_it_gives_others() -> None:
+    """Its followers have left it, it may be: what needs none of them it still answers."""
+    world = World()
+
+    def zombie(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        if envelope.api == Api.METADATA:
+            return before
+        return None if envelope.api == Api.FETCH else InitProducerIdResponse(1)
+
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        before = world.describe()
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler = zombie
+            late = cluster.send(
+                *(one.address, Api.FETCH),
+                FetchRequest(0.0, 1, 1, [FetchEntry("t", "id", 0, 1, 0, 1)]),
+            )
+            world.leader, answers, ended = 2, 0, False
+            end = time.monotonic() + 10.0
+            while not ended:
+                assert time.monotonic() < end, "it was waited for"
+                cluster.send(one.address, Api.INIT_PRODUCER_ID, InitProducerIdRequest())
+                replies = cluster.poll(LOOK_PAUSE)
+                answers += sum(each.error is None for each in replies)
+                ended = late in [each.correlation_id for each in replies]
+            assert answers > 2
+            assert cluster.leader_address(T0) == two.address

@@ -2,11 +2,13 @@
 
 import math
 
-from folkmoot.network.metadata import LONGEST_PAUSE, Metadata
+from folkmoot.network.cluster import LONGEST_PAUSE, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     MAX_ENTRIES,
     BrokerInfo,
+    FetchEntry,
+    FetchRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -87,6 +89,16 @@ def test_a_partition_without_leader_keeps_it_due() -> None:
     assert metadata.due() > 100.0
 
 
+def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_waited() -> None:
+    metadata = filled((1, 0), (-1, 3))
+    now = 0.0
+    while now < 4.0:
+        metadata.ask(now)
+        metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (-1, 3))]), now)
+        assert 0.05 <= metadata.due() - now <= 0.1 + now / 5
+        now = metadata.due()
+
+
 def test_failed_requests_are_repeated_with_growing_pauses() -> None:
     metadata = Metadata()
     metadata.want("t")
@@ -107,6 +119,23 @@ def test_an_older_epoch_never_replaces_a_newer_one() -> None:
     assert metadata.leader_address(T0) == "b1:1"
 
 
+def test_the_version_grows_with_what_is_known_and_with_nothing_else() -> None:
+    metadata = filled((1, 0), (2, 5))
+    version = metadata.version
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 5))]), 1.0)
+    metadata.update(MetadataResponse([], [topic((1, 0), (2, 4))]), 1.0)
+    assert metadata.version == version
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (1, 6))]), 1.0)
+    assert metadata.version == version + 1
+    metadata.update(MetadataResponse(BROKERS[:1], [topic((1, 0), (1, 6))]), 1.0)
+    assert metadata.version == version + 2
+    metadata.hint(T0, BROKERS[1], "b1:1")
+    assert metadata.version == version + 3
+    metadata.update(MetadataResponse([], [MISSING]), 1.0)
+    metadata.update(MetadataResponse([], [MISSING]), 1.0)
+    assert metadata.version == version + 4
+
+
 def test_a_topic_made_again_is_another_topic() -> None:
     metadata = filled((2, 7), (2, 7))
     metadata.ask(1.0)
@@ -118,11 +147,11 @@ def test_a_topic_made_again_is_another_topic() -> None:
 
 def test_a_hint_counts_until_the_next_answer() -> None:
     metadata = filled((1, 0))
-    metadata.hint(T0, BrokerInfo(3, {"client": "b3:1"}))
+    metadata.hint(T0, BrokerInfo(3, {"client": "b3:1"}), "b1:1")
     assert metadata.leader_address(T0) == "b3:1"
-    metadata.hint(T0, BrokerInfo(4, {"inner": "b4:1"}))
-    metadata.hint(TopicPartition("t", 9), BrokerInfo(5, {"client": "b5:1"}))
-    metadata.hint(TopicPartition("unknown", 0), BrokerInfo(5, {"client": "b5:1"}))
+    metadata.hint(T0, BrokerInfo(4, {"inner": "b4:1"}), "b3:1")
+    metadata.hint(TopicPartition("t", 9), BrokerInfo(5, {"client": "b5:1"}), "b3:1")
+    metadata.hint(TopicPartition("unknown", 0), BrokerInfo(5, {"client": "b5:1"}), "b3:1")
     assert metadata.leader_address(T0) == "b3:1"
     metadata.ask(1.0)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 1))]), 1.0)
@@ -221,3 +250,84 @@ def test_topics_whose_answer_was_lost_are_asked_for_again() -> None:
     metadata.ask(0.0)
     metadata.fail(0.0)
     assert metadata.ask(1.0).topics == names(MAX_ENTRIES)
+
+
+def test_what_is_old_is_asked_for_anew_as_a_whole_also_in_several_requests() -> None:
+    metadata = Metadata(max_age=300.0)
+    names = [f"t{number}" for number in range(3)]
+    for name in names:
+        metadata.want(name)
+
+    def answer(now: float) -> list[str]:
+        asked = metadata.ask(now).topics or []
+        topics = [TopicMetadata(each, 0, "id", [PartitionMetadata(0, 1, 0, [1])]) for each in asked]
+        metadata.update(MetadataResponse(BROKERS, topics), now)
+        return asked
+
+    assert metadata.ask(0.0) == MetadataRequest(names)
+    assert metadata.ask_for_less(0.0)
+    for each in names:
+        assert metadata.due() <= 1.0
+        assert answer(1.0) == [each]
+    assert metadata.due() == 301.0
+    for each in names:
+        assert metadata.due() <= 301.0
+        assert answer(301.0) == [each]
+    assert metadata.due() == 601.0
+
+
+def replicated(*isr: int, leader: int = 1, epoch: int = 0) -> Metadata:
+    """Brokers 1 to 3 in racks a, b, b; of `t-0` these are in sync."""
+    metadata = Metadata()
+    metadata.want("t")
+    brokers = [
+        BrokerInfo(number, {"client": f"b{number}:1"}, rack)
+        for number, rack in ((1, "a"), (2, "b"), (3, "b"))
+    ]
+    partitions = [
+        PartitionMetadata(number, leader, epoch, [1, 2, 3], [*isr]) for number in range(2)
+    ]
+    metadata.ask(0.0)
+    metadata.update(MetadataResponse(brokers, [TopicMetadata("t", 0, "id", partitions)]), 0.0)
+    return metadata
+
+
+def test_the_nearest_replica_is_one_of_the_rack_that_is_in_sync_else_the_leader() -> None:
+    metadata = replicated(1, 2, 3)
+    assert metadata.nearest_address(T0, "a") == "b1:1"
+    both = {metadata.nearest_address(each, "b") for each in (T0, T1)}
+    assert both == {"b2:1", "b3:1"}, "partitions spread over those of one rack"
+    assert metadata.nearest_address(T0, "elsewhere") == "b1:1"
+    assert replicated(1, 3).nearest_address(T0, "b") == "b3:1"
+    assert replicated(1).nearest_address(T0, "b") == "b1:1"
+    assert replicated(1, 2, leader=2).nearest_address(T1, "b") == "b2:1", "the leader is preferred"
+    assert replicated(1, 2, leader=-1).nearest_address(T0, "b") is None, "its epoch is over"
+
+
+def test_what_a_request_is_about_has_moved_when_another_broker_leads_it_in_a_newer_epoch() -> None:
+    metadata = replicated(1, 2, 3, leader=2, epoch=5)
+
+    def has_moved(address: str, epoch: int) -> bool:
+        entries = [FetchEntry("t", "id", number, epoch, 0, 1) for number in (7, 0)]
+        return metadata.has_moved(address, FetchRequest(0.0, 1, 1, entries))
+
+    assert has_moved("b1:1", 4)
+    assert not has_moved("b1:1", 5), "it was asked as a follower"
+    assert not has_moved("b2:1", 4), "it leads again"
+    assert not metadata.has_moved("b1:1", MetadataRequest(None))
+
+
+def test_a_hint_of_a_broker_that_is_not_taken_for_the_leader_any_more_is_passed_over() -> None:
+    metadata = filled((2, 1))
+    metadata.hint(
+        T0, BrokerInfo(3, {"client": "b3:1"}), "b1:1"
+    )  # it led in epoch 0, and knows no other
+    assert metadata.leader_address(T0) == "b2:1"
+    metadata.hint(T0, BROKERS[1], "b2:1")
+    assert metadata.leader_address(T0) == "b2:1", "to name oneself says nothing"
+
+
+def test_as_long_as_a_replica_in_sync_is_not_registered_it_is_asked_for() -> None:
+    metadata = replicated(1, 2, 3)
+    assert metadata.due() > 100.0
+    assert replicated(1, 4).due() < 1.0

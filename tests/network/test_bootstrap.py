@@ -1,0 +1,66 @@
+"""Brokers found at addresses that were given."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from folkmoot.network import bootstrap
+from folkmoot.network.bootstrap import Bootstrap
+from folkmoot.protocol.errors import BrokerUnreachable
+from tests.network.stub import StubBroker
+from tests.network.test_client import metadata, unused_address
+
+
+def test_one_broker_that_answers_is_enough() -> None:
+    dead = unused_address()
+    with StubBroker(metadata) as one:
+        found = Bootstrap(f"{dead},{one.address}", "me")
+        began = time.monotonic()
+        found.open()
+        assert time.monotonic() - began < bootstrap.CONNECT_WAIT / 2
+        assert list(found()) == [dead, one.address]
+        found.close()
+
+
+def test_when_none_answers_all_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", 0.3)
+    dead = unused_address()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        with pytest.raises(BrokerUnreachable) as raised:
+            Bootstrap(f"{dead},127.0.0.1:{port}", "me").open()
+    said = str(raised.value)
+    assert f"no broker of bootstrap={dead},127.0.0.1:{port} answers" in said
+    assert f"{dead} is not reachable: nobody listens there" in said
+    assert f"127.0.0.1:{port} does not answer" in said
+
+
+def test_a_broker_that_starts_a_moment_later_is_waited_for() -> None:
+    address = unused_address()
+    port = int(address.rpartition(":")[2])
+    started = threading.Event()
+
+    def start() -> None:
+        with StubBroker(metadata, port=port):
+            started.wait(10.0)
+
+    later = threading.Timer(0.3, start)
+    later.start()
+    try:
+        Bootstrap(address, "me").open()
+    finally:
+        started.set()
+        later.join()
+
+
+def test_a_broker_that_refuses_is_named_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", 0.2)
+
+    def refuse(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        return [b"\xc1 this is no MessagePack"]
+
+    with StubBroker(refuse) as one, pytest.raises(BrokerUnreachable, match="does not speak"):
+        Bootstrap(one.address, "me").open()
