@@ -4,19 +4,36 @@ A registration names the session that made it (`nonce`, so that a lost reply is 
 data directory that it serves (`directory`). A directory is locked by its process: a node of our own
 directory under another nonce is what a dead incarnation, or our own lost session, has left behind,
 and goes when that session ends. A node of any other directory is another broker.
+
+Each registration gets a broker epoch, greater than any that this broker id had: the version of a node
+that stays, which is written in the same transaction. A transaction that checks that version is refused
+once the broker has registered again, so that nothing that was decided about one incarnation is written
+about the next.
+
+A death right before that transaction leaves at most the epoch's node, right after it a registration that
+goes with its session.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
+    BadVersion,
+    Check,
     ConnectionLost,
     Create,
-    NodeExists,
+    Delete,
+    Exists,
+    Multi,
+    MultiFailed,
+    NoNode,
     Recipe,
+    Set,
     WatchCallback,
 )
 from folkmoot.coordination.zookeeper.recipes import Malformed
@@ -24,43 +41,72 @@ from folkmoot.protocol.errors import BrokerIdTaken
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker publishes: listener name → "host:port" as advertised; which process it is; and
-    where it stands."""
+    """What a broker publishes: listener name → "host:port" as advertised; which process it is; where
+    it stands; its broker epoch, which `register` fills in; whether it is to stop (`leave`); and how many
+    replicas a new topic gets that says nothing else."""
 
     listeners: dict[str, str]
     nonce: str
     directory: str = ""
     rack: str = ""
+    epoch: int = 0
+    leaving: bool = False
+    default_replicas: int = 1
+
+    def address_for_replicas(self) -> str | None:
+        """Where followers fetch: the listener `internal` if there is one, else that of clients."""
+        return self.listeners.get("internal") or self.listeners.get("client")
 
 
 _decoder = msgspec.json.Decoder(Registration)
 
 
-def register(broker_id: int, mine: Registration, gone: WatchCallback | None = None) -> Recipe[bool]:
-    """True when the broker is registered as `mine`. Raises BrokerIdTaken.
+def register(
+    broker_id: int, mine: Registration, gone: WatchCallback | None = None
+) -> Recipe[Registration | None]:
+    """The registration as it stands, with the broker epoch that it has got. Raises BrokerIdTaken.
 
-    False when an earlier registration of the same data directory is still there: `gone` is called when
+    None when an earlier registration of the same data directory is still there: `gone` is called when
     it goes, at the latest when its session times out; then call again.
     """
     yield from recipes.ensure(paths.BROKERS)
-    path = paths.broker(broker_id)
+    path, epoch_path = paths.broker(broker_id), paths.broker_epoch(broker_id)
     while True:
-        try:
-            yield Create(path, msgspec.json.encode(mine), ephemeral=True)
-            return True
-        except (NodeExists, ConnectionLost):
-            found = yield from read(broker_id, gone)
-        if found is None:
+        found = yield from read(broker_id, gone)
+        if found is not None:
+            return _judge(broker_id, mine, found)
+        last = yield from recipes.retry_on_connection_loss(Exists(epoch_path))
+        if last is None:
+            yield from recipes.ensure(epoch_path)
             continue
-        if found == mine:
-            return True
-        if found.directory == mine.directory:
-            return False
-        where = ", ".join(sorted(found.listeners.values())) or "an unknown address"
-        raise BrokerIdTaken(
-            f"broker id {broker_id} is taken by the broker at {where}: "
-            "stop that one or choose another --id"
-        )
+        with_epoch = replace(mine, epoch=last.version + 1)
+        node = Create(path, msgspec.json.encode(with_epoch), ephemeral=True)
+        try:
+            yield Multi((node, Set(epoch_path, b"", last.version)))
+        except MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+        except ConnectionLost:
+            pass
+        else:
+            return with_epoch
+
+
+def _judge(broker_id: int, mine: Registration, found: Registration) -> Registration | None:
+    """Whose registration was found: ours, that of our earlier incarnation, or another broker's."""
+    if found.nonce == mine.nonce:
+        return found
+    if found.directory == mine.directory:
+        return None
+    where = ", ".join(sorted(found.listeners.values())) or "an unknown address"
+    raise BrokerIdTaken(
+        f"broker id {broker_id} is taken by the broker at {where}: "
+        "stop that one or choose another --id"
+    )
+
+
+def is_in_epoch(broker_id: int, epoch: int) -> Check:
+    """Refuses a transaction once the broker has registered again since that broker epoch."""
+    return Check(paths.broker_epoch(broker_id), epoch)
 
 
 def read(broker_id: int, watch: WatchCallback | None = None) -> Recipe[Registration | None]:
@@ -69,13 +115,63 @@ def read(broker_id: int, watch: WatchCallback | None = None) -> Recipe[Registrat
     return found
 
 
+def default_replicas(live: Mapping[int, Registration]) -> int:
+    """How many replicas a new topic gets that says nothing else: the most that a live broker asks for."""
+    return max((found.default_replicas for found in live.values()), default=1)
+
+
+def leave(broker_id: int, mine: Registration) -> Recipe[bool]:
+    """Say that the broker is to stop, so that the controller has others lead. False if it is not
+    registered as `mine` any more."""
+    said = replace(mine, leaving=True)
+    while True:
+        found, stat = yield from recipes.read(_decoder, paths.broker(broker_id))
+        if found is None or stat is None or found.nonce != mine.nonce:
+            return False
+        if found == said:
+            return True
+        with suppress(BadVersion, NoNode, ConnectionLost):
+            yield Set(paths.broker(broker_id), msgspec.json.encode(said), stat.version)
+
+
+def drained() -> Recipe[set[int]]:
+    """The brokers that are to get no replicas, whether they are registered or not."""
+    names = yield from recipes.children(paths.DRAINED_BROKERS)
+    return {int(name) for name in names if name.isascii() and name.isdecimal()}
+
+
+def set_drained(broker_id: int, is_drained: bool) -> Recipe[None]:
+    """Whether a broker is to get no replicas from here on. To say it twice does no harm."""
+    path = paths.drained_broker(broker_id)
+    if is_drained:
+        yield from recipes.ensure(path)
+        return
+    with suppress(NoNode):
+        yield from recipes.retry_on_connection_loss(Delete(path))
+
+
+def usable() -> Recipe[dict[int, Registration]]:
+    """The live brokers that may get replicas."""
+    out_of_use = yield from drained()
+    return {
+        number: found for number, found in (yield from live()).items() if number not in out_of_use
+    }
+
+
 def live(watch: WatchCallback | None = None) -> Recipe[dict[int, Registration]]:
-    """All brokers that are registered and legible, by id; `watch` is called when one comes or goes."""
+    """All brokers that are registered and legible, by id; `watch` is called when one comes, goes, or says
+    that it leaves."""
     brokers: dict[int, Registration] = {}
     names = yield from recipes.children(paths.BROKERS, watch)
     for broker_id in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
         with suppress(Malformed):
-            found = yield from read(broker_id)
+            found = yield from read(broker_id, watch)
             if found is not None:
                 brokers[broker_id] = found
     return brokers
+
+
+def addresses(listener: str) -> Recipe[list[str]]:
+    """Where the brokers that are registered listen, of those that have such a listener."""
+    found = (yield from live()).values()
+    return [each.listeners[listener] for each in found if listener in each.listeners]

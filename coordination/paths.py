@@ -3,8 +3,13 @@
 | path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
 | /layout                                 | persistent | {"version": 1}; layout.py                                   | the first session on the chroot | –       |
-| /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…"} | the broker      | brokers (children)      |
-| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}}  | topic commands  | brokers, members        |
+| /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…", "epoch": 3} | the broker | brokers, the controller |
+| /brokers/epochs/<id>                    | persistent | nothing; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
+| /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
+| /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
+| /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
+| /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
+| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": []}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
@@ -26,9 +31,15 @@ gave it when it joined, so that age needs no further read.
 from urllib.parse import quote
 
 LAYOUT = "/layout"
-ROOTS = frozenset({"brokers", "topics", "groups", "producers", "schemas"})
+ROOTS = frozenset(
+    {"brokers", "controller", "partitions", "topics", "groups", "producers", "schemas"}
+)
 """What else lies right below the chroot."""
 BROKERS = "/brokers/ids"
+DRAINED_BROKERS = "/brokers/drained"
+CONTROLLER = "/controller/current"
+CONTROLLER_EPOCH = "/controller/epoch"
+PARTITIONS = "/partitions"
 TOPICS = "/topics"
 GROUPS = "/groups"
 PRODUCERS = "/producers"
@@ -41,6 +52,22 @@ SUBJECTS = "/schemas/subjects"
 
 def broker(broker_id: int) -> str:
     return f"{BROKERS}/{broker_id}"
+
+
+def broker_epoch(broker_id: int) -> str:
+    return f"/brokers/epochs/{broker_id}"
+
+
+def drained_broker(broker_id: int) -> str:
+    return f"{DRAINED_BROKERS}/{broker_id}"
+
+
+def partition_states(topic_id: str) -> str:
+    return f"{PARTITIONS}/{topic_id}"
+
+
+def partition_state(topic_id: str, partition: int) -> str:
+    return f"{PARTITIONS}/{topic_id}/{partition}"
 
 
 def topic(name: str) -> str:

@@ -7,11 +7,11 @@ definite answer: a lost reply is asked for again, and `create` knows its own nod
 
 from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
-from zlib import crc32
 
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.placement import place
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
@@ -22,11 +22,11 @@ from folkmoot.coordination.zookeeper.operations import (
     NodeExists,
     NoNode,
     Recipe,
+    Set,
     Stat,
     WatchCallback,
 )
 from folkmoot.protocol.errors import (
-    BrokerUnreachable,
     ConfigError,
     TopicExists,
     UnknownTopicOrPartition,
@@ -36,46 +36,101 @@ from folkmoot.protocol.names import check_name
 MAX_PARTITIONS = 10_000
 
 
+class Reassignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A partition's replicas are being moved from the brokers in `original` to those in `target`.
+
+    Until that has ended it has the replicas of both. One that goes back to where it came from is being
+    cancelled. `throttle`: so many bytes a second each broker copies for it at most, 0: as fast as it can.
+    """
+
+    original: list[int]
+    target: list[int]
+    throttle: int = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.target == self.original
+
+    @property
+    def replicas(self) -> list[int]:
+        """All that hold the partition meanwhile; until it has ended, it prefers the leader it had."""
+        return [*self.original, *(each for each in self.target if each not in self.original)]
+
+    @property
+    def fewest(self) -> int:
+        """How many replicas it has before or behind it, whichever is less."""
+        return min(len(self.original), len(self.target))
+
+
 class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
-    """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first."""
+    """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first.
+
+    `reassignments` has the partitions whose replicas are being moved (reassignments.py). `with_epochs`
+    are partitions that have one replica, or had, and were moved: others than the first may have what was
+    written, so they are led in leader epochs as those of several replicas are, and for good.
+    """
 
     topic_id: str
     partitions: list[list[int]]
     config: dict[str, str] = {}
+    reassignments: dict[int, Reassignment] = {}
+    with_epochs: frozenset[int] = frozenset()
+
+    def is_replicated(self, partition: int) -> bool:
+        """Whether its state says who leads; else its only replica does, in epoch 0."""
+        return len(self.partitions[partition]) > 1 or partition in self.with_epochs
+
+    def replica_count(self, partition: int) -> int:
+        """How many replicas it is to have; while they are being moved the fewest."""
+        moved = self.reassignments.get(partition)
+        return len(self.partitions[partition]) if moved is None else moved.fewest
+
+    @property
+    def replicas(self) -> int:
+        """How many each partition has; if they differ the fewest."""
+        return min(map(self.replica_count, range(len(self.partitions))), default=0)
+
+    @property
+    def min_in_sync(self) -> int:
+        """So many replicas must be in sync for a write with `acks=all`."""
+        given = self.config.get("min_in_sync", "")
+        return int(given) if given.isdecimal() else default_min_in_sync(self.replicas)
 
 
 _decoder = msgspec.json.Decoder(TopicInfo)
 
 
-def spread(name: str, partitions: int, brokers: Sequence[int]) -> list[list[int]]:
-    """One replica per partition, round the brokers; the name decides who is first.
-
-    So a topic is spread as evenly as can be, and many topics of one partition are not all at the
-    first broker.
-    """
-    ring = sorted(brokers)
-    first = crc32(name.encode())
-    return [[ring[(first + number) % len(ring)]] for number in range(partitions)]
+def default_min_in_sync(replicas: int) -> int:
+    """One replica may be away."""
+    return max(1, min(2, replicas - 1))
 
 
 def create(
     name: str,
     partitions: int,
-    brokers: Sequence[int],
+    brokers: Sequence[int] | Mapping[int, str],
     config: Mapping[str, str] | None = None,
+    *,
+    replicas: int = 1,
 ) -> Recipe[TopicInfo]:
-    """Create a topic on the live `brokers`.
+    """Create a topic on the live `brokers`; as a mapping they come with where each stands.
 
-    Raises TopicExists, BrokerUnreachable if there is none, ConfigError, InvalidName.
+    A replicated topic has `durability` and `min_in_sync` of its own from then on, whatever becomes of
+    the number of its replicas. Raises TopicExists, BrokerUnreachable if there is no broker,
+    InvalidReplicationFactor if there are too few, ConfigError, InvalidName.
     """
     check_name("topic", name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise ConfigError(
             f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
         )
-    if not brokers:
-        raise BrokerUnreachable(f"no broker is alive that could take topic {name}: start one")
-    info = TopicInfo(uuid4().hex, spread(name, partitions, brokers), dict(config or {}))
+    placed = place(name, partitions, replicas, _standing(brokers))
+    options = dict(config or {})
+    if replicas > 1:
+        options.setdefault("durability", "fsync")
+        options.setdefault("min_in_sync", str(default_min_in_sync(replicas)))
+    check_in_sync(name, options, replicas)
+    info = TopicInfo(uuid4().hex, placed, options)
     yield from recipes.ensure(paths.TOPICS)
     while True:
         try:
@@ -89,9 +144,34 @@ def create(
                 return info
 
 
+def _standing(brokers: Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:
+    return brokers if isinstance(brokers, Mapping) else dict.fromkeys(brokers, "")
+
+
+def check_in_sync(name: str, config: Mapping[str, str], replicas: int) -> None:
+    """That enough replicas can be in sync for a write to be acknowledged. Raises ConfigError."""
+    needed = config.get("min_in_sync", "")
+    if needed.isdecimal() and int(needed) > replicas:
+        raise ConfigError(
+            f"min_in_sync={needed} is above the {replicas} replicas of topic {name}: no write with "
+            "acks=all could ever be acknowledged"
+        )
+
+
 def names(watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names of all topics, sorted; `watch` is called when one is created or deleted."""
     return sorted((yield from recipes.children(paths.TOPICS, watch)))
+
+
+def read_with_version(name: str) -> Recipe[tuple[TopicInfo, int] | None]:
+    """A topic, and its node's version. Raises Malformed."""
+    found, stat = yield from recipes.read(_decoder, paths.topic(name))
+    return None if found is None or stat is None else (found, stat.version)
+
+
+def written(name: str, topic: TopicInfo, version: int) -> Set:
+    """Writes a topic's node if it still has that version: part of a transaction."""
+    return Set(paths.topic(name), msgspec.json.encode(topic), version)
 
 
 def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
@@ -103,23 +183,28 @@ def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | No
 def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]:
     """Set a topic's own options; None takes one back. Raises UnknownTopicOrPartition.
 
-    Whether the options make sense is for the caller to check. Setting them twice does no harm, so a
-    lost reply is answered by doing it again.
+    Whether the options make sense is for the caller to check, but that `min_in_sync` is not above the
+    number of replicas (ConfigError). Setting them twice does no harm, so a lost reply is answered by
+    doing it again.
     """
 
     def configured(topic: TopicInfo) -> TopicInfo:
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
+        check_in_sync(name, config, topic.replicas)
         return msgspec.structs.replace(topic, config=config)
 
-    return (yield from _update(name, configured))
+    return (yield from update(name, configured))
 
 
-def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe[TopicInfo]:
+def add_partitions(
+    name: str, partitions: int, brokers: Sequence[int] | Mapping[int, str]
+) -> Recipe[TopicInfo]:
     """Give a topic more partitions, so that it has `partitions` of them; those that it has stay.
 
-    Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError if it has as many or more. Keys map
-    anew from then on: that is for the caller to say. A lost reply is answered by looking: as many
+    New ones get as many replicas as the others have. Raises UnknownTopicOrPartition, BrokerUnreachable,
+    InvalidReplicationFactor, ConfigError if it has as many or more. Keys map anew from then on: that is
+    for the caller to say. A lost reply is answered by looking: as many
     partitions as we have tried to make are ours, or somebody's who wanted the same.
     """
     tried = False
@@ -134,16 +219,15 @@ def add_partitions(name: str, partitions: int, brokers: Sequence[int]) -> Recipe
                 f"topic {name} has {count} partitions and cannot get {partitions}: use more than it "
                 f"has, up to {MAX_PARTITIONS}"
             )
-        if not brokers:
-            raise BrokerUnreachable(f"no broker is alive that could take partitions of {name}")
+        added = place(name, partitions, topic.replicas, _standing(brokers))[count:]
         tried = True
-        added = spread(name, partitions, brokers)[count:]
         return msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
 
-    return (yield from _update(name, grown))
+    return (yield from update(name, grown))
 
 
-def _update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
+def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
+    """Change a topic's node, as recipes.update does. Raises UnknownTopicOrPartition, Malformed."""
     try:
         return (yield from recipes.update(_decoder, paths.topic(name), change))
     except NoNode:

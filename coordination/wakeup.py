@@ -44,10 +44,10 @@ class Wakeup:
         poll = select.poll()  # `select` refuses a process that has more than a thousand descriptors
         poll.register(self._reader, select.POLLIN)
         most = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT)) * 1000
-        is_woken = bool(poll.poll(most))
-        if is_woken:
-            self.clear()
-        return is_woken
+        if not poll.poll(most):
+            return False
+        self.clear()
+        return True
 
     def clear(self) -> None:
         """Forget the wakes so far. After close, what has the descriptor's number now is not read."""

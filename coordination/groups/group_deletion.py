@@ -22,7 +22,12 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups import inspection, ownership
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import (
+    check_foreseen,
+    children,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
 from folkmoot.protocol.records import TopicPartition
 
@@ -93,7 +98,7 @@ def _take_away(group: str, found: _Look) -> Recipe[bool]:
         yield zk.Multi(tuple(writes))
     except zk.MultiFailed as refusal:
         if not isinstance(refusal.cause, zk.NotEmpty) or writes[refusal.failed].path != place:
-            ownership.check_foreseen(refusal)
+            check_foreseen(refusal)
         return (yield from _made(paths.group(group))) == 0
     except zk.ConnectionLost:
         return (yield from _made(place)) != found.made

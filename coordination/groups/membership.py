@@ -17,6 +17,7 @@ worker-1=9f3a…-0000000004            assignee id: worker-1=
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -174,28 +175,17 @@ def join_as_static(
 
 def leave(group: str, member: str) -> Recipe[None]:
     """Remove the member's node, and note in the same transaction that it left in order (history.py)."""
-    while True:
-        try:
-            yield zk.Multi(
-                (zk.Delete(paths.member(group, member)), zk.Create(paths.left(group, member)))
-            )
-            return
-        except zk.ConnectionLost:
-            continue
-        except zk.MultiFailed:  # it is gone, or there is no place for a note
-            return (yield from remove(group, member))
+    writes = zk.Delete(paths.member(group, member)), zk.Create(paths.left(group, member))
+    try:
+        yield from retry_on_connection_loss(zk.Multi(writes))
+    except zk.MultiFailed:  # it is gone, or there is no place for a note
+        yield from remove(group, member)
 
 
 def remove(group: str, member: str) -> Recipe[None]:
     """Remove the member's node. Dying right before has the same effect one session timeout later."""
-    while True:
-        try:
-            yield zk.Delete(paths.member(group, member))
-            return
-        except zk.NoNode:
-            return
-        except zk.ConnectionLost:
-            continue
+    with suppress(zk.NoNode):
+        yield from retry_on_connection_loss(zk.Delete(paths.member(group, member)))
 
 
 def names(group: str, watch: WatchCallback | None = None) -> Recipe[tuple[str, ...]]:

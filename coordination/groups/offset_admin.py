@@ -25,7 +25,6 @@ from typing import Final
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import (
     OffsetState,
-    check_foreseen,
     encode,
     next_epoch,
     offset_nodes,
@@ -34,7 +33,12 @@ from folkmoot.coordination.groups.ownership import (
 )
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    check_foreseen,
+    ensure,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.records import TopicPartition
 
 PATIENCE: Final = 3

@@ -28,7 +28,6 @@ So a refusal is no verdict either: whoever was refused looks whose epoch it is. 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +40,7 @@ from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import (
     Malformed,
+    check_foreseen,
     decode,
     ensure,
     read,
@@ -180,10 +180,11 @@ def _send(
         results = yield zk.Multi(tuple(writes))
     except zk.MultiFailed as refusal:
         check_foreseen(refusal)
-        yield from _recognise(me, [each for each in some if each.is_in_doubt], done)
         refused = whose[refusal.failed]
         if refused is None:
-            done.update((each.partition, done.get(each.partition, Stale())) for each in some)
+            for each in some:
+                won = each.is_in_doubt and (yield from _held(me, each.partition, each.state.epoch))
+                done[each.partition] = won or Stale()
         elif isinstance(refusal.cause, zk.NodeExists):
             yield from _look_at_owners(me, some, watch, done)
         elif isinstance(writes[refusal.failed], zk.Create):
@@ -191,7 +192,6 @@ def _send(
     except zk.ConnectionLost:
         for each in some:
             each.is_in_doubt = True
-        yield from _recognise(me, some, done)
     else:
         for attempt, result in zip(whose, results, strict=True):
             if attempt is not None and isinstance(result, int):  # its offset's new version
@@ -247,16 +247,6 @@ def _prepare(
             each.writes = (each.writes[0], zk.Delete(owner_path), each.writes[1])
 
 
-def _recognise(
-    me: Claimant, some: Iterable[_Attempt], done: dict[TopicPartition, Answer]
-) -> Recipe[None]:
-    """Which claims were won by a transaction that was not answered."""
-    for each in some:
-        found = yield from _held(me, each.partition, each.state.epoch)
-        if found is not None:
-            done[each.partition] = found
-
-
 def _look_at_owners(
     me: Claimant,
     some: Iterable[_Attempt],
@@ -266,8 +256,9 @@ def _look_at_owners(
     """One has an owner: so may others, each of which would cost a transaction in vain."""
     for each in some:
         if each.partition not in done and not each.steals:
-            owner = yield from _watch_owner(me.group, each.partition, watch(each.partition))
-            if owner is not None:
+            owner = yield from owner_of(me.group, each.partition, watch(each.partition))
+            # It may be ourselves, if the last transaction was not answered: then what is read next tells.
+            if owner is not None and (owner.nonce, owner.epoch) != (me.nonce, each.state.epoch):
                 done[each.partition] = Blocked(owner)
 
 
@@ -276,52 +267,40 @@ def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]
 
     Of claims that were fenced meanwhile, or if we are no member any more, nothing is written.
     """
-    todo = {}
-    for partition, (claim, offset) in held.items():
-        kept = claim.state.offset if offset is None else offset
-        todo[partition] = _Write(replace(claim.state, offset=kept), claim.version, lets_go=True)
-    yield from _write_offsets(me, todo)
+    yield from commit(me, held, lets_go=True)
 
 
 def commit(
-    me: Claimant, offsets: Mapping[TopicPartition, tuple[Claim, int]]
+    me: Claimant,
+    offsets: Mapping[TopicPartition, tuple[Claim, int | None]],
+    *,
+    lets_go: bool = False,
 ) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     """Write the offset of every partition under its claim; many partitions per transaction.
 
     Who is no member any more is fenced from everything. An offset may be written more than once, never
-    under another epoch than its claim's.
+    under another epoch than its claim's. With `lets_go` the owners' nodes are deleted with them.
     """
     todo = {
-        partition: _Write(replace(claim.state, offset=offset), claim.version)
-        for partition, (claim, offset) in offsets.items()
+        each: _Write(
+            claim.state if offset is None else replace(claim.state, offset=offset),
+            *(claim.version, lets_go),
+        )
+        for each, (claim, offset) in offsets.items()
     }
-    return (yield from _write_offsets(me, todo))
-
-
-@dataclass(slots=True)
-class _Write:
-    """What an offset's node is to hold under a claim; `lets_go`: the owner's node is deleted with it."""
-
-    state: OffsetState
-    version: int
-    lets_go: bool = False
-
-    def writes(self, group: str, partition: TopicPartition) -> list[zk.Write]:
-        fenced = zk.Set(paths.offset(group, *partition), encode(self.state), self.version)
-        return [fenced, zk.Delete(paths.owner(group, *partition))] if self.lets_go else [fenced]
-
-
-def _write_offsets(
-    me: Claimant, todo: dict[TopicPartition, _Write]
-) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     done: dict[TopicPartition, Claim | Fenced] = {}
-    most = COMMITS_PER_TRANSACTION // (2 if any(each.lets_go for each in todo.values()) else 1)
+    most = COMMITS_PER_TRANSACTION // (1 + lets_go)
+    is_member = zk.Check(paths.member(me.group, me.name))
     while todo:
         some = list(todo)[:most]
-        writes: list[zk.Write] = [zk.Check(paths.member(me.group, me.name))]
+        writes: list[zk.Write] = [is_member]
         whose: list[TopicPartition | None] = [None]
         for each in some:
-            writes += todo[each].writes(me.group, each)
+            sent = todo[each]
+            path = paths.offset(me.group, *each)
+            writes.append(zk.Set(path, encode(sent.state), sent.version))
+            if sent.lets_go:
+                writes.append(zk.Delete(paths.owner(me.group, *each)))
             whose += [each] * (len(writes) - len(whose))
         try:
             results = yield zk.Multi(tuple(writes))
@@ -339,6 +318,15 @@ def _write_offsets(
                 if partition is not None and result is not None:
                     done[partition] = Claim(todo.pop(partition).state, result)
     return done
+
+
+@dataclass(slots=True)
+class _Write:
+    """What an offset's node is to hold under a claim; `lets_go`: the owner's node is deleted with it."""
+
+    state: OffsetState
+    version: int
+    lets_go: bool
 
 
 def _sort_out(
@@ -370,13 +358,8 @@ def verify(
     me: Claimant, partition: TopicPartition, held: Claim, watch: WatchCallback
 ) -> Recipe[bool]:
     """True if the owner's node is still ours; `watch` is set again for its next change."""
-    owner = yield from _watch_owner(me.group, partition, watch)
+    owner = yield from owner_of(me.group, partition, watch)
     return owner is not None and (owner.nonce, owner.epoch) == (me.nonce, held.state.epoch)
-
-
-def owner_of(group: str, partition: TopicPartition) -> Recipe[Owner | None]:
-    """Who owns a partition now."""
-    return (yield from _watch_owner(group, partition, None))
 
 
 def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
@@ -390,22 +373,18 @@ def state_of(path: str, node: zk.Node) -> OffsetState:
     return decode(_state_decoder, path, node)
 
 
-def _watch_owner(
-    group: str, partition: TopicPartition, watch: WatchCallback | None
+def owner_of(
+    group: str, partition: TopicPartition, watch: WatchCallback | None = None
 ) -> Recipe[Owner | None]:
-    """An owner that is illegible is a nobody that will not let go: it can be stolen from."""
+    """Who owns a partition now; `watch` tells of the next change, if there is an owner.
+
+    An owner that is illegible is a nobody that will not let go: it can be stolen from.
+    """
     try:
         owner, _ = yield from read(_owner_decoder, paths.owner(group, *partition), watch)
     except Malformed:
         return _NOBODY
     return owner
-
-
-def check_foreseen(error: zk.ZooKeeperError) -> None:
-    """Raises a refusal that no other member can have caused: asking again would be no help."""
-    foreseen = zk.BadVersion | zk.NodeExists | zk.NoNode
-    if isinstance(error, zk.MultiFailed) and not isinstance(error.cause, foreseen):
-        raise error
 
 
 def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
@@ -425,24 +404,34 @@ def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim |
 def offset_nodes(
     group: str, partitions: Iterable[TopicPartition]
 ) -> Recipe[dict[TopicPartition, zk.Node]]:
-    """The offsets' nodes; those of first claims are created, in one transaction, with their parents."""
+    """The offsets' nodes; those of first claims are created, in one transaction, with their parents.
+
+    Where the first is missing all are taken to be, as they are when a group begins; if that is refused,
+    each is looked for.
+    """
     todo = {each: paths.offset(group, *each) for each in partitions}
     found: dict[TopicPartition, zk.Node] = {}
+    guesses = True
     while True:
         for each, path in todo.items():
-            with suppress(zk.NoNode):
+            try:
                 found[each] = yield from retry_on_connection_loss(zk.Get(path))
+            except zk.NoNode:
+                if guesses and not found:
+                    break
         todo = {each: path for each, path in todo.items() if each not in found}
         if not todo:
             return found
         try:
             yield zk.Multi(tuple(zk.Create(path, encode(_UNCLAIMED)) for path in todo.values()))
+            continue
         except zk.ConnectionLost:
-            continue  # it is there, or is asked for again
+            pass  # it is there, or is asked for again
         except zk.MultiFailed as refusal:
             check_foreseen(refusal)  # that one is there is no harm: it is read
             if isinstance(refusal.cause, zk.NoNode):
                 yield from _make_room(group, todo)
+        guesses = False
 
 
 def next_epoch(state: OffsetState, node: zk.Node) -> int:

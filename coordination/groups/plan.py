@@ -82,14 +82,6 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             shares.setdefault(owner, {})[partition] = self.topics[partition.topic].topic_id
         return shares
 
-    def wants(self, topic: str) -> bool:
-        """Whether a member that the plan was made for wants topics of that name, if there are any."""
-        return any(each.wants(topic) for each in self._subscriptions)
-
-    @cached_property
-    def _subscriptions(self) -> frozenset[MemberInfo]:
-        return frozenset(self.subscriptions.values())
-
 
 class _Head(msgspec.Struct, frozen=True):
     """What every kind of plan has."""

@@ -7,13 +7,20 @@ these are no longer the live ones. Members never obey a plan blindly: owning tak
 `read_snapshot`, then an assignment in as much time as it takes, then `write`. The plan is read *before*
 its basis: whatever changes after that read makes either the basis newer or the write fail.
 
+In a large group (TELL_FROM) a thousand members would all read each plan at once, and those whose share it
+changes would wait among them. So the transaction also writes these members' nodes as they are, which rings
+for them alone, and the others read a little later (member_state.py). It is no more than a matter of time:
+whoever is not told reads the plan all the same.
+
 | if the planner dies right before the write | right after it |
 |---|---|
 | nothing has changed but for empty nodes that claims need; the next in age plans | the plan stands |
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from itertools import chain, zip_longest
+from typing import Final
 
 import msgspec
 
@@ -21,12 +28,21 @@ from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.groups import history, membership
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.ownership import check_foreseen
-from folkmoot.coordination.groups.plan import Plan
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
-from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
+    check_foreseen,
+    ensure,
+    retry_on_connection_loss,
+)
+
+TELL_FROM: Final = 100
+"""In groups of more members those are told of a plan first whose share it changes."""
+MOST_TOLD: Final = 50
+"""Unless they are more than this."""
 
 
 class VersionedPlan(msgspec.Struct, frozen=True):
@@ -114,7 +130,7 @@ def read_snapshot(
     return GroupSnapshot(
         current,
         {membership.assignee(name): info for name, info in infos.items()},
-        (yield from _wanted(infos.values())),
+        (yield from _topics_of({info.subscription() for info in infos.values()})),
         frozenset(expired if current.identity == seen else ()),
         (yield from _racks(infos.values())),
         frozenset(infos),
@@ -139,34 +155,63 @@ def write(
     noted = yield from history.notes(
         group, planner, snapshot.current.plan, plan, snapshot.members, snapshot.names
     )
-    for also in (noted, []):
+    told = yield from _tell(group, planner, snapshot, plan)
+    for ahead, behind in ((told, noted), ([], noted), ([], [])):
         try:
-            yield zk.Multi((is_member, replaced, *also))
+            yield zk.Multi((is_member, *ahead, replaced, *behind))
             return True
         except zk.TooLarge as refusal:
-            if not also:
+            if not behind:
                 return refusal
         except (zk.MultiFailed, zk.ConnectionLost) as refusal:
-            if isinstance(refusal, zk.MultiFailed) and refusal.failed > 1:
+            needed = 0, 1 + len(ahead)
+            if isinstance(refusal, zk.MultiFailed) and refusal.failed not in needed:
                 continue
             check_foreseen(refusal)
             return False  # another plan won, or nobody knows: everyone reads what is there now
     return False
 
 
-def _wanted(infos: Iterable[MemberInfo]) -> Recipe[dict[str, TopicInfo]]:
-    """The topics that exist and that some member wants."""
-    distinct = {info.subscription() for info in infos}
-    wanted = {topic for each in distinct for topic in each.topics}
-    if any(each.pattern for each in distinct):
-        existing = yield from topics.names()
-        wanted |= {name for name in existing if any(each.wants(name) for each in distinct)}
+def _tell(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
+    """Writes that change nothing, and ring for the members whose share the plan changes."""
+    if len(plan.members) <= TELL_FROM:
+        return []
+    before = snapshot.current.plan.assignment
+    concerned: set[str | None] = set()
+    for topic in before.keys() | plan.assignment.keys():
+        pairs = zip_longest(before.get(topic, ()), plan.assignment.get(topic, ()))
+        concerned.update(chain.from_iterable(pair for pair in pairs if pair[0] != pair[1]))
+    names = {membership.assignee(name): name for name in snapshot.names}
+    told = sorted({names[each] for each in concerned if each in names} - {planner})
+    writes: list[zk.Write] = []
+    for name in told if len(told) <= MOST_TOLD else ():
+        path = paths.member(group, name)
+        with suppress(zk.NoNode):
+            node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
+            writes.append(zk.Set(path, node.data, node.stat.version))
+    return writes
+
+
+def wanted_topics(
+    wanting: Collection[MemberInfo], watch: WatchCallback | None = None
+) -> Recipe[dict[str, TopicBasis]]:
+    """The topics that exist and that one of these wants; `watch` tells when one comes, goes or grows."""
+    found = yield from _topics_of(wanting, watch)
+    return {
+        name: TopicBasis(topic.topic_id, len(topic.partitions)) for name, topic in found.items()
+    }
+
+
+def _topics_of(
+    wanting: Collection[MemberInfo], watch: WatchCallback | None = None
+) -> Recipe[dict[str, TopicInfo]]:
     found: dict[str, TopicInfo] = {}
-    for name in sorted(wanted):
-        with suppress(Malformed):
-            topic = yield from topics.read(name)
-            if topic is not None:
-                found[name] = topic
+    for name in sorted((yield from topics.names(watch))):
+        if any(each.wants(name) for each in wanting):
+            with suppress(Malformed):
+                topic = yield from topics.read(name, watch)
+                if topic is not None:
+                    found[name] = topic
     return found
 
 

@@ -12,6 +12,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Create,
     Exists,
     Get,
+    MultiFailed,
     Node,
     NodeExists,
     NoNode,
@@ -37,6 +38,13 @@ def retry_on_connection_loss(operation: Operation) -> Recipe[Any]:
             return (yield operation)
         except ConnectionLost:
             continue
+
+
+def check_foreseen(error: ZooKeeperError) -> None:
+    """Raises a refusal that no other client can have caused: asking again would be no help."""
+    foreseen = BadVersion | NodeExists | NoNode
+    if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
+        raise error
 
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:

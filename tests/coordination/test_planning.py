@@ -179,8 +179,12 @@ def test_a_plan_tells_which_topics_its_members_want_whether_they_exist_or_not(
     plan = execute(session, planning.get("g")).plan
     assert plan.topics.keys() == {"t"}
     assert plan.topics["t"].partitions == 2
-    wanted = [topic for topic in ("t", "later", "x-1", "other") if plan.wants(topic)]
-    assert wanted == ["t", "later", "x-1"]
+    for name in ("later", "x-1", "other"):
+        execute(session, topics.create(name, 1, [1]))
+    subscriptions = plan.subscriptions.values()
+    found = execute(session, planning.wanted_topics(subscriptions))
+    assert found.keys() == {"t", "later", "x-1"}
+    assert [found[name].partitions for name in sorted(found)] == [1, 2, 1]
 
 
 def test_what_cannot_be_noted_keeps_no_plan_from_being_written(session: Session) -> None:

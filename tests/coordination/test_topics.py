@@ -1,7 +1,6 @@
 """Topics: where their partitions go, and recipes that end well whatever replies are lost."""
 
 import random
-from collections import Counter
 
 import pytest
 
@@ -13,6 +12,7 @@ from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
     InvalidName,
+    InvalidReplicationFactor,
     TopicExists,
     UnknownTopicOrPartition,
 )
@@ -29,19 +29,45 @@ def test_a_topic_is_read_as_it_was_created() -> None:
     assert created.config == {"retention": "7"}
 
 
-def test_partitions_are_spread_as_evenly_as_can_be() -> None:
-    for partitions in range(1, 30):
-        for brokers in ([7], [3, 1, 2], [10, 20, 30, 40]):
-            placed = topics.spread("t", partitions, brokers)
-            counts = Counter(replicas[0] for replicas in placed)
-            assert len(placed) == partitions
-            assert max(counts.values()) - min(counts.values()) <= 1 or len(counts) < len(brokers)
-            assert len(counts) == min(partitions, len(brokers))
+def test_a_replicated_topic_has_its_durability_and_its_minimum_for_good() -> None:
+    session = MemoryZooKeeper().connect()
+    for replicas, config in (
+        (1, {}),
+        (2, {"durability": "fsync", "min_in_sync": "1"}),
+        (3, {"durability": "fsync", "min_in_sync": "2"}),
+        (5, {"durability": "fsync", "min_in_sync": "2"}),
+    ):
+        creation = topics.create(f"t{replicas}", 2, [1, 2, 3, 4, 5], replicas=replicas)
+        created = execute(session, creation)
+        assert (created.config, created.replicas) == (config, replicas)
+        assert created.min_in_sync == int(config.get("min_in_sync", 1))
+    given = {"durability": "page-cache", "min_in_sync": "3"}
+    created = execute(session, topics.create("given", 1, [1, 2, 3], given, replicas=3))
+    assert created.config == given
 
 
-def test_topics_of_one_partition_are_not_all_on_one_broker() -> None:
-    counts = Counter(topics.spread(f"topic-{n}", 1, [1, 2, 3])[0][0] for n in range(300))
-    assert min(counts.values()) > 60
+def test_a_minimum_above_the_replicas_is_refused_at_creation_and_later() -> None:
+    session = MemoryZooKeeper().connect()
+    with pytest.raises(ConfigError, match="min_in_sync=3 is above the 2 replicas of topic t"):
+        execute(session, topics.create("t", 1, [1, 2, 3], {"min_in_sync": "3"}, replicas=2))
+    with pytest.raises(ConfigError, match="min_in_sync=2 is above the 1 replicas"):
+        execute(session, topics.create("t", 1, [1, 2, 3], {"min_in_sync": "2"}))
+    assert execute(session, topics.names()) == []
+    execute(session, topics.create("t", 1, [1, 2, 3], replicas=2))
+    with pytest.raises(ConfigError, match="min_in_sync=3"):
+        execute(session, topics.configure("t", {"min_in_sync": "3"}))
+    changed = execute(session, topics.configure("t", {"min_in_sync": "2"}))
+    assert changed.min_in_sync == 2
+
+
+def test_added_partitions_have_as_many_replicas_as_the_others() -> None:
+    session = MemoryZooKeeper().connect()
+    before = execute(session, topics.create("t", 2, [1, 2, 3], replicas=2))
+    after = execute(session, topics.add_partitions("t", 4, [1, 2, 3]))
+    assert after.partitions[:2] == before.partitions
+    assert [len(set(each)) for each in after.partitions] == [2, 2, 2, 2]
+    with pytest.raises(InvalidReplicationFactor):
+        execute(session, topics.add_partitions("t", 5, [1]))
 
 
 def test_a_name_can_be_taken_once() -> None:
@@ -57,11 +83,12 @@ def test_a_name_can_be_taken_once() -> None:
         ("t", 0, [1], ConfigError),
         ("t", topics.MAX_PARTITIONS + 1, [1], ConfigError),
         ("t", 1, [], BrokerUnreachable),
+        ("t", 1, {}, BrokerUnreachable),
         ("../t", 1, [1], InvalidName),
     ],
 )
 def test_what_cannot_be_a_topic_is_refused_and_nothing_is_written(
-    name: str, partitions: int, brokers: list[int], error: type[Exception]
+    name: str, partitions: int, brokers: list[int] | dict[int, str], error: type[Exception]
 ) -> None:
     session = MemoryZooKeeper().connect()
     with pytest.raises(error):

@@ -1,0 +1,79 @@
+"""The controller's election: an ephemeral node for who it is, and an epoch that fences its successors' past.
+
+Both are written in one transaction: whoever holds the node has an epoch of its own, greater than any
+before. Everything that a controller writes checks that epoch (`is_in_epoch`), so one that has lost its
+session, or was replaced without noticing, writes nothing more.
+
+A death right before that transaction leaves at most the epoch's node; right after it the controller's node
+goes with the session, and the next one is elected in a greater epoch.
+"""
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import recipes
+from folkmoot.coordination.zookeeper.operations import (
+    Check,
+    ConnectionLost,
+    Create,
+    Exists,
+    Multi,
+    MultiFailed,
+    Recipe,
+    Set,
+    WatchCallback,
+)
+
+ALONE = -1
+"""The `broker` of a controller that runs in a process of its own."""
+
+
+class Controller(msgspec.Struct, frozen=True):
+    """Who the controller is: the broker in whose process it runs, a nonce of its session, its epoch."""
+
+    broker: int
+    nonce: str
+    epoch: int = 0
+
+    def describe(self) -> str:
+        """For people."""
+        where = "a process of its own" if self.broker == ALONE else f"broker {self.broker}"
+        return f"{where}, epoch {self.epoch}"
+
+
+_decoder = msgspec.json.Decoder(Controller)
+
+
+def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
+    """Become the controller, unless there is one → who is it now. Raises Malformed.
+
+    `gone` is called when that one goes; we are elected if its nonce is ours.
+    """
+    yield from recipes.ensure(paths.CONTROLLER_EPOCH)
+    while True:
+        found = yield from current(gone)
+        if found is not None:
+            return found
+        last = yield from recipes.retry_on_connection_loss(Exists(paths.CONTROLLER_EPOCH))
+        if last is None:
+            yield from recipes.ensure(paths.CONTROLLER_EPOCH)
+            continue
+        mine = Controller(broker, nonce, last.version + 1)
+        node = Create(paths.CONTROLLER, msgspec.json.encode(mine), ephemeral=True)
+        try:
+            yield Multi((node, Set(paths.CONTROLLER_EPOCH, b"", last.version)))
+        except MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+        except ConnectionLost:
+            continue
+
+
+def current(watch: WatchCallback | None = None) -> Recipe[Controller | None]:
+    """Who the controller is, None if there is none. Raises Malformed."""
+    found, _ = yield from recipes.read(_decoder, paths.CONTROLLER, watch)
+    return found
+
+
+def is_in_epoch(controller: Controller) -> Check:
+    """Refuses a transaction once another controller has been elected."""
+    return Check(paths.CONTROLLER_EPOCH, controller.epoch)

@@ -1,0 +1,93 @@
+"""Elections that somebody asks for: of preferred leaders, and unclean ones, which lose records.
+
+They are designations like the controller's, under the version that was read, but not fenced by its
+epoch: they do what it would do next, or, unclean, what it never does. Who dies in between has designated
+a broker or not.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from folkmoot.coordination import brokers, partition_states
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.protocol.errors import ElectionImpossible
+from folkmoot.protocol.records import TopicPartition
+
+
+def elect_preferred(
+    named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int]
+) -> Recipe[bool]:
+    """Have the first of the replicas lead. False if it does, or is about to.
+
+    Raises ElectionImpossible if that broker is not registered or not in sync, Malformed.
+    """
+    preferred = replicas[0]
+    while True:
+        found = yield from _read(named, partition)
+        state = found.state
+        if state.leader == preferred:
+            return False
+        live = yield from brokers.live()
+        for missing, why in ((live, "registered"), (state.isr, "in sync")):
+            if preferred not in missing:
+                raise ElectionImpossible(
+                    f"{_text(named)}: broker {preferred}, its preferred leader, is not {why}"
+                )
+        isr = [each for each in state.isr if each in live]
+        if (yield from _designate(partition, found, preferred, isr)):
+            return True
+
+
+def elect_unclean(
+    named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int], leader: int
+) -> Recipe[None]:
+    """Have a replica lead that was not in sync: what only others have is lost for good.
+
+    Raises ElectionImpossible unless it is a live replica and no other that was in sync is alive,
+    Malformed.
+    """
+    while True:
+        found = yield from _read(named, partition)
+        state = found.state
+        live = yield from brokers.live()
+        if leader not in replicas:
+            raise ElectionImpossible(
+                f"{_text(named)}: broker {leader} is none of its replicas {list(replicas)}"
+            )
+        if leader not in live:
+            raise ElectionImpossible(f"{_text(named)}: broker {leader} is not registered: start it")
+        in_sync = [each for each in state.isr if each in live]
+        if in_sync:
+            raise ElectionImpossible(
+                f"{_text(named)}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
+                "if it does not lead its log says why, and it has to be stopped first"
+            )
+        unclean = replace(state, unclean_epoch=state.leader_epoch + 1)
+        found = VersionedState(unclean, found.partition_epoch)
+        if (yield from _designate(partition, found, leader, [leader])):
+            return
+
+
+def _read(named: TopicPartition, partition: TopicIdPartition) -> Recipe[VersionedState]:
+    found = yield from partition_states.read(partition)
+    if found is None:
+        raise ElectionImpossible(
+            f"{_text(named)} has no state yet: the controller creates it; is there one?"
+        )
+    return found
+
+
+def _designate(
+    partition: TopicIdPartition, found: VersionedState, leader: int, isr: Sequence[int]
+) -> Recipe[bool]:
+    """False if somebody else was faster."""
+    designated = found.state.designate(leader, isr, found.state.controller_epoch)
+    write = StateWrite(designated, found.partition_epoch)
+    answers = yield from partition_states.write({partition: write})
+    return isinstance(answers[partition], VersionedState)
+
+
+def _text(named: TopicPartition) -> str:
+    return f"{named.topic}-{named.partition}"

@@ -1,0 +1,283 @@
+"""Partition states: who leads a partition, in which leader epoch, and which replicas are in sync.
+
+One persistent node per partition, below its topic's *id*: deleting a topic stays the removal of one
+node, and a topic that is created anew has none of the old one's states. The node's version is the
+partition epoch. Every write names the version that it stands on, so that of two writers one is refused;
+nobody overwrites what he has not read.
+
+Who may write what (the rules have the numbers of the protocol's description, docs/replication.md):
+
+- the controller creates a state and *designates* a leader, under a check of its own epoch; it never
+  changes the leader epoch (rule 1);
+- a broker that is designated and in the ISR *activates* itself, which begins the next leader epoch
+  (rule 2);
+- the controller ends a reassignment, in one transaction with the topic's node (reassignments.py): the ISR
+  is what of it is in the target then, also of a leader that goes on;
+- an active leader changes the ISR; for a replica that joins, under a check of that broker's epoch, so
+  that an incarnation that has lost its data since does not count as in sync (rule 7).
+
+| if the process dies | right before the transaction | right after it |
+|---|---|---|
+| create | no state: the next controller creates it | there is one; it is not made again |
+| designate | as before; the next controller designates | the broker that it names activates itself |
+| activate | designated, until another is | it led an epoch in which nothing was appended |
+| change the ISR | as before | it counts, for the next leader too |
+
+Each recipe ends with a definite answer even if a reply is lost: it reads back and knows its own write by
+the version and all of the contents, which name the writer's epoch. What it reads may be old, from a
+server that lags; then it writes again, is refused, and a read after a refusal is not older than that.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.brokers import is_in_epoch
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.recipes import Malformed
+
+NOBODY: Final = -1
+"""The leader of a partition that has none."""
+MISSING: Final = -1
+"""The partition epoch of a state that does not exist yet."""
+STATES_PER_TRANSACTION: Final = 100
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of one topic for good, whatever is created later under the same name."""
+
+    topic_id: str
+    partition: int
+
+
+class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A partition's node. `leader` leads in `leader_epoch` if it is `active`; else it is to begin the
+    next. `isr` is in the order of the replicas. `controller_epoch` is that of the last designation.
+    `unclean_epoch` is the leader epoch that the last unclean election has begun: what earlier ones have
+    committed may be gone."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    active: bool = False
+    unclean_epoch: int = 0
+
+    def designate(self, leader: int, isr: Iterable[int], controller_epoch: int) -> "PartitionState":
+        """A broker is to lead, or NOBODY."""
+        return replace(
+            self, leader=leader, isr=tuple(isr), controller_epoch=controller_epoch, active=False
+        )
+
+    def activate(self) -> "PartitionState":
+        """The designated broker leads, in the next leader epoch."""
+        return replace(self, leader_epoch=self.leader_epoch + 1, active=True)
+
+    def with_isr(self, isr: Iterable[int]) -> "PartitionState":
+        """The leader has found that other replicas are in sync."""
+        return replace(self, isr=tuple(isr))
+
+
+class VersionedState(msgspec.Struct, frozen=True):
+    """A state and its node's version, the partition epoch."""
+
+    state: PartitionState
+    partition_epoch: int
+
+
+class StateWrite(msgspec.Struct, frozen=True):
+    """What a state is to become, from the partition epoch `stands_on` (MISSING: it is created).
+
+    `in_sync` has the broker epochs of replicas that join the ISR by it: broker id → epoch.
+    """
+
+    state: PartitionState
+    stands_on: int
+    in_sync: Mapping[int, int] = {}
+
+
+class Superseded(msgspec.Struct, frozen=True):
+    """Somebody else has written since; `found` is what was there then, None if the node is gone or
+    illegible. Nothing of ours was written, or it was written over."""
+
+    found: VersionedState | None
+
+
+class BrokerReplaced(msgspec.Struct, frozen=True):
+    """A replica that was to join the ISR has registered again since, or never has. Nothing was written."""
+
+    broker_id: int
+
+
+Answer = VersionedState | Superseded | BrokerReplaced
+
+
+class GuardRefused(zk.ZooKeeperError):
+    """What all of the writes stood on is no longer true: another controller has been elected."""
+
+
+_decoder = msgspec.json.Decoder(PartitionState)
+_encode = msgspec.json.encode
+
+
+def read(
+    partition: TopicIdPartition, watch: WatchCallback | None = None
+) -> Recipe[VersionedState | None]:
+    """A partition's state, None if there is none; `watch` is called when it is created, written or goes.
+
+    Raises Malformed. Many are read side by side, by `execute_all`.
+    """
+    path = paths.partition_state(*partition)
+    while True:
+        state, stat = yield from recipes.read(_decoder, path, watch)
+        if state is not None and stat is not None:
+            return VersionedState(state, stat.version)
+        # An absent node is watched by asking whether it exists; it may have come by then.
+        if watch is None or (
+            (yield from recipes.retry_on_connection_loss(zk.Exists(path, watch))) is None
+        ):
+            return None
+
+
+def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
+    """The ids of topics that have states; `watch` is called when one comes or goes."""
+    return sorted((yield from recipes.children(paths.PARTITIONS, watch)))
+
+
+def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
+    """Which partitions of a topic have a state; `watch` is called when one gets one or loses it."""
+    names = yield from recipes.children(paths.partition_states(topic_id), watch)
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def write(
+    writes: Mapping[TopicIdPartition, StateWrite], guard: zk.Check | None = None
+) -> Recipe[dict[TopicIdPartition, Answer]]:
+    """Write states, each if it still has the partition epoch that it stands on → what became of each.
+
+    A hundred go into one transaction, which also checks `guard`; one that is refused is sorted out and
+    the others are sent again. VersionedState: it was written, and this is its partition epoch now.
+    Raises GuardRefused: none of those that are left was written, or it was before.
+    """
+    todo = dict(writes)
+    done: dict[TopicIdPartition, Answer] = {}
+    in_doubt: set[TopicIdPartition] = set()
+    while todo:
+        some = list(todo)[:STATES_PER_TRANSACTION]
+        request = _Transaction(guard, {each: todo[each] for each in some})
+        try:
+            results = yield zk.Multi(tuple(request.writes))
+        except zk.MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+            refused = request.partitions[refusal.failed]
+            if refused is None:
+                raise GuardRefused(f"another controller has been elected: {refusal}") from None
+            doubtful = [each for each in some if each in in_doubt or each == refused]
+            yield from _look(doubtful, todo, done)
+            if refused in todo:
+                yield from _clear_away(refused, request.writes[refusal.failed], todo, done)
+        except zk.ConnectionLost:
+            in_doubt.update(some)
+            yield from _look(some, todo, done)
+        else:
+            for each, partition_epoch in request.partition_epochs(results).items():
+                done[each] = VersionedState(todo.pop(each).state, partition_epoch)
+    return done
+
+
+def written(partition: TopicIdPartition, wanted: StateWrite) -> zk.Set:
+    """Writes the state of a partition that has one: part of a transaction."""
+    return zk.Set(paths.partition_state(*partition), _encode(wanted.state), wanted.stands_on)
+
+
+class _Transaction:
+    """One for many states: `writes[i]` is for `partitions[i]`; None for the guard."""
+
+    def __init__(
+        self, guard: zk.Check | None, states: Mapping[TopicIdPartition, StateWrite]
+    ) -> None:
+        self.writes: list[zk.Write] = [] if guard is None else [guard]
+        self.partitions: list[TopicIdPartition | None] = [None] * len(self.writes)
+        for partition, wanted in states.items():
+            self.writes += [is_in_epoch(*broker) for broker in wanted.in_sync.items()]
+            if wanted.stands_on == MISSING:
+                path = paths.partition_state(*partition)
+                self.writes.append(zk.Create(path, _encode(wanted.state)))
+            else:
+                self.writes.append(written(partition, wanted))
+            self.partitions += [partition] * (len(self.writes) - len(self.partitions))
+
+    def partition_epochs(self, results: list[object]) -> dict[TopicIdPartition, int]:
+        """From what ZooKeeper answers: a version to what is set, a path to what is created."""
+        epochs = {}
+        for partition, result in zip(self.partitions, results, strict=True):
+            if partition is not None and result is not None:
+                epochs[partition] = result if isinstance(result, int) else 0
+        return epochs
+
+
+def _look(
+    some: Iterable[TopicIdPartition],
+    todo: dict[TopicIdPartition, StateWrite],
+    done: dict[TopicIdPartition, Answer],
+) -> Recipe[None]:
+    """Which were written, and which cannot be any more; the others stay `todo`."""
+    for each in some:
+        wanted = todo[each]
+        try:
+            found = yield from read(each)
+        except Malformed:
+            done[each] = Superseded(None)
+            del todo[each]
+            continue
+        if found == VersionedState(wanted.state, wanted.stands_on + 1):
+            done[each] = found
+        elif (MISSING if found is None else found.partition_epoch) == wanted.stands_on:
+            continue
+        else:
+            done[each] = Superseded(found)
+        del todo[each]
+
+
+def _clear_away(
+    refused: TopicIdPartition,
+    write: zk.Write,
+    todo: dict[TopicIdPartition, StateWrite],
+    done: dict[TopicIdPartition, Answer],
+) -> Recipe[None]:
+    """Why a write was refused though its state is as it should be, so that the next is not."""
+    if isinstance(write, zk.Check):
+        done[refused] = BrokerReplaced(int(write.path.rsplit("/", 1)[1]))
+        del todo[refused]
+    elif isinstance(write, zk.Create):
+        yield from recipes.ensure(paths.partition_states(refused.topic_id))
+
+
+def delete(topic_id: str, guard: zk.Check) -> Recipe[None]:
+    """Remove all states of a topic that is no more. Raises GuardRefused.
+
+    Who dies on the way leaves some of them, which the next controller finds.
+    """
+    path = paths.partition_states(topic_id)
+    while True:
+        names = (yield from recipes.children(path))[: STATES_PER_TRANSACTION - 1]
+        deletions: list[zk.Write] = [zk.Delete(f"{path}/{name}") for name in names]
+        if len(names) < STATES_PER_TRANSACTION - 1:
+            deletions.append(zk.Delete(path))
+        try:
+            yield zk.Multi((guard, *deletions))
+        except zk.MultiFailed as refusal:
+            if refusal.failed == 0:
+                raise GuardRefused(f"another controller has been elected: {refusal}") from None
+            if (yield from recipes.retry_on_connection_loss(zk.Exists(path))) is None:
+                return
+        except zk.ConnectionLost:
+            continue
+        else:
+            if len(deletions) > len(names):
+                return
