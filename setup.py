@@ -1,9 +1,11 @@
-"""What pyproject.toml cannot say: which folders are packages, and that tests stay out of the wheel."""
+"""What pyproject.toml cannot say: which folders are packages, which modules are compiled, and that tests
+stay out of the wheel."""
 
 from fnmatch import fnmatch
 from pathlib import Path
 
-from setuptools import setup
+from Cython.Build import cythonize
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 TEST_FILES = ("test_*", "conftest")
@@ -32,6 +34,25 @@ def package_dirs() -> dict[str, str]:
     return found
 
 
+def extensions() -> list[Extension]:
+    """Every .pyx file. Each has a twin in plain Python, so where there is no compiler none is missed."""
+    found = [
+        Extension(
+            ".".join(("folkmoot", *path.with_suffix("").parts)),
+            [str(path)],
+            extra_compile_args=["-g0"],
+        )
+        for folder in FOLDERS
+        for path in sorted(Path(folder).rglob("*.pyx"))
+    ]
+    modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call]
+        found, build_dir="build/cython", quiet=True
+    )
+    for module in modules:
+        module.optional = True  # here, since cythonize forgets it
+    return modules
+
+
 class BuildWithoutTests(build_py):
     """Leaves out test modules and pytest's configuration, which no user of the wheel can run."""
 
@@ -46,4 +67,9 @@ class BuildWithoutTests(build_py):
 
 
 dirs = package_dirs()
-setup(packages=sorted(dirs), package_dir=dirs, cmdclass={"build_py": BuildWithoutTests})
+setup(
+    packages=sorted(dirs),
+    package_dir=dirs,
+    ext_modules=extensions(),
+    cmdclass={"build_py": BuildWithoutTests},
+)

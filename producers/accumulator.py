@@ -1,377 +1,396 @@
 """Where callers' threads leave records and the sender's thread takes them: the one place they share."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import inf
-from threading import Condition, Lock
-from typing import Any, Final
+from random import Random
+from threading import Condition, RLock
+from typing import Final, NamedTuple, Protocol
 
-from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import TAKEN, Chunk, Delivery
-from folkmoot.producers.key_memory import KeyMemory
-from folkmoot.producers.rows import ROW
+from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.partition_queue import Batch
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
     ClosedError,
+    ConcurrentUse,
     FolkmootError,
+    RecordsPurged,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.records import Headers
+from folkmoot.protocol.names import check_name
 
-CHUNK_RECORDS: Final = 4096
-CHUNK_BYTES: Final = 1024 * 1024
-CHECK_EVERY: Final = 512
-SAMPLE: Final = 8
-FEW: Final = 256
+MOST_WANTED: Final = 1000
+"""So many topics are looked up at a time; who comes with another one waits in vain."""
+FAILED_KEPT: Final = 100
 
 Ring = Callable[[], None]
-Wait = Callable[[str], float]
+
+
+NOT_OPEN: Final = "the producer is not open: use it in a with block, or call start()"
+
+
+class Taken(NamedTuple):
+    """What the sender's thread has taken over: batches opened and filled, whether to send them without
+    lingering, and the number of the purge that is asked for, or 0."""
+
+    opened: list[Batch]
+    filled: list[Batch]
+    hurry: bool
+    purge: int
+
+
+class Listener(Protocol):
+    """Who does not wait on a condition."""
+
+    def ring(self) -> None: ...
+
+
+class WouldBlock(Exception):
+    """Where nobody may wait: there is no room, or the topic is not known, at this moment."""
+
+
+class _Wanted:
+    """A topic that is being looked up; `error` is why it will not be known."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: FolkmootError | None = None
 
 
 class Accumulator:
-    """The open chunk of every topic, and how much is buffered.
+    """The producer's appender, the topics it may append to, the batches it has opened, and who waits.
 
-    `chunks`, always the same dictionary, is where `send` finds the chunk to stage a record in, without a
-    lock (see `Chunk`): a topic is there when its partitions are known and there is room. In every other
-    case (topic not known yet, buffer full, closed) it is not, and the caller goes the slow way, through
-    `stage`. So the fast way has one look-up for all of it. Everything else is under `lock`.
+    Callers' threads append records through `appender`, which comes here once per batch (`batch_opened`,
+    `batch_full`) and when a record cannot be taken at once (`admit`). The sender's thread takes opened
+    batches over, in the order of their first records, while callers go on appending to them.
 
-    A chunk that has grown to CHUNK_RECORDS, or about CHUNK_BYTES, is handed in by the thread that has
-    filled it. With `by_key`, when nothing but the hash of its key decides where a record goes, that
-    thread divides it among the partitions as well: the records are in its cache, and it need not compete
-    with itself for the interpreter's lock. Smaller chunks are taken, and divided, by the sender's thread.
+    Waking. The sender's thread says until when it sleeps; a batch that may wait longer than that wakes
+    nobody, and of all who want to wake it only the first does. While it is awake nobody does: it looks
+    before it sleeps.
 
-    Sizes are looked at every CHECK_EVERY records, from a sample, not at each: by so many records, per
-    topic, the buffer may grow past its limit. They are exact for what is divided. A record counts until
-    its batch is done.
+    Batches are numbered in the order of opening. A flush waits until every batch up to the last one
+    opened is `settled`: done, and its callbacks called.
 
-    All else is called by the sender's thread. Callers wait on `changed` (for a topic, for room) and
-    on `completed` (for deliveries and flushes); both share the lock, which is held briefly.
+    A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
+    that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.
+
+    All is under `lock`, which is held briefly. Callers wait on `changed` (for a topic, for room) and on
+    `completed` (for deliveries, flushes).
     """
 
     def __init__(
         self,
-        buffer_bytes: int,
-        batch_bytes: int,
+        config: ProducerConfig,
         ring: Ring,
         clock: Callable[[], float] | None = None,
-        *,
-        by_key: bool = False,
+        random: Random | None = None,
+        delivery: type[Delivery] = Delivery,
     ) -> None:
-        self.lock = Lock()
+        self.lock = RLock()
         self.changed = Condition(self.lock)
         self.completed = Condition(self.lock)
-        self.chunks: dict[str, Chunk] = {}
+        self.appender = Appender(
+            self,
+            batch_bytes=config.batch_bytes,
+            buffer_bytes=config.buffer_bytes,
+            max_record_bytes=config.max_record_bytes,
+            strategy=config.partitioner,
+            random=random,
+            delivery=delivery,
+        )
         self.counts: dict[str, int] = {}  # partitions of the topics known
-        self.wanted: set[str] = set()
-        self.refused: dict[str, tuple[float, FolkmootError]] = {}
+        self.wanted: dict[str, _Wanted] = {}
         self.trouble: FolkmootError | None = None
-        self.buffered = 0
-        self.records = 0  # taken by the sender and not done
-        self.settled = 0  # every record of chunks up to this number is done
-        self.flush_up_to = 0
-        self.failed: list[Batch] = []
-        self._limit = buffer_bytes
-        self._batch_bytes = batch_bytes
-        self.by_key = by_key
+        self.settled = 0  # every batch up to this number is done, and told
+        self.patience = config.linger
+        """How long a batch that is opened now may wait until the sender's thread looks at it."""
+        self.thread: int | None = None  # of the sender, which may not wait for itself
+        self.blocks = True
+        """Whether who is to be admitted waits; else WouldBlock."""
+        self._max_block = config.max_block
         self._ring = ring
-        self._rung = False  # since the sender's thread has last looked
-        self._told: Ring = lambda: None
+        self.listener: Listener | None = None
+        """Is rung for whenever the conditions are notified, in any thread."""
         self._clock = clock or time.monotonic
-        self._gated: dict[str, Chunk] = {}
-        self._handed_in: list[Chunk] = []
-        self._memories: dict[str, KeyMemory] = {}
-        self._closed: FolkmootError | None = None
+        self._asleep = False
+        self._sleeps_until = inf
+        self._asked = False  # somebody wants the sender's thread to look
+        self._opened: dict[BatchBuilder, Batch] = {}
+        self._filled: list[Batch] = []
         self._number = 0
+        self._flush_up_to = 0
+        self._records_done = 0
+        self._purges = 0
+        self._purged = 0.0
+        self._failed: list[BatchBuilder] = []
+        self._closed: FolkmootError | None = ClosedError(NOT_OPEN)
+        self._orphaned: FolkmootError | None = None  # why nobody here works on what was appended
 
-    def listen(self, told: Ring) -> None:
-        """Have `told` called whenever the conditions are notified, under the lock, in any thread."""
-        self._told = told
+    # -- the appender, in callers' threads ----------------------------------------------------------
+
+    def batch_opened(self, builder: BatchBuilder) -> None:
+        """It has got its first record. The second time means nothing.
+
+        Whatever interrupts it (Ctrl-C, want of memory), the appender calls again until it has ended.
+        Another thread may have told of it meanwhile, and the batch may be delivered by now.
+        """
+        with self.lock:
+            if builder.done or builder.batch is not None or builder in self._opened:
+                return
+            now, number = self._clock(), self._number + 1
+            batch = self._opened[builder] = Batch(builder, number, now)
+            self._number = number
+            builder.batch = batch
+            if self._asleep and now + self.patience < self._sleeps_until:
+                self._wake()
+
+    def batch_full(self, builder: BatchBuilder) -> None:
+        """It is closed, since it is as large as it may become."""
+        with self.lock:
+            self.batch_opened(builder)
+            if isinstance(builder.batch, Batch):
+                self._filled.append(builder.batch)
+                self._wake()
+
+    def admit(self, topic: str) -> None:
+        """Return when the topic is known and there is room, at most `max_block` seconds later.
+
+        Raises ClosedError, BufferFull, UnknownTopicOrPartition, BrokerUnreachable, InvalidName,
+        TypeError; WouldBlock at once where nobody may wait.
+        """
+        check_topic(topic)
+        with self.lock:
+            is_admitted = self.admission(topic)
+            if is_admitted():
+                return
+            if not self.blocks:
+                raise WouldBlock
+            # The sender's thread, in an on_delivery, would wait for itself.
+            wait = 0.0 if threading.get_ident() == self.thread else self._max_block
+            if not self.changed.wait_for(is_admitted, wait):
+                raise self.too_late(topic, wait)
+
+    def admission(self, topic: str) -> Callable[[], bool]:
+        """→ whether a record of the topic may be appended by now; `changed` tells when to look again.
+
+        It raises why none will be, as far as that became known since this call.
+        """
+        looked_up: _Wanted | None = None
+
+        def is_admitted() -> bool:
+            nonlocal looked_up
+            with self.lock:
+                if self._closed is not None:
+                    raise self._closed
+                if topic in self.counts:
+                    if self.appender.used < self.appender.limit:
+                        return True
+                    self._wake()
+                    return False
+                if looked_up is not None and looked_up.error is not None:
+                    raise looked_up.error
+                looked_up = looked_up or self._want(topic)
+                return False
+
+        return is_admitted
+
+    def _want(self, topic: str) -> _Wanted | None:
+        wanted = self.wanted.get(topic)
+        if wanted is None and len(self.wanted) < MOST_WANTED:
+            wanted = self.wanted[topic] = _Wanted()
+            self._wake()
+        return wanted
+
+    def too_late(self, topic: str, waited: float) -> FolkmootError:
+        """Why waiting for so many seconds was in vain."""
+        with self.lock:
+            if topic in self.counts:
+                return BufferFull(
+                    f"{self.appender.used} bytes are not acknowledged yet, and no room came within "
+                    f"{waited:g} s: send less, or raise buffer_bytes"
+                )
+            if self.trouble is not None:
+                return BrokerUnreachable(f"topic {topic} could not be looked up: {self.trouble}")
+            return UnknownTopicOrPartition(f"topic {topic} was not found within {waited:g} s")
 
     # -- callers' threads ---------------------------------------------------------------------------
 
-    def stage(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        stamp: float,
-        max_block: float,
-        *,
-        partition: int | None = None,
-        headers: Headers = (),
-        on_delivery: Callable[[Delivery], None] | None = None,
-        large: bool = False,
-    ) -> Delivery:
-        """A record of any kind. Raises as `admit` does, UnknownTopicOrPartition for the partition."""
-        with self.lock:
-            chunk = self.admit(topic, max_block)
-            if partition is not None:
-                self.check_partition(topic, partition)
-            delivery = chunk.stage(key, value, stamp, partition, headers, on_delivery)
-            if len(chunk.rows) >= chunk.check_at or large:
-                self._checkpoint(chunk)
-            return delivery
-
-    def check_partition(self, topic: str, partition: int) -> None:
-        """Raises UnknownTopicOrPartition. The topic is known."""
-        count = self.counts[topic]
-        if not 0 <= partition < count:
-            raise UnknownTopicOrPartition(
-                f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
-            )
-
-    def staged(self, chunk: Chunk, rows: list[Any], stamp: float, max_block: float) -> Delivery:
-        """`send` has staged a plain record in `rows`, which were the chunk's, and met `check_at`."""
-        with self.lock:
-            if chunk.check_at != TAKEN:
-                self._checkpoint(chunk)
-                return Delivery(chunk, stamp)
-        end = chunk.end_of(rows, stamp)
-        if chunk.holds(end):
-            return Delivery(chunk, stamp)
-        key, value = rows[end - ROW], rows[end - ROW + 1]
-        return self.stage(chunk.topic, value, key, stamp, max_block)
-
-    def _checkpoint(self, chunk: Chunk) -> None:
-        """The chunk has reached `check_at`, or has got something unusual. The lock is held."""
-        if chunk.number == 0:
-            self._open(chunk)
-        self.buffered += chunk.estimate(SAMPLE)
-        if chunk.counted >= CHUNK_RECORDS or chunk.size >= self._chunk_bytes(chunk.topic):
-            self._close(chunk)
-        else:
-            step = min(CHECK_EVERY, chunk.counted)
-            chunk.check_at = ROW * min(CHUNK_RECORDS, chunk.counted + step)
-        self._gate_if_full()
-
-    def _chunk_bytes(self, topic: str) -> int:
-        return min(CHUNK_BYTES, self.counts[topic] * self._batch_bytes, self._limit // 8)
-
-    def _open(self, chunk: Chunk) -> None:
-        # Numbered by its first record: what is staged after a flush was asked for is not part of it.
-        self._number += 1
-        chunk.number = self._number
-        chunk.opened_at = self._clock()
-        self._ring_once()
-
-    def _close(self, chunk: Chunk) -> None:
-        """The chunk is full: hand it in. What is interrupted here the sender's thread makes good."""
-        self._take(chunk)
-        self._handed_in.append(chunk)
-        self._ring_once()
-        with suppress(MemoryError):  # the record is taken, and its fate told by its Delivery
-            if self.by_key and len(chunk) > FEW and self.divide(chunk):
-                self.buffered += chunk.measure()
-
-    def divide(self, chunk: Chunk) -> bool:
-        """By key, if that is all that decides where its records go. Needs no lock."""
-        topic = chunk.topic
-        memory = self._memories.setdefault(topic, KeyMemory())
-        return chunk.divide_by_key(self.counts[topic], memory)
-
-    def hand_in(self, chunk: Chunk, max_block: float) -> None:
-        """Stage a chunk that is complete, behind all that was staged before it. The lock is held.
-
-        Raises as `admit` does.
-        """
-        open_chunk = self.admit(chunk.topic, max_block)
-        if len(open_chunk):
-            self._take(open_chunk)
-            self._handed_in.append(open_chunk)
-        self._open(chunk)
-        self.buffered += chunk.size
-        self.records += len(chunk)
-        self._handed_in.append(chunk)
-        self._gate_if_full()
-
-    def _ring_once(self) -> None:
-        """Wake the sender's thread, unless it will look anyway."""
-        if not self._rung:
-            self._rung = True
-            self._ring()
-
-    def _gate_if_full(self) -> None:
-        if self.buffered >= self._limit and not self._gated:
-            # From here on callers wait, until records are done.
-            self._gated.update(self.chunks)
-            self.chunks.clear()
-            self._ring()
-
-    def admit(self, topic: str, max_block: float) -> Chunk:
-        """The topic's open chunk, waiting for the topic to be known and for room. The lock is held."""
-        begun = self._clock()
-        while not self.admits(topic, begun):
-            left = begun + max_block - self._clock()
-            if left <= 0:
-                raise self.too_late(topic, max_block)
-            self.changed.wait(left)
-        return self.chunks[topic]
-
-    def admits(self, topic: str, begun: float) -> bool:
-        """Whether the topic has an open chunk; if not, `changed` tells when to look again.
-
-        Raises why it will have none, as far as that became known since `begun`. The lock is held.
-        """
-        if self._closed is not None:
-            raise self._closed
-        if topic in self.chunks:
-            return True
-        refused_at, reason = self.refused.get(topic, (-inf, None))
-        if reason is not None and refused_at >= begun:
-            raise reason
-        if topic not in self.counts and topic not in self.wanted:
-            self.wanted.add(topic)
-            self._ring()
-        return False
-
-    def too_late(self, topic: str, max_block: float) -> FolkmootError:
-        """Why waiting ended without a chunk. The lock is held."""
-        if topic in self.counts:
-            return BufferFull(
-                f"{self.buffered} bytes are not acknowledged yet, and no room came within "
-                f"{max_block:g} s: send less, or raise buffer_bytes"
-            )
-        self.wanted.discard(topic)
-        if self.trouble is not None:
-            return BrokerUnreachable(f"topic {topic} could not be looked up: {self.trouble}")
-        return UnknownTopicOrPartition(f"topic {topic} was not found within {max_block:g} s")
-
     def request_flush(self) -> int:
-        """Ask for everything staged so far to be sent. Returns what `settled` must reach."""
+        """Ask for everything appended so far to be sent. Returns what `settled` must reach."""
         with self.lock:
-            self.flush_up_to = self._number
-            self._ring()
+            self.appender.place()
+            self._flush_up_to = self._number
+            self._wake()
             return self._number
+
+    def request_purge(self) -> Callable[[], bool]:
+        """Ask for everything that is not under way to be failed. → whether that was done."""
+        with self.lock:
+            self._purges += 1
+            target = self._purges
+            self._wake()
+            return lambda: self._purged >= target
 
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""
         with self.lock:
-            return self.records + sum(map(len, self._open_chunks()))
+            return self.appender.records - self._records_done
 
-    def take_failed(self) -> list[Batch]:
-        """The batches that failed since the last call and that nobody has looked at."""
-        with self.lock:
-            failed, self.failed = self.failed, []
-        return [batch for batch in failed if not batch.observed]
+    def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until records are done. → whether they are.
 
-    def close(self, reason: ClosedError) -> None:
-        """Take nothing more; who waits to be admitted gets the reason."""
+        Raises, unless they are, ConcurrentUse in the sender's thread, which would wait for itself, and
+        ClosedError in a forked process, where nobody works on them.
+        """
         with self.lock:
-            self._closed = self._closed or reason
-            # All are taken, the empty ones as well: whoever stages a record in one at this moment
-            # would otherwise wait for it for ever.
-            for chunk in self._open_chunks():
-                self._take(chunk)
-                if len(chunk):
-                    self._handed_in.append(chunk)
-            self._gated.clear()
-            self.chunks.clear()
+            if not done():
+                if self._orphaned is not None:
+                    raise self._orphaned
+                if timeout != 0 and threading.get_ident() == self.thread:
+                    raise ConcurrentUse("an on_delivery callback may not wait for a delivery")
+            return self.completed.wait_for(done, timeout)
+
+    def take_failure(self) -> FolkmootError | None:
+        """The first error, since the last call, of a record that nobody has asked about."""
+        with self.lock:
+            failed, self._failed = self._failed, []
+        errors = (builder.error for builder in failed if builder.unobserved)
+        return next(errors, None)
+
+    def open(self) -> None:
+        """From here on records are taken."""
+        with self.lock:
+            self._closed = None
+
+    def close(self, reason: FolkmootError) -> None:
+        """Take nothing more; who waits to be admitted gets the reason, also if it is not the first."""
+        with self.lock:
+            self.appender.place()
+            self.appender.close()
+            if self._closed is None or str(self._closed) == NOT_OPEN:
+                self._closed = reason
             self._notify()
+
+    def forked(self, reason: FolkmootError) -> None:
+        """This is a child process: the sender's thread is not here, and may hold the lock for ever."""
+        self.lock = RLock()
+        self.changed = Condition(self.lock)
+        self.completed = Condition(self.lock)
+        self.thread = None
+        self._ring = lambda: None
+        self._closed = self._orphaned = reason
+        self.appender.close()
 
     # -- the sender's thread ------------------------------------------------------------------------
 
-    def topics_wanted(self) -> list[str]:
-        """Topics that somebody waits for."""
+    def take(self) -> Taken:
+        """What has come since the last call."""
         with self.lock:
-            return list(self.wanted)
+            self._asleep = self._asked = False
+            self.appender.place()
+            hurry = self.flushing or self.appender.used >= self.appender.limit
+            purge = self._purges if self._purges > self._purged else 0
+            # In this order nothing is lost when memory is wanting in between.
+            taken = Taken(list(self._opened.values()), self._filled, hurry, purge)
+            for batch in taken.opened:
+                batch.builder.batch = batch
+            self._opened, self._filled = {}, []
+            return taken
 
-    def topic_known(self, topic: str, partitions: int) -> None:
+    def take_rest(self) -> list[Batch]:
+        """What was opened and not taken; all is closed."""
         with self.lock:
-            if topic not in self.counts:
-                self._renew(topic)
+            rest, self._opened = self._opened, {}
+            return list(rest.values())
+
+    def sleep(self, until: float) -> float:
+        """Until when the sender's thread may sleep; not at all if somebody has asked for it."""
+        with self.lock:
+            self.appender.place()  # nobody comes back for what was put beside a batch closed since
+            if self._asked:
+                return -inf
+            if self._opened:
+                until = min(until, self._first_opened().opened_at + self.patience)
+            self._asleep, self._sleeps_until = True, until
+            return until
+
+    def awake(self) -> bool:
+        """The sender's thread sleeps no more, and will `take` before it does; whether it was rung for."""
+        self._asleep = False
+        return self._asked
+
+    @property
+    def flushing(self) -> bool:
+        return self._flush_up_to > self.settled
+
+    def topic_known(self, topic: str, partitions: int, available: Iterable[int]) -> None:
+        """`available` partitions have leaders."""
+        with self.lock:
+            self.appender.topic_known(topic, partitions, list(available))
             self.counts[topic] = partitions
-            self.wanted.discard(topic)
+            self.wanted.pop(topic, None)
             self._notify()
 
     def refuse(self, topic: str, error: FolkmootError) -> None:
         """Tell who waits for this topic that it will not be known."""
         with self.lock:
-            self.wanted.discard(topic)
-            self.refused[topic] = (self._clock(), error)
+            wanted = self.wanted.pop(topic, None)
+            if wanted is not None:
+                wanted.error = error
             self._notify()
 
-    def take(self, now: float, wait: Wait | None = None) -> list[Chunk]:
-        """The chunks that were handed in, or have waited as long as those of their topic shall.
-
-        All if there is no `wait`, or if room is needed.
-        """
-        with self.lock:
-            self._rung = False
-            taken, self._handed_in = self._handed_in, []
-            if self._gated:
-                wait = None
-            for chunk in self._open_chunks():
-                if len(chunk) and (wait is None or chunk.opened_at + wait(chunk.topic) <= now):
-                    self._take(chunk)
-                    taken.append(chunk)
-            for chunk in taken:
-                if chunk.pieces is None:
-                    with suppress(MemoryError):  # then the correction is all of it
-                        self.buffered += chunk.estimate(SAMPLE)
-        return taken
-
-    def correct(self, wrong: int) -> None:
-        """What was taken is so many bytes larger than it was estimated."""
-        if wrong:
-            with self.lock:
-                self.buffered += wrong
-
-    def take_rest(self) -> list[Chunk]:
-        """All that was staged and not taken; it was closed before."""
-        with self.lock:
-            rest, self._handed_in = self._handed_in, []
-        return rest
-
-    def _take(self, chunk: Chunk) -> None:
-        """Put another one in its place. The lock is held."""
-        chunk.take()
-        if chunk.number == 0 and len(chunk):
-            self._open(chunk)
-        self.records += len(chunk)
-        self._renew(chunk.topic)
-
-    def due(self, wait: Wait) -> float:
-        """When there will be something to take, unless it is woken before; or infinity."""
-        with self.lock:
-            if self._handed_in:
-                return -inf
-            chunks = [chunk for chunk in self._open_chunks() if chunk.number]
-            return min((chunk.opened_at + wait(chunk.topic) for chunk in chunks), default=inf)
-
-    def complete(self, batches: Iterable[Batch], oldest_number: float) -> None:
-        """These are done. `oldest_number` is the lowest among the batches that are not."""
+    def complete(self, batches: Iterable[Batch]) -> None:
+        """These are done: there is room again, and whoever waits for their records is told."""
         with self.lock:
             for batch in batches:
-                self.buffered -= batch.size
-                self.records -= batch.count
-                if batch.error is not None:
-                    self.failed.append(batch)
-            open_numbers = [chunk.number for chunk in self._open_chunks() if chunk.number]
-            open_numbers += [chunk.number for chunk in self._handed_in]
-            self.settled = int(min(oldest_number, *open_numbers, self._number + 1) - 1)
-            if self._gated and self.buffered < self._limit and self._closed is None:
-                self.chunks.update(self._gated)
-                self._gated.clear()
-                self.changed.notify_all()
-            self.completed.notify_all()
-            self._told()
+                self.appender.released(batch.size)
+                self._records_done += batch.count
+                if batch.error is not None and not isinstance(batch.error, RecordsPurged):
+                    self._note_failed(batch.builder)
+            self._notify()
+
+    def settle(self, oldest: float) -> None:
+        """What is done was told; `oldest` is the lowest number among the batches that are not done."""
+        with self.lock:
+            opened = self._first_opened().number if self._opened else self._number + 1
+            self.settled = int(min(oldest, opened)) - 1
+            self._notify()
+
+    def purged(self, number: float) -> None:
+        """All purges up to this number are carried out."""
+        with self.lock:
+            self._purged = number
+            self._notify()
+
+    def _first_opened(self) -> Batch:
+        return next(iter(self._opened.values()))
+
+    def _note_failed(self, builder: BatchBuilder) -> None:
+        if len(self._failed) == FAILED_KEPT:
+            self._failed = [each for each in self._failed if each.unobserved]
+        if builder.unobserved and len(self._failed) < FAILED_KEPT:
+            self._failed.append(builder)
+
+    def _wake(self) -> None:
+        """Have the sender's thread look: wake it, if it sleeps and nobody has yet."""
+        if not self._asked:
+            self._asked = True
+            if self._asleep:
+                self._ring()
 
     def _notify(self) -> None:
         self.changed.notify_all()
-        self._told()
+        self.completed.notify_all()
+        if self.listener is not None:
+            self.listener.ring()
 
-    @property
-    def is_full(self) -> bool:
-        return bool(self._gated)
 
-    def _open_chunks(self) -> list[Chunk]:
-        return [*self.chunks.values(), *self._gated.values()]
-
-    def _renew(self, topic: str) -> None:
-        """Begin a chunk, behind the gate if it is closed; none when all is over."""
-        if self._closed is None:
-            where = self._gated if self._gated else self.chunks
-            where[topic] = Chunk(topic, self.completed)
+def check_topic(given: object) -> None:
+    """Raises TypeError for what is no str, InvalidName."""
+    if not isinstance(given, str):
+        raise TypeError(f"a topic is named by a str, not by {given!r}")
+    check_name("topic", given)

@@ -1,17 +1,20 @@
 """What a producer can be told."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from folkmoot.coordination.zookeeper.session import Connect
-from folkmoot.producers.partitioners import STRATEGIES, Choose, Strategy
+from folkmoot.producers.partitioner import STRATEGIES, Choose, Strategy
+from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES
-from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.compression import Codec, check_level
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import check_numbers
+from folkmoot.schemas.serialization import Serializer, serializer
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
@@ -22,24 +25,34 @@ Positive = Annotated[float, Meta(gt=0)]
 class ProducerConfig:
     """Settings of a producer; durations in seconds, sizes in bytes."""
 
-    zookeeper: str | Connect
-    """Connect string with its chroot, or something that opens a session."""
+    zookeeper: str | Connect = ""
+    """Connect string with its chroot, or something that opens a session. This, or `bootstrap`."""
+    bootstrap: str | Sequence[str] = ()
+    """Addresses of some brokers, "host:port,host:port" or a list, in place of `zookeeper`."""
     client_id: str = "producer"
     """What brokers see."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to."""
-    acks: Literal[0, 1, -1, "all"] = 1
+    acks: Literal[0, 1, -1, "all"] = "all"
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
     idempotent: bool | None = None
     """Batches sent again are recognised, and written once. None: yes, unless acks=0."""
     compression: str = "zstd"
     """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
+    compression_level: int | None = None
+    """How hard the codec tries, in its own numbers; None: its fastest that is worth it."""
+    key_serializer: Serializer | None = None
+    """Makes bytes of keys: a callable of one argument, or an object with `serialize(topic, value)`. It
+    is not asked about None. None: keys are given as bytes."""
+    value_serializer: Serializer | None = None
+    """The same for values."""
     partitioner: Strategy | Choose = "key-hash"
     """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
     linger: Annotated[float, Meta(ge=0)] = 0.005
     """How long a record may wait for others to share its batch."""
     batch_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
-    """A batch of this size, before compression, is sent without lingering; at most 15 MiB."""
+    """A batch of this size, before compression, is sent without lingering; at most 15 MiB. It may grow
+    to twice this size, and fails as a whole if, compressed, it exceeds the topic's `max_batch_bytes`."""
     max_record_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
     """Key, value and headers of one record may be this large; at most 30 MiB."""
     buffer_bytes: Annotated[int, Meta(gt=0)] = 64 * 1024 * 1024
@@ -64,17 +77,21 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
         check_name("client id", self.client_id)
-        if isinstance(self.zookeeper, str) and not self.zookeeper.partition("/")[0].strip():
-            raise ConfigError(
-                f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
-            )
+        check_cluster(self.zookeeper, self.bootstrap)
         if self.acks not in (0, 1, -1, "all"):
             raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")
         if self.idempotent and self.acks == 0:
             raise ConfigError(
                 "idempotent=True is not allowed with acks=0: what is not answered is not sent again"
             )
-        Codec.named(self.compression)
+        if self.linger >= self.delivery_timeout:
+            raise ConfigError(
+                f"linger={self.linger:g} is not allowed: records would fail before they are sent; "
+                f"use less than delivery_timeout={self.delivery_timeout:g}"
+            )
+        check_level(self.codec, self.compression_level)
+        for field in ("key", "value"):
+            serializer(field, getattr(self, f"{field}_serializer"))
         if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
             raise ConfigError(
                 f"partitioner={self.partitioner!r} is not known: use one of {', '.join(STRATEGIES)}, "

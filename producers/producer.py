@@ -6,40 +6,36 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 from weakref import WeakSet
 
-from folkmoot.coordination.connector import connector
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.producers.accumulator import Accumulator
-from folkmoot.producers.batches import headers_size
-from folkmoot.producers.chunks import Delivery
-from folkmoot.producers.column_chunks import BatchDelivery, ColumnChunk
+from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
+from folkmoot.producers.appender import BatchDelivery, Delivery
+from folkmoot.producers.columns import HeadersArgument, RecordColumns
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.discovery import Discovery
-from folkmoot.producers.given import HeadersArgument, as_bytes, as_headers, as_int, check_topic
-from folkmoot.producers.loop import Loop
-from folkmoot.producers.staging import MAX_RECORD_TIMESTAMP, Staging
+from folkmoot.producers.discovery import discovery_of
+from folkmoot.producers.sender import Sender
 from folkmoot.protocol import compression
 from folkmoot.protocol.errors import (
+    BufferFull,
     ClosedError,
     ConcurrentUse,
     FlushTimeout,
     FolkmootError,
-    RecordTooLarge,
+    RequestTimeout,
 )
 from folkmoot.protocol.options import build
+from folkmoot.protocol.records import RecordMetadata
+from folkmoot.schemas.serialization import KEY, VALUE, serializer
 
-SMALL_CELL_BYTES: Final = 4096
-COLUMNS_BYTES: Final = 2 * 1024 * 1024
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
 _log = logging.getLogger(__name__)
-_now = time.time
 _open_producers: "WeakSet[Producer]" = WeakSet()
 
 
@@ -52,11 +48,11 @@ class Producer:
         print(delivery.result(timeout=10))
     ```
 
-    Options: see `ProducerConfig`. `send` may be called from any number of threads; it stages the
-    record and returns. It blocks, for at most `max_block`, while the buffer is full and when a topic
-    is used for the first time. What became of a record is told by its `Delivery`, or to its
-    `on_delivery`; a failure that was asked about in neither way is raised by `flush` or `close`, so
-    that none passes unseen.
+    Options: see `ProducerConfig`. `send` may be called from any number of threads; it appends the
+    record to its partition's batch and returns. It blocks, for at most `max_block`, while the buffer is
+    full and when a topic is used for the first time; within an `on_delivery` it does not block. What
+    became of a record is told by its `Delivery`, or to its `on_delivery`; a failure that was asked
+    about in neither way is raised by `flush` or `close`, so that none passes unseen.
 
     Records of one partition are written in the order of their `send`, also when they are sent again.
     Each is written once, also when an answer was lost, unless `idempotent` is off; where it cannot be
@@ -65,36 +61,40 @@ class Producer:
     A producer does not survive a fork: in the child process it is closed.
     """
 
+    _delivery: ClassVar[type[Delivery]] = Delivery
+    """What `send` returns."""
+
     def __init__(self, **options: Any) -> None:
         self.config = build(ProducerConfig, options)
         self._wakeup = Wakeup()
-        self._accumulator = Accumulator(
-            self.config.buffer_bytes,
-            self.config.batch_bytes,
-            self._wakeup.wake,
-            by_key=self.config.partitioner == "key-hash",
-        )
-        self._small = min(SMALL_CELL_BYTES, self.config.max_record_bytes // 2)
-        self._lock = self._accumulator.lock
-        self._chunks = self._accumulator.chunks
-        self._discovery = Discovery(
-            connector(self.config.zookeeper), self.config.session_timeout, self.config.listener
-        )
-        self._loop = Loop(self.config, self._accumulator, self._wakeup, self._discovery)
+        self._accumulator = Accumulator(self.config, self._wakeup.wake, delivery=self._delivery)
+        self._appender = self._accumulator.appender
+        self._key_bytes = serializer(KEY, self.config.key_serializer)
+        self._value_bytes = serializer(VALUE, self.config.value_serializer)
+        self._discovery = discovery_of(self.config)
+        self._sender = Sender(self.config, self._accumulator, self._wakeup, self._discovery)
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed: ClosedError | None = None
+        self.serializes = bool(self._key_bytes or self._value_bytes)
+        if type(self).send is Producer.send and not self.serializes:
+            # No call lies between the application and the appender.
+            self.send = self._appender.send  # type: ignore[method-assign]
 
     # -- life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
-        if self._closed:
-            raise ClosedError("the producer is closed")
+        """Find the cluster and begin to work.
+
+        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; MissingExtra.
+        """
+        if self._closed is not None:
+            raise self._closed
         compression.require(self.config.codec)
         if self._thread is None:
             self._discovery.open()
+            self._accumulator.open()
             name = f"folkmoot-{self.config.client_id}"
-            self._thread = threading.Thread(target=self._loop.run, name=name, daemon=True)
+            self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
             self._thread.start()
             _open_producers.add(self)
             _let_others_run(self.config.switch_interval)
@@ -106,17 +106,17 @@ class Producer:
         `delivery_timeout` bounds. Raises as `flush` does, after all is closed; ConcurrentUse within
         an `on_delivery`, before anything is.
         """
-        if self._closed:
+        if self._closed is not None:
             return
         self._check_not_called_back()
-        self._closed = True
+        self._closed = ClosedError("the producer is closed")
         if timeout is None:
             timeout = self.config.longest_wait
         deadline = time.monotonic() + timeout
-        self._accumulator.close(ClosedError("the producer is closed"))
+        self._accumulator.close(self._closed)
         try:
             if self._thread is not None:
-                self.flush(timeout)
+                self._flush(timeout)
         except FlushTimeout as error:
             _log.error("closing a producer: %s; they are lost", error)
             raise
@@ -125,7 +125,7 @@ class Producer:
 
     def _let_go(self, timeout: float) -> None:
         _open_producers.discard(self)
-        self._loop.stop()
+        self._sender.stop()
         if self._thread is not None:
             self._thread.join(timeout)
         self._discovery.close()
@@ -155,86 +155,39 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,
-        on_delivery: Callable[[Delivery], None] | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Delivery:
-        """Stage a record. `value` None is a tombstone; `timestamp` is in ms since the epoch.
+        """Append a record. `value` None is a tombstone; `timestamp` is in ms since the epoch.
 
-        `on_delivery` is called in the producer's thread, with the delivery, when it is done; it must
-        be quick and may not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge,
-        BrokerUnreachable, ClosedError, InvalidName; then the record was not taken.
+        `value` and `key` are bytes, or whatever the producer's serialisers take. `on_delivery` is
+        called in the producer's thread, with the delivery, when it is done; it must be quick and may
+        not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge, BrokerUnreachable,
+        ClosedError, InvalidName, PartitionerFailed, SerializationError; then the record was not taken.
         """
-        # The fast way: nothing unusual about the record, topic known, room left. Every line here is
-        # paid for every record; whatever is not plain goes through _send_any. Why it is right without
-        # a lock, see Chunk.
-        if (
-            type(value) is bytes
-            and len(value) <= self._small
-            and (key is None or (type(key) is bytes and len(key) <= self._small))
-            and (
-                timestamp is None
-                or (type(timestamp) is int and 0 <= timestamp <= MAX_RECORD_TIMESTAMP)
-            )
-            and partition is None
-            and headers is None
-            and on_delivery is None
-        ):
-            try:
-                chunk = self._chunks[topic]
-            except KeyError:
-                pass
-            else:
-                stamp = _now() if timestamp is None else timestamp / 1000
-                rows = chunk.rows
-                rows += (key, value, stamp)
-                if len(rows) >= chunk.check_at:
-                    return self._accumulator.staged(chunk, rows, stamp, self.config.max_block)
-                return Delivery(chunk, stamp)
-        return self._send_any(topic, value, key, partition, headers, timestamp, on_delivery)
+        if self._value_bytes is not None:
+            value = self._value_bytes(topic, value)
+        if self._key_bytes is not None:
+            key = self._key_bytes(topic, key)
+        return self._appender.send(topic, value, key, partition, headers, timestamp, on_delivery)
 
-    def _send_any(
+    def send_and_wait(
         self,
         topic: str,
-        value: object,
-        key: object,
-        partition: int | None,
-        headers: HeadersArgument | None,
-        timestamp: int | None,
-        on_delivery: Callable[[Delivery], None] | None,
-    ) -> Delivery:
-        """`send` for records of every kind, in any state of the producer."""
-        if self._thread is None:
-            raise ClosedError("the producer is not open: use it in a with block, or call start()")
-        value_bytes, key_bytes = as_bytes("value", value), as_bytes("key", key)
-        rows = as_headers(headers) if headers else ()
-        extra = headers_size([rows])
-        size = len(value_bytes or b"") + len(key_bytes or b"") + extra
-        if size > self.config.max_record_bytes:
-            raise RecordTooLarge(
-                f"a record of {size} bytes is larger than max_record_bytes="
-                f"{self.config.max_record_bytes}"
-            )
-        if timestamp is None:
-            stamp = _now()
-        elif -MAX_RECORD_TIMESTAMP <= as_int("timestamp", timestamp) <= MAX_RECORD_TIMESTAMP:
-            stamp = timestamp / 1000
-        else:
-            raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
-        if partition is not None:
-            partition = as_int("partition", partition)
-        if topic not in self._accumulator.counts:
-            check_topic(topic)
-        return self._accumulator.stage(
-            *(topic, value_bytes, key_bytes, stamp, self.config.max_block),
-            partition=partition,
-            headers=rows,
-            on_delivery=on_delivery,
-            large=size > self._small,
-        )
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: HeadersArgument | None = None,
+        timestamp: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> RecordMetadata:
+        """`send`, and wait for what became of it. Raises as `send`, and as `Delivery.result`."""
+        return self.send(topic, value, key, partition, headers, timestamp).result(timeout)
 
     def send_batch(
         self,
@@ -246,58 +199,56 @@ class Producer:
         headers: Sequence[HeadersArgument] | None = None,
         partition: int | None = None,
     ) -> BatchDelivery:
-        """Stage many records, given as columns: lists of bytes and None, or Arrow arrays.
+        """Append many records, given as columns: lists of bytes and None, or Arrow arrays.
 
         `values` and `keys` may be Arrow arrays or chunked arrays of binary or string. `timestamps`
         is one for all or one per row, in ms since the epoch (a list, numpy, or Arrow, also of a
         timestamp type); `headers` has those of each row. All of it goes to `partition`, or each row
         where the partitioner says. Rows keep their order, among themselves and with `send`.
+        Serialisers are asked for each cell of a list; Arrow arrays are bytes already.
 
-        Nothing is done per record in Python. What does not fit into the buffer waits for room, part
-        by part: after BufferFull the rows before have been taken. Raises as `send` does, TypeError
-        and ValueError for columns that are none or differ in length.
+        What does not fit into the buffer waits for room, part by part: after BufferFull the rows before
+        have been taken, and the error's `delivery` is theirs. Raises as `send` does, TypeError and
+        ValueError for columns that are none or differ in length.
         """
-        if self._thread is None:
-            raise ClosedError("the producer is not open: use it in a with block, or call start()")
-        columns = Staging(values, keys, timestamps, headers, partition)
-        chunks: list[ColumnChunk] = []
-        for chunk in self._parts(columns, topic):
-            with self._lock:
-                self._accumulator.hand_in(chunk, self.config.max_block)
-            chunks.append(chunk)
-        return BatchDelivery(chunks, self._accumulator.completed)
+        columns = self._columns(topic, values, keys, timestamps, headers, partition)
+        runs: list[Any] = []
+        delivery = BatchDelivery(runs, self._accumulator)
+        row = 0
+        try:
+            self._accumulator.admit(topic)
+            while row < len(columns):
+                row, some = self._appender.send_columns(topic, columns, row)
+                runs += some
+        except BufferFull as error:
+            error.delivery = delivery
+            raise
+        return delivery
 
-    def _parts(self, columns: Staging, topic: str) -> Iterator[ColumnChunk]:
-        """What is handed in one by one, each when there is room."""
-        count = self._partition_count(topic)
-        config, accumulator = self.config, self._accumulator
-        if columns.partition is not None:
-            accumulator.check_partition(topic, columns.partition)
-        most = min(count * config.batch_bytes, config.buffer_bytes // 8, COLUMNS_BYTES)
-        for chunk in columns.chunks(topic, accumulator.completed, most, config.max_record_bytes):
-            if accumulator.by_key:
-                accumulator.divide(chunk)  # here, while it is in the cache, as for `send`
-            yield chunk
-
-    def _partition_count(self, topic: str) -> int:
-        with self._lock:
-            if topic not in self._accumulator.counts:
-                if self._thread is None:
-                    raise ClosedError("the producer is not open: use it in a with block")
-                check_topic(topic)
-                self._accumulator.admit(topic, self.config.max_block)
-            return self._accumulator.counts[topic]
+    def _columns(
+        self, topic: str, values: Any, keys: Any, timestamps: Any, headers: Any, partition: Any
+    ) -> RecordColumns:
+        """Checked. Raises TypeError, ValueError, InvalidName, SerializationError."""
+        if self._value_bytes is not None and isinstance(values, list | tuple):
+            values = [self._value_bytes(topic, value) for value in values]
+        if self._key_bytes is not None and isinstance(keys, list | tuple):
+            keys = [self._key_bytes(topic, key) for key in keys]
+        return RecordColumns(values, keys, timestamps, headers, partition)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent before is delivered or has failed.
+        """Wait until all that was sent before is delivered or has failed, and callbacks were called.
 
         Raises FlushTimeout if that takes longer, and the first error of a record that has failed
-        without anybody asking for its Delivery; ConcurrentUse within an `on_delivery`.
+        without anybody asking for its Delivery; ConcurrentUse within an `on_delivery`, ClosedError.
         """
         self._check_not_called_back()
+        self._check_open()
+        self._flush(timeout)
+
+    def _flush(self, timeout: float | None) -> None:
         accumulator = self._accumulator
         target = accumulator.request_flush()
-        with self._lock:
+        with accumulator.lock:
             done = accumulator.completed.wait_for(lambda: accumulator.settled >= target, timeout)
         self._check_flushed(done, timeout)
 
@@ -306,13 +257,29 @@ class Producer:
         if not done:
             left = self.unacknowledged()
             raise FlushTimeout(f"{left} records are not acknowledged after {timeout:g} s")
-        failed = self._accumulator.take_failed()
-        if failed and failed[0].error is not None:
-            raise failed[0].error
+        error = self._accumulator.take_failure()
+        if error is not None:
+            raise error
+
+    def purge(self, timeout: float | None = None) -> None:
+        """Give up all records that are not under way to a broker: they fail with RecordsPurged.
+
+        Their callbacks have been called when it returns; `flush` does not raise what was purged.
+        Raises RequestTimeout, ConcurrentUse within an `on_delivery`, ClosedError.
+        """
+        self._check_not_called_back()
+        self._check_open()
+        done = self._accumulator.request_purge()
+        with self._accumulator.lock:
+            if not self._accumulator.completed.wait_for(done, timeout):
+                raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
 
     def partitions_of(self, topic: str) -> list[int]:
         """The topic's partitions; the first time it may block as `send` does."""
-        return list(range(self._partition_count(topic)))
+        check_topic(topic)
+        if topic not in self._accumulator.counts:
+            self._accumulator.admit(topic)
+        return list(range(self._accumulator.counts[topic]))
 
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""
@@ -321,10 +288,15 @@ class Producer:
     def metrics(self) -> dict[str, int]:
         """Counters since the start (see `ProducerCounters`), and what is buffered now."""
         return {
-            **asdict(self._loop.counters),
+            **asdict(self._sender.counters),
             "buffered_records": self.unacknowledged(),
-            "buffered_bytes": self._accumulator.buffered,
+            "buffered_bytes": self._appender.used,
         }
+
+    def _check_open(self) -> None:
+        """Raises ClosedError where there is no thread to wait for."""
+        if self._thread is None:
+            raise self._closed or ClosedError(NOT_OPEN)
 
     def _check_not_called_back(self) -> None:
         """The producer's thread would wait for itself."""
@@ -333,12 +305,9 @@ class Producer:
 
     def _forked(self) -> None:
         """This is a child process: the thread is not here, and the lock may be held for ever."""
-        self._closed = True
-        self._lock = threading.Lock()
-        self._chunks = {}
-        reason = ClosedError("the producer was made before a fork: make one in each process")
-        self._accumulator = Accumulator(1, 1, lambda: None)
-        self._accumulator.close(reason)
+        self._closed = ClosedError("the producer was made before a fork: make one in each process")
+        self._thread = None
+        self._accumulator.forked(self._closed)
 
 
 def _let_others_run(interval: float | None) -> None:

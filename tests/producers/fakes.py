@@ -1,5 +1,6 @@
 """A cluster of stub brokers registered in a ZooKeeper that lives in memory."""
 
+import itertools
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -9,10 +10,11 @@ from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import batch_header, record_batch
-from folkmoot.protocol.errors import FolkmootError, NotLeader, UnknownTopicOrPartition
+from folkmoot.protocol.errors import FolkmootError, NoProducerId, NotLeader, UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
+    InitProducerIdResponse,
     MetadataResponse,
     PartitionMetadata,
     ProduceResponse,
@@ -42,6 +44,8 @@ class FakeCluster:
         self.failing = 0
         self.mute = 0
         self.requests = 0
+        self.ids = itertools.count()
+        self.refuse_ids = False
         self.logs: dict[TopicPartition, list[Record]] = {}
         self.payloads: list[bytes] = []
         self.producers: dict[TopicPartition, ProducerState] = {}
@@ -90,6 +94,10 @@ class FakeCluster:
     def _handle(self, number: int, api: int, body: Any, payloads: list[bytes]) -> Any:
         if api == Api.METADATA:
             return MetadataResponse(self._infos(), [self._describe(name) for name in body.topics])
+        if api == Api.INIT_PRODUCER_ID:
+            if self.refuse_ids:
+                raise NoProducerId("ZooKeeper is away")
+            return InitProducerIdResponse(next(self.ids))
         self.requests += 1
         if self.silent:
             return None

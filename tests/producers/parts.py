@@ -4,10 +4,10 @@ from random import Random
 from typing import Any
 
 from folkmoot.producers.accumulator import Accumulator
-from folkmoot.producers.batches import Batch
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.sender import Sender, Shipment
+from folkmoot.producers.partition_queue import Batch
+from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult
 from folkmoot.protocol.options import build
@@ -20,18 +20,31 @@ class FixedView:
     def __init__(self, count: int = 1) -> None:
         self.count = count
         self.leaders: dict[int, str] = dict.fromkeys(range(count), "one:1")
+        self.looked_up = 0
+        self.epoch = 3
+        self._seen: tuple[int, dict[int, str]] = (0, {})
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """As of a cluster that has just told of every change."""
+        if (self.epoch, self.leaders) != self._seen:
+            self._seen = self.epoch, dict(self.leaders)
+            self._version += 1
+        return self._version
 
     def leader_address(self, partition: TopicPartition) -> str | None:
+        self.looked_up += 1
         return self.leaders.get(partition.partition)
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        return 3
+        return self.epoch
 
     def topic_id(self, topic: str) -> str | None:
         return f"id of {topic}"
 
-    def partitions(self, topic: str) -> range:
-        return range(self.count)
+    def available(self) -> list[int]:
+        return [number for number in range(self.count) if number in self.leaders]
 
 
 class Bench:
@@ -40,13 +53,13 @@ class Bench:
     def __init__(self, partitions: int = 1, **options: Any) -> None:
         self.now = 100.0
         self.rings = 0
-        settings: dict[str, Any] = {"compression": "none", "retry_backoff": 1.0, **options}
+        settings: dict[str, Any] = {"compression": "none", "retry_backoff": 1.0, "max_block": 0.0}
+        settings |= options
         self.config = build(ProducerConfig, {"zookeeper": "nowhere:1", **settings})
-        self.accumulator = Accumulator(
-            self.config.buffer_bytes, self.config.batch_bytes, self._ring, lambda: self.now
-        )
+        self.accumulator = Accumulator(self.config, self._ring, lambda: self.now, Random(1))
+        self.accumulator.open()
         self.view = FixedView(partitions)
-        self.sender = Sender(self.config, self.view, Random(1))
+        self.sender = SenderState(self.config, self.view, Random(1))
         self.sender.grant([7])
         self.done: list[Batch] = []
         self._ids = 0
@@ -54,16 +67,32 @@ class Bench:
     def _ring(self) -> None:
         self.rings += 1
 
-    def stage(
-        self, value: bytes, key: bytes | None = None, partition: int | None = 0, topic: str = "t"
-    ) -> Delivery:
-        if topic not in self.accumulator.counts:
-            self.accumulator.topic_known(topic, self.view.count)
-        return self.accumulator.stage(topic, value, key, self.now + 0.0, 0.0, partition=partition)
+    def know(self, topic: str = "t") -> None:
+        """Tell the appender of the topic, and who has a leader."""
+        self.accumulator.topic_known(topic, self.view.count, self.view.available())
 
-    def take(self, *, everything: bool = True) -> None:
-        for chunk in self.accumulator.take(self.now, None if everything else self.sender.wait):
-            self.accumulator.correct(self.sender.add(chunk))
+    def stage(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = 0,
+        topic: str = "t",
+        **more: Any,
+    ) -> Delivery:
+        """Append a record, at the time of the test's clock unless it says another."""
+        if topic not in self.accumulator.counts:
+            self.know(topic)
+        more.setdefault("timestamp", round(self.now * 1000))
+        return self.accumulator.appender.send(topic, value, key, partition, **more)
+
+    def take(self) -> bool:
+        """Hand over what was opened and filled, as the sender's thread does; whether to hurry."""
+        taken = self.accumulator.take()
+        for batch in taken.opened:
+            self.sender.add(batch)
+        for batch in taken.filled:
+            self.sender.filled(batch)
+        return taken.hurry
 
     def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:
         sent = []
@@ -85,7 +114,8 @@ class Bench:
     def settle(self) -> None:
         done, self.sender.finished = self.sender.finished, []
         self.done += done
-        self.accumulator.complete(done, self.sender.oldest_number())
+        self.accumulator.complete(done)
+        self.accumulator.settle(self.sender.oldest_number())
 
 
 def records(shipment: Shipment) -> list[Record]:

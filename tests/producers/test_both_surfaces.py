@@ -1,5 +1,6 @@
 """What a producer does, in both spellings: the same lines against `Producer` and `AsyncProducer`."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,10 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from folkmoot.producers.asynchronous import AsyncProducer
-from folkmoot.producers.awaiting import AsyncBatchDelivery, AsyncDelivery
-from folkmoot.producers.chunks import Delivery
-from folkmoot.producers.column_chunks import BatchDelivery
+from folkmoot.producers.appender import AsyncDelivery, BatchDelivery, Delivery
+from folkmoot.producers.async_producer import AsyncBatchDelivery, AsyncProducer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -21,15 +20,17 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FlushTimeout,
     InvalidName,
+    RecordsPurged,
     RecordTooLarge,
     RequestTimeout,
+    SerializationError,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
-from tests.surfaces import both, differences, run
+from tests.surfaces import both, differences, eventually, run
 
 Client = Callable[..., Any]
 
@@ -156,7 +157,7 @@ def test_what_is_no_record_is_refused_at_once(client: Client, cluster: FakeClust
 def test_a_missing_topic_is_an_error_of_the_first_send(
     client: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.producers.loop.TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_PATIENCE", 0.3)
 
     async def scenario() -> None:
         async with client(zookeeper=cluster.connect) as producer:
@@ -308,7 +309,7 @@ def test_callbacks_are_told_and_may_fail(
 def test_an_exception_in_the_block_is_not_hidden_by_closing(
     client: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("producer", "asynchronous"):
+    for module in ("producer", "async_producer"):
         monkeypatch.setattr(f"folkmoot.producers.{module}.CLOSE_AFTER_ERROR", 0.1)
     cluster.silent = True
 
@@ -339,3 +340,179 @@ def test_close_ends_within_its_timeout_and_says_what_is_lost(
             await delivery
 
     run(scenario)
+
+
+@each
+def test_callbacks_have_been_called_when_flush_returns(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=60.0) as producer:
+            for number in range(1, 21):
+                told: list[Any] = []
+                for _ in range(10):
+                    await producer.send("t", b"v", b"%d" % number, on_delivery=told.append)
+                await producer.flush()
+                assert len(told) == 10
+
+    run(scenario)
+
+
+@each
+def test_a_record_that_is_asked_about_silences_no_neighbour_in_its_batch(
+    client: Client, cluster: FakeCluster
+) -> None:
+    cluster.failing = CorruptBatch.code
+
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=0.1) as producer:
+            sent = [await producer.send("t", b"v", partition=0) for _ in range(3)]
+            await producer.send("t", b"told", partition=0, on_delivery=id)
+            assert isinstance(await sent[1].exception(), CorruptBatch)
+            with pytest.raises(CorruptBatch):
+                await producer.flush()
+            sent = [await producer.send("t", b"v", partition=0) for _ in range(3)]
+            assert [type(await each.exception()) for each in sent] == [CorruptBatch] * 3
+            await producer.flush()
+
+    run(scenario)
+
+
+@each
+def test_who_may_not_block_starts_the_look_up_and_sends_later(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, max_block=0.0) as producer:
+            with pytest.raises(UnknownTopicOrPartition, match="was not found within 0 s"):
+                await producer.send("t", b"v")
+
+            async def is_taken() -> bool:
+                try:
+                    await producer.send("t", b"later")
+                except UnknownTopicOrPartition:
+                    return False
+                return True
+
+            await eventually(is_taken)
+
+    run(scenario)
+    assert cluster.values() == [b"later"]
+
+
+@each
+def test_what_found_room_of_a_batch_that_did_not_is_told_with_the_error(
+    client: Client, cluster: FakeCluster
+) -> None:
+    cluster.silent = True
+
+    async def scenario() -> None:
+        options = {"buffer_bytes": 50_000, "max_block": 0.1, "request_timeout": 0.2}
+        async with client(zookeeper=cluster.connect, **options) as producer:
+            values = [b"%03d" % number + bytes(10_000) for number in range(100)]
+            with pytest.raises(BufferFull) as error:
+                await producer.send_batch("t", values, partition=0)
+            taken = error.value.delivery
+            assert 5 <= len(taken) < 100
+            cluster.silent = False
+            assert sum(map(len, (await _result(taken))[0])) == len(taken)
+
+    run(scenario)
+    written = [value[:3] for value in cluster.values() if value]
+    assert written == [b"%03d" % number for number in range(len(written))]
+
+
+async def _result(delivery: Any) -> dict[int, list[range]]:
+    """Of either client: what hangs on an error is not wrapped."""
+    found = delivery.result(10.0)
+    return found if isinstance(found, dict) else await found
+
+
+@each
+def test_a_record_is_sent_and_waited_for_in_one_call(client: Client, cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, request_timeout=0.3) as producer:
+            place = await producer.send_and_wait("t", b"v", partition=1, timeout=10.0)
+            assert place[:3] == ("t", 1, 0)
+            cluster.silent = True
+            with pytest.raises(RequestTimeout):
+                await producer.send_and_wait("t", b"v", partition=1, timeout=0.05)
+            cluster.silent = False
+            cluster.failing = CorruptBatch.code
+            with pytest.raises(CorruptBatch):
+                await producer.send_and_wait("t", b"v", partition=2)
+            cluster.failing = 0
+
+    run(scenario)
+
+
+@each
+def test_what_is_not_under_way_is_purged_and_told(client: Client, cluster: FakeCluster) -> None:
+    told: list[Any] = []
+
+    async def scenario() -> None:
+        options = {"linger": 60.0, "request_timeout": 1.0}
+        async with client(zookeeper=cluster.connect, **options) as producer:
+            cluster.silent = True
+            under_way = await producer.send("t", b"under way", partition=0)
+            with pytest.raises(FlushTimeout):
+                await producer.flush(0.2)
+            await producer.send("t", b"waits", partition=0, on_delivery=told.append)
+            waits = await producer.send("t", b"waits", partition=1)
+            await producer.purge(timeout=10.0)
+            assert len(told) == 1
+            assert isinstance(await waits.exception(timeout=1.0), RecordsPurged)
+            assert (producer.unacknowledged(), under_way.done()) == (1, False)
+            cluster.silent = False
+            await producer.purge()
+        with pytest.raises(ClosedError):
+            await client(zookeeper=cluster.connect).purge()
+
+    run(scenario)
+    assert b"waits" not in cluster.values()
+
+
+class Json:
+    """A serialiser that wants to know the topic."""
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        return json.dumps([topic, value]).encode()
+
+
+@each
+def test_keys_and_values_are_made_into_bytes_by_the_producer_s_serialisers(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        options = {"key_serializer": str.encode, "value_serializer": Json()}
+        async with client(zookeeper=cluster.connect, **options) as producer:
+            await producer.send("t", {"a": 1}, "key", partition=0)
+            await producer.send("t", None, "gone", partition=0, headers={"h": b"1"})
+            await producer.send_batch("t", [1, None], [None, "k"], partition=0)
+            with pytest.raises(SerializationError, match="the value of a record of topic t cannot"):
+                await producer.send("t", object())
+            with pytest.raises(SerializationError, match="the key of a record of topic t cannot"):
+                await producer.send("t", 1, b"bytes")
+            with pytest.raises(SerializationError, match="the key of a record of topic t cannot"):
+                await producer.send_batch("t", [1], [2])
+
+    run(scenario)
+    (log,) = cluster.logs.values()
+    assert [(record.key, record.value) for record in log] == [
+        *((b"key", b'["t", {"a": 1}]'), (b"gone", None), (None, b'["t", 1]'), (b"k", None))
+    ]
+    assert log[1].headers == (("h", b"1"),)
+
+
+@each
+def test_headers_that_can_be_gone_through_once_arrive_whoever_has_to_wait(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect) as producer:
+            headers = zip(("a", "b"), (b"1", b"2"), strict=True)
+            await (await producer.send("t", b"v", partition=0, headers=headers))
+
+    run(scenario)
+    (record,) = cluster.logs[TopicPartition("t", 0)]
+    assert record.headers == (("a", b"1"), ("b", b"2"))

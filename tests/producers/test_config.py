@@ -20,7 +20,9 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
 
 
 def test_without_zookeeper_there_is_no_producer() -> None:
-    with pytest.raises(ConfigError, match="zookeeper=… is missing"):
+    with pytest.raises(
+        ConfigError, match=r"zookeeper=.* or by bootstrap=.*: one of them is missing"
+    ):
         Producer()
 
 
@@ -45,6 +47,11 @@ def test_without_zookeeper_there_is_no_producer() -> None:
         {"batch_bytes": 1e6},
         {"max_in_flight": True},
         {"zookeeper": "/only/a/chroot"},
+        {"linger": 120.0},
+        {"compression_level": 23},
+        {"compression_level": 1.5},
+        {"key_serializer": "utf-8"},
+        {"value_serializer": object()},
     ],
     ids=str,
 )
@@ -52,6 +59,26 @@ def test_an_option_outside_its_range_is_refused_by_name(options: dict[str, Any])
     (name,) = options
     with pytest.raises(ConfigError, match=name):
         build(ProducerConfig, {"zookeeper": "localhost:2181", **options})
+
+
+@pytest.mark.parametrize(
+    ("compression", "allowed", "refused"),
+    [("zstd", 19, 20), ("gzip", 9, 0), ("lz4", 16, 17), ("none", None, 1), ("snappy", None, 1)],
+)
+def test_a_compression_level_is_one_of_the_codec_s(
+    compression: str, allowed: int | None, refused: int
+) -> None:
+    options = {"zookeeper": "localhost:2181", "compression": compression}
+    build(ProducerConfig, {**options, "compression_level": allowed})
+    with pytest.raises(ConfigError, match=f"compression_level={refused} .*{compression}"):
+        build(ProducerConfig, {**options, "compression_level": refused})
+
+
+def test_a_linger_that_would_fail_every_record_is_refused() -> None:
+    options = {"zookeeper": "localhost:2181", "delivery_timeout": 1.0}
+    build(ProducerConfig, {**options, "linger": 0.9})
+    with pytest.raises(ConfigError, match="use less than delivery_timeout=1"):
+        build(ProducerConfig, {**options, "linger": 1.0})
 
 
 def test_a_client_id_is_a_name() -> None:

@@ -3,6 +3,7 @@
 import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.errors import BatchTooLarge
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
@@ -28,10 +30,11 @@ StartCluster = Callable[..., EmbeddedCluster]
 PARTITIONS = 6
 
 
-def create_topic(zookeeper: str, name: str, partitions: int = PARTITIONS) -> None:
+def create_topic(zookeeper: str, name: str, partitions: int = PARTITIONS, **config: str) -> None:
     session = connector(zookeeper)(6.0)
     try:
-        execute(session, topics.create(name, partitions, list(execute(session, brokers.live()))))
+        live = list(execute(session, brokers.live()))
+        execute(session, topics.create(name, partitions, live, config))
     finally:
         session.close()
 
@@ -157,6 +160,8 @@ def test_lost_answers_cut_connections_and_kills_write_nothing_twice(
                 for number in range(20_000):
                     key, value = b"key %d" % (number % 50), b"%d" % number
                     sent.append((key, value, producer.send("t", value, key)))
+                    if not number:  # from here on the answers that are lost are those to records
+                        sent[0][2].result(20.0)
                     fault = faults.get(number)
                     if fault is not None:
                         lose_an_answer(proxy, producer)
@@ -171,3 +176,45 @@ def test_lost_answers_cut_connections_and_kills_write_nothing_twice(
     assert counters["epochs_begun"] == 0
     check(log, sent)
     check_once_and_in_order(log, sent)
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotent": False, "compression": "none"}])
+def test_a_batch_that_is_too_large_is_sent_in_parts_and_only_records_too_large_alone_fail(
+    shared_cluster: EmbeddedCluster, options: dict[str, Any]
+) -> None:
+    name = f"narrow-{len(options)}"
+    address = shared_cluster.zookeeper
+    create_topic(address, name, 1, max_batch_bytes="3000")
+    chance = random.Random(1)
+    large = {70, 255}
+    values = [chance.randbytes(3000 if number in large else 80) for number in range(300)]
+    called: list[Delivery] = []
+    with Producer(zookeeper=address, linger=0.2, **options) as producer:
+        sent = [
+            producer.send(name, each, headers=[("h", b"x")], on_delivery=called.append)
+            for each in values
+        ]
+        columns = producer.send_batch(name, values, keys=[b"%d" % each for each in range(300)])
+        with suppress(BatchTooLarge):
+            producer.flush()
+        assert isinstance(columns.exception(0), BatchTooLarge)
+        metrics = producer.metrics()
+        assert metrics["batches_retried"] > 10
+        for number, delivery in enumerate(sent):
+            assert isinstance(delivery.exception(0), BatchTooLarge | None)
+            assert (delivery.exception(0) is not None) == (number in large)
+    assert len(called) == 300
+    (records,) = read_all(addresses(shared_cluster), name).values()
+    whole = [each for number, each in enumerate(values) if number not in large]
+    assert [record.value for record in records] == whole * 2, "once, and in order"
+    for number, delivery in enumerate(sent):
+        if number not in large:
+            assert records[delivery.result(0).offset].value == values[number]
+
+
+def test_offsets_of_columns_that_were_sent_in_parts(shared_cluster: EmbeddedCluster) -> None:
+    address = shared_cluster.zookeeper
+    create_topic(address, "columns", 1, max_batch_bytes="3000")
+    with Producer(zookeeper=address, linger=0.1, compression="none") as producer:
+        found = producer.send_batch("columns", [bytes(100)] * 90).result(30.0)
+    assert found == {0: [range(90)]}

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     DeliveryTimeout,
@@ -57,7 +57,8 @@ class History:
             self.turn()
 
     def turn(self, *, hurry: bool = False) -> None:
-        self.bench.take(everything=hurry or self.chance.random() < 0.5)
+        if hurry or self.chance.random() < 0.5:
+            self.bench.take()
         self.bench.sender.expire(self.bench.now)
         self.cluster.ship(hurry=hurry)
         for _ in range(self.chance.randrange(4)):
@@ -70,9 +71,9 @@ class History:
         for _ in range(AFTER):
             self.bench.now += 0.3
             self.turn(hurry=True)
-            if not self.bench.accumulator.records and not self.cluster.busy:
+            if not self.bench.accumulator.unacknowledged() and not self.cluster.busy:
                 return
-        raise AssertionError(f"{self.bench.accumulator.records} records never end")
+        raise AssertionError(f"{self.bench.accumulator.unacknowledged()} records never end")
 
     def check(self, *, lossy: bool = False) -> list[FolkmootError]:
         """Nothing is twice in a log or changes places; what was acknowledged is where it is said to be.
@@ -104,7 +105,7 @@ def seeds(count: int) -> list[int]:
 def test_every_record_is_written_once_and_in_order_whatever_is_lost() -> None:
     """Lost answers, requests carried out long after they were given up, brokers restarted at any
     moment, leaders that move, disks that fail: all is delivered, exactly once."""
-    for seed in seeds(12):
+    for seed in seeds(30):
         print(f"seed {seed}")
         history = History(seed)
         history.run()
@@ -117,7 +118,7 @@ def test_what_expires_or_is_refused_leaves_the_rest_once_and_in_order() -> None:
     """Batches fail while they are in doubt, and for good, so that sequences break: only what failed
     may be missing, and nothing is written twice."""
     epochs = failed = 0
-    for seed in seeds(16):
+    for seed in seeds(40):
         print(f"seed {seed}")
         history = History(seed, delivery_timeout=2.0)
         history.run(too_large=0.01)
@@ -133,7 +134,7 @@ def test_what_expires_or_is_refused_leaves_the_rest_once_and_in_order() -> None:
 
 def test_brokers_that_forget_idle_producers_cost_nothing() -> None:
     epochs = 0
-    for seed in seeds(6):
+    for seed in seeds(15):
         print(f"seed {seed}")
         history = History(seed)
         for _ in range(4):
@@ -143,7 +144,7 @@ def test_brokers_that_forget_idle_producers_cost_nothing() -> None:
             for log in history.cluster.logs.values():
                 log.forget()
             history.run(20)
-        history.end()
+            history.end()  # an answer lost while a partition begins anew leaves its batches in doubt
         assert history.check() == []
         epochs += history.bench.sender.counters.epochs_begun
     assert epochs > 5
@@ -152,7 +153,7 @@ def test_brokers_that_forget_idle_producers_cost_nothing() -> None:
 def test_logs_that_lose_their_end_are_continued_once_and_in_order() -> None:
     """A power cut takes acknowledged records; what is written afterwards is not affected, and what
     is in doubt is told, not written twice."""
-    for seed in seeds(12):
+    for seed in seeds(30):
         print(f"seed {seed}")
         history = History(seed)
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Idempotent producers over real sockets: ids from ZooKeeper, and answers that never come."""
+"""Idempotent producers over real sockets: ids from brokers, and answers that never come."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination import producer_ids
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.producers import loop
-from folkmoot.producers.discovery import IDS_AT_ONCE
-from folkmoot.producers.loop import Loop
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.errors import ConfigError, DeliveryTimeout, ZooKeeperUnreachable
+from folkmoot.protocol.errors import ConfigError, DeliveryTimeout, NoProducerId
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
-from tests.producers.parts import Bench
-from tests.producers.test_loop import Nowhere, Quiet
+from tests.producers.test_sender import Driven
 from tests.waiting import eventually
 
 
@@ -62,9 +56,7 @@ def test_every_producer_has_an_id_of_its_own(cluster: FakeCluster) -> None:
         with make(cluster) as one, make(cluster) as other:
             one.send("t", b"x")
             other.send("t", b"x")
-    assert len(ids_used(cluster)) == 4
-    taken = execute(cluster._session, producer_ids.take(1))
-    assert taken.start == 4 * IDS_AT_ONCE
+    assert ids_used(cluster) == {0, 1, 2, 3}
 
 
 def test_a_broker_that_forgets_the_producer_is_told_the_next_epoch(cluster: FakeCluster) -> None:
@@ -87,49 +79,29 @@ def test_without_acknowledgement_there_is_no_idempotence() -> None:
         Producer(zookeeper="nowhere:1", acks=0, idempotent=True)
 
 
-def test_ids_that_do_not_come_are_asked_for_again_and_told_as_the_reason(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(linger=0.0, delivery_timeout=10.0)
-    bench.sender._sequences.__init__()  # type: ignore[misc]
-    monkeypatch.setattr("time.monotonic", lambda: bench.now)
-    discovery = Nowhere(ZooKeeperUnreachable("nobody answers at nowhere:1"))
-    cluster: Any = Quiet()
-    delivery = bench.stage(b"one")
+def test_a_record_that_fails_for_want_of_an_id_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Wakeup()) as wakeup:
-        looped = Loop(bench.config, bench.accumulator, wakeup, discovery)
-        looped._round(cluster, bench.sender)
-        looped._round(cluster, bench.sender)
-        assert discovery.asked == 1
-        assert cluster.waits == [loop.IDS_PAUSE] * 2
-        bench.now += loop.IDS_PAUSE
-        looped._round(cluster, bench.sender)
-        assert discovery.asked == 2
-        assert caplog.text.count("no producer id yet: nobody answers at nowhere:1") == 1
-        bench.now += 10.0
-        looped._round(cluster, bench.sender)
+        driven = Driven(monkeypatch, wakeup, linger=0.0, delivery_timeout=10.0)
+        driven.bench.sender._sequences.__init__()  # type: ignore[misc]
+        driven.cluster.producer_id_trouble = NoProducerId("nobody answers at nowhere:1")
+        delivery = driven.bench.stage(b"one")
+        driven.round()
+        driven.bench.now += 10.0
+        driven.round()
     error = delivery.exception(0)
     assert isinstance(error, DeliveryTimeout)
     assert "nobody answers at nowhere:1" in str(error)
 
 
-def test_records_wait_for_a_zookeeper_that_is_away_at_the_start(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+def test_records_wait_for_a_broker_that_has_no_producer_id_at_the_start(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop, "IDS_PAUSE", 0.01)
-    refused = 0
-
-    def unreachable(self: object) -> range:
-        nonlocal refused
-        refused += 1
-        raise ZooKeeperUnreachable("away")
-
-    with monkeypatch.context() as away:
-        away.setattr("folkmoot.producers.discovery.Discovery.producer_ids", unreachable)
-        producer = make(cluster)
-        producer.start()
-        delivery = producer.send("t", b"x")
-        eventually(lambda: refused > 3)
-        assert not delivery.done()
+    cluster.refuse_ids = True
+    producer = make(cluster)
+    producer.start()
+    delivery = producer.send("t", b"x")
+    eventually(lambda: "no producer id yet: ZooKeeper is away" in caplog.text)
+    assert not delivery.done()
+    cluster.refuse_ids = False
     with producer:
         assert delivery.result(10).offset == 0

@@ -59,3 +59,14 @@ def test_a_batch_that_is_sent_again_is_counted_again_and_packed_once() -> None:
     assert (counters.batches_sent, counters.batches_retried, counters.requests_sent) == (2, 1, 2)
     assert counters.bytes_sent == 2 * counters.bytes_compressed
     assert (counters.batches_delivered, counters.records_delivered) == (1, 1)
+
+
+def test_a_higher_compression_level_makes_smaller_batches(cluster: FakeCluster) -> None:
+    values = [b"%d,%d,%d" % (n, n * 7919 % 10_007, n * n % 997) for n in range(20_000)]
+    sizes = []
+    for level in (-5, None, 19):
+        with Producer(zookeeper=cluster.connect, compression_level=level) as producer:
+            producer.send_batch("t", values, partition=0).result(10)
+            sizes.append(producer.metrics()["bytes_compressed"])
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[1] > sizes[2]

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folkmoot.producers.asynchronous import AsyncProducer
-from folkmoot.producers.awaiting import AsyncDelivery
-from folkmoot.producers.batches import Batch, describe
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import AsyncDelivery, Delivery
+from folkmoot.producers.async_producer import AsyncProducer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse
-from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
 from tests.surfaces import both, run
 from tests.waiting import eventually
@@ -153,10 +150,3 @@ def test_a_coroutine_function_as_on_delivery_is_refused_before_anything_is_sent(
             assert producer.unacknowledged() == 0
 
     run(scenario)
-
-
-def test_records_that_have_failed_without_a_partition_are_told_by_their_topic() -> None:
-    batches = [Batch(TopicPartition("t", number), 1, 0.0) for number in (-1, 0, -1)]
-    for batch in batches:
-        batch.count = 2
-    assert describe(batches) == "4 of t, 2 of t-0"

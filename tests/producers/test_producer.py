@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import threading
 import time
 import warnings
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.producers import loop, producer
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers import producer, sender
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
     ClosedError,
+    ConcurrentUse,
     CorruptBatch,
     DeliveryTimeout,
     FlushTimeout,
@@ -30,6 +33,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
+from tests.seeds import new_seed
 from tests.waiting import eventually
 
 
@@ -77,7 +81,7 @@ def test_what_cannot_be_written_is_refused_by_send_and_subclasses_can(cluster: F
             producer.send("t", b"v", headers={"\ud800": b""})
         with pytest.raises(InvalidName, match="Unicode"):
             producer.send_batch("t", [b"v"], headers=[{"\ud800": b""}])
-        with pytest.raises(RecordTooLarge, match="a record of 121 bytes"):
+        with pytest.raises(RecordTooLarge, match="a record of 127 bytes"):
             producer.send("t", b"v", headers={"€" * 40: b""})
         headers = [(Text("é"), Octets(b"h"))]
         producer.send("t", Octets(b"v"), Octets(b"k"), partition=0, headers=headers)
@@ -92,7 +96,7 @@ def test_everything_a_record_can_have_arrives(cluster: FakeCluster) -> None:
         producer.send("t", b"old", partition=1, timestamp=1_234_567_890_123)
         producer.send("t", b"tagged", partition=1, headers={"a": b"1", "b": None})
         producer.send("t", b"twice", partition=1, headers=[("a", b"1"), ("a", b"2")])
-        producer.send("t", bytearray(b"array"), partition=1)  # type: ignore[arg-type]
+        producer.send("t", bytearray(b"array"), partition=1)
         last = producer.send("t", b"x" * 100_000, b"big", partition=1, timestamp=-5)
         assert last.result(10).timestamp == -5
     (log,) = cluster.logs.values()
@@ -178,7 +182,7 @@ def test_a_timestamp_that_is_none_is_refused(cluster: FakeCluster, timestamp: An
 def test_a_missing_topic_is_an_error_of_the_first_send(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "TOPIC_PATIENCE", 0.2)
+    monkeypatch.setattr(sender, "TOPIC_PATIENCE", 0.2)
     with make(cluster) as producer:
         with pytest.raises(UnknownTopicOrPartition, match="folkmoot topic create"):
             producer.send("missing", b"x")
@@ -255,6 +259,52 @@ def test_callbacks_are_told_and_may_fail(
     assert "from the callback" in caplog.text
 
 
+def test_a_callback_that_sends_into_a_full_buffer_is_refused_at_once(cluster: FakeCluster) -> None:
+    refused: list[float] = []
+
+    def send_more(delivery: Delivery) -> None:
+        cluster.silent = True
+        begun = time.monotonic()
+        try:
+            while True:
+                sending.send("t", bytes(10_000))
+        except BufferFull:
+            refused.append(time.monotonic() - begun)
+            cluster.silent = False
+
+    options: dict[str, Any] = {"buffer_bytes": 50_000, "max_block": 30.0, "request_timeout": 0.2}
+    with make(cluster, **options) as sending:
+        sending.send("t", b"first", on_delivery=send_more)
+        eventually(lambda: refused)
+    assert refused[0] < 15.0
+    assert len(cluster.values()) > 5
+
+
+def test_a_callback_that_waits_for_another_record_is_refused(cluster: FakeCluster) -> None:
+    heard: list[Any] = []
+
+    def wait(delivery: Delivery) -> None:
+        heard.append(delivery.result())
+        another = opened.send("t", b"another")
+        for use in (
+            another.result,
+            another.exception,
+            opened.send_batch("t", [b"more"]).result,
+            lambda: opened.send_and_wait("t", b"and another"),
+        ):
+            try:
+                use()
+            except ConcurrentUse:
+                heard.append("refused")
+        heard.append(another.done())
+
+    with make(cluster) as opened:
+        opened.send("t", b"x", on_delivery=wait).result(10)
+        opened.flush(10)
+    assert heard[1:] == [*["refused"] * 4, False]
+    assert len(cluster.values()) == 4
+
+
 def test_a_failure_that_nobody_asked_about_is_raised_by_flush(cluster: FakeCluster) -> None:
     with make(cluster) as producer:
         cluster.failing = CorruptBatch.code
@@ -274,6 +324,40 @@ def test_errors_that_pass_are_not_seen(cluster: FakeCluster) -> None:
         assert not delivery.done()
         cluster.failing = 0
         assert delivery.result(10).offset == 0
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.001, 0.005])
+def test_no_record_waits_for_a_wake_up_that_does_not_come(
+    cluster: FakeCluster, linger: float
+) -> None:
+    """A thread that nobody has woken sleeps for up to LONGEST_WAIT."""
+    seed = new_seed()
+    waited: list[float] = []
+
+    def work(producer: Producer, chance: random.Random) -> None:
+        for _ in range(150):
+            begun = time.monotonic()
+            count, end = chance.choice((1, 1, 2, 5, 50)), chance.random()
+            sent = [producer.send("t", b"v", b"%d" % chance.randrange(50)) for _ in range(count)]
+            if end < 0.5:
+                sent[-1].result(20)
+            elif end < 0.8:
+                producer.flush(20)
+            elif end < 0.9:
+                producer.send_batch("t", [b"v"] * 100, [b"%d" % n for n in range(100)]).result(20)
+            waited.append(time.monotonic() - begun)
+
+    with make(cluster, linger=linger, buffer_bytes=20_000, batch_bytes=2_000) as producer:
+        threads = [
+            threading.Thread(target=work, args=(producer, random.Random(seed + number)))
+            for number in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(waited) == 450
+    assert max(waited) < sender.LONGEST_WAIT / 2
 
 
 def test_the_leader_moves_and_the_records_follow() -> None:
@@ -324,6 +408,7 @@ def test_close_ends_within_its_timeout_whatever_is_dead(
     else:
         cluster.brokers[1].stop()
     if dead == "no zookeeper":
+        assert isinstance(producer._discovery, ZooKeeperDiscovery)
         session = producer._discovery._session
         assert session is not None
         cluster.zookeeper.suspend(session)  # type: ignore[arg-type]
@@ -360,19 +445,28 @@ def test_leaving_the_process_with_unsent_records_is_said_loudly(
 
 
 def test_after_a_fork_the_child_s_producer_is_closed(cluster: FakeCluster) -> None:
-    with make(cluster) as producer:
+    with make(cluster, request_timeout=0.5) as producer:
         producer.send("t", b"parent").result(10)
+        cluster.silent = True
+        pending, batch = producer.send("t", b"pending"), producer.send_batch("t", [b"pending"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads, on purpose
             child = os.fork()
         if child == 0:
+            refused = 0
             try:
-                producer.send("t", b"child")
-            except ClosedError:
-                os._exit(7)
+                for use in (
+                    *(lambda: producer.send("t", b"child"), producer.flush, producer.purge),
+                    *(pending.result, pending.exception, batch.result),
+                ):
+                    try:
+                        use()
+                    except ClosedError:
+                        refused += 1
             finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+        cluster.silent = False
         producer.send("t", b"parent").result(10)
     assert cluster.values().count(b"parent") == 2
 
@@ -380,7 +474,7 @@ def test_after_a_fork_the_child_s_producer_is_closed(cluster: FakeCluster) -> No
 def test_a_thread_that_dies_takes_the_producer_down_with_the_cause(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "folkmoot.producers.loop")
+    caplog.set_level(logging.CRITICAL, "folkmoot.producers.sender")
     opened = make(cluster)
     opened.start()
     opened.send("t", b"x").result(10)
@@ -388,7 +482,7 @@ def test_a_thread_that_dies_takes_the_producer_down_with_the_cause(
     def fail(*arguments: Any) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("folkmoot.producers.sender.Sender.add", fail)
+    monkeypatch.setattr("folkmoot.producers.sender_state.SenderState.add", fail)
     delivery = opened.send("t", b"x")
     error = delivery.exception(10)
     assert isinstance(error, ClosedError)

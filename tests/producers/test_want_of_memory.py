@@ -3,15 +3,13 @@
 import itertools
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from folkmoot.producers.batches import Few
-from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, record_batch
-from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import ClosedError, FolkmootError, SerializationError
 from tests.producers.fakes import FakeCluster
 from tests.producers.parts import Bench
@@ -22,18 +20,18 @@ from tests.waiting import eventually
 def test_a_batch_for_which_memory_is_wanting_fails_alone(
     monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    def packed(columns: Columns) -> batch_header.UnsealedBatch:
-        if b"large" in columns.values:
+    def packed(batch: Batch) -> batch_header.UnsealedBatch:
+        if batch.topic_partition.partition == 0:
             raise MemoryError
-        return packed_as_before(columns)
+        return packed_as_before(batch)
 
-    def compressed(batches: list[batch_header.UnsealedBatch], codec: int) -> Any:
+    def compressed(batches: list[batch_header.UnsealedBatch], *how: Any) -> Any:
         if len(batches) > 1 and not together:
             raise MemoryError
-        return compressed_as_before(batches, codec)
+        return compressed_as_before(batches, *how)
 
-    packed_as_before, compressed_as_before = record_batch.pack, record_batch.compress
-    monkeypatch.setattr("folkmoot.protocol.record_batch.pack", packed)
+    packed_as_before, compressed_as_before = Batch.packed, record_batch.compress
+    monkeypatch.setattr(Batch, "packed", packed)
     monkeypatch.setattr("folkmoot.protocol.record_batch.compress", compressed)
     bench = Bench(partitions=3, linger=0.0)
     large, beside = bench.stage(b"large"), bench.stage(b"beside", partition=1)
@@ -47,52 +45,31 @@ def test_a_batch_for_which_memory_is_wanting_fails_alone(
     assert "MemoryError" in str(error)
 
 
-@pytest.mark.parametrize("step", ["divide", "cut"])
-def test_a_chunk_that_cannot_be_divided_for_want_of_memory_fails_alone(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise MemoryError
-
-    bench = Bench(linger=0.0)
-    owner, name = {"divide": (Chunk, "divide"), "cut": (Few, "parts")}[step]
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, fail)
-        lost = bench.stage(b"lost")
-        bench.take()
-    good = bench.stage(b"good")
-    bench.take()
-    ((number, shipment),) = bench.ship()
-    bench.answer(number, shipment)
-    assert good.result(0).offset == 0
-    assert "MemoryError" in str(lost.exception(0))
-
-
 # -- whatever it is that fails, nobody waits for ever ---------------------------------------------
 
 STEPS = [
-    "producers.accumulator.Accumulator.divide",
     "producers.accumulator.Accumulator.take",
-    "producers.batches.Batch.deliver",
-    "producers.batches.Batch.extend",
-    "producers.batches.Batch.seal",
-    "producers.batches.Few.parts",
-    "producers.chunks.Chunk.divide",
-    "producers.chunks.Chunk.measure",
-    "producers.chunks.Chunk.place",
-    "producers.chunks.columns_of",
-    "producers.loop.Loop._receive",
-    "producers.loop.Loop._round",
-    "producers.loop.Loop._ship",
-    "producers.queues.Queue.send",
-    "producers.sender.Sender.answered",
-    "producers.sender.Sender.expire",
+    "producers.partition_queue.Batch.packed",
+    "producers.partition_queue.Batch.seal",
+    "producers.partition_queue.PartitionQueue.send",
+    "producers.sender.Sender._look_up",
+    "producers.sender.Sender._receive",
+    "producers.sender.Sender._round",
+    "producers.sender.Sender._ship",
+    "producers.sender_state.SenderState._examine",
+    "producers.sender_state.SenderState.add",
+    "producers.sender_state.SenderState.answered",
+    "producers.sender_state.SenderState.expire",
     "protocol.record_batch.compress",
-    "protocol.record_batch.pack",
     "protocol.batch_header.seal",
     "protocol.wire.encode_request",
 ]
-TELLING = ["producers.accumulator.Accumulator.complete", "producers.sender.Sender.refuse"]
+TELLING = [
+    "producers.accumulator.Accumulator.complete",
+    "producers.accumulator.Accumulator.settle",
+    "producers.partition_queue.Batch.finish",
+    "producers.sender_state.SenderState.refuse",
+]
 ALWAYS = 10**9
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.producers.sender import Shipment
+from folkmoot.producers.sender_state import Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (

@@ -6,14 +6,18 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.producers.sender import Sender, Shipment
-from folkmoot.producers.sequences import LONGEST_SILENCE, Identity, Sequences
+from folkmoot.producers.idempotence import LONGEST_SILENCE, Identity, Sequences
+from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
+    BrokerStopping,
     DeliveryTimeout,
     FolkmootError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     OutOfOrderSequence,
     ProducerFenced,
@@ -85,7 +89,7 @@ def test_behind_batches_under_way_one_that_is_not_full_grows() -> None:
 
 def test_nothing_leaves_before_there_is_an_id() -> None:
     bench = Bench(linger=0.0)
-    bench.sender = Sender(bench.config, bench.view, random.Random(1))
+    bench.sender = SenderState(bench.config, bench.view, random.Random(1))
     wants = [bench.sender.wants_ids]
     bench.stage(b"one")
     bench.take()
@@ -103,6 +107,17 @@ def test_without_idempotence_batches_are_not_signed_and_one_is_under_way() -> No
         ((_, shipment),) = bench.ship()
         assert identities(shipment) == [Identity(-1, -1, -1)]
         assert not bench.sender.wants_ids
+
+
+def test_a_tiny_batch_is_not_compressed_beside_others_that_are() -> None:
+    bench = Bench(partitions=3, linger=0.0, compression="zstd")
+    for partition, value in enumerate((b"tiny", b"large" * 100, b"tiny too")):
+        bench.stage(value, partition=partition)
+    bench.take()
+    ((_, shipment),) = bench.ship()
+    codecs = [batch_header.check(payload).codec for payload in shipment.payloads]
+    assert codecs == [Codec.NONE, Codec.ZSTD, Codec.NONE]
+    assert values(shipment) == [b"tiny", b"large" * 100, b"tiny too"]
 
 
 # -- what an answer means -------------------------------------------------------------------------------
@@ -176,6 +191,30 @@ def test_a_batch_that_never_left_is_not_in_doubt() -> None:
     bench.now += 2.0
     ((number, shipment),) = bench.ship()
     assert identities(shipment) == [Identity(7, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "in_doubt"),
+    [
+        (NotEnoughReplicasAfterAppend, True),
+        (BrokerStopping, True),
+        (NotEnoughReplicas, False),
+        (NotLeader, False),
+    ],
+)
+def test_a_batch_is_in_doubt_that_a_leader_has_written_and_not_committed(
+    error: type[FolkmootError], in_doubt: bool
+) -> None:
+    """A leader that resigns or stops says so of what waits for its followers: behind another one that
+    lacks it may come one that has it."""
+    bench = full_batches(1)
+    ((number, shipment),) = bench.ship()
+    bench.answer(number, shipment, error.code or 0)
+    bench.now += 2.0
+    ((number, again),) = bench.ship()
+    assert again.payloads == shipment.payloads
+    bench.answer(number, again, UnknownProducer.code)
+    assert [type(batch.error) for batch in bench.done] == [UnknownProducer] * in_doubt
 
 
 def test_an_id_that_is_another_s_as_well_is_given_up() -> None:
@@ -316,5 +355,5 @@ def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_
         bench.now += 2.0
         ((number, shipment),) = bench.ship()
         bench.answer(number, shipment, base=append(shipment))
-    assert [batch.base_offset for batch in bench.done] == [0, 1]
+    assert [batch.builder.base_offset for batch in bench.done] == [0, 1]
     assert [batch.error for batch in bench.done] == [None, None]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.producers.asynchronous import SENDS_IN_A_ROW, AsyncProducer, _Core
-from folkmoot.producers.awaiting import Waiting
+from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.async_producer import SENDS_IN_A_ROW, AsyncProducer, _Hub
 from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch
 from tests.producers.fakes import FakeCluster
 from tests.surfaces import eventually, run
@@ -124,13 +124,13 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, order = random.Random(5), list[int]()
-    admission = _Core.admission
+    admission = Accumulator.admission
 
-    def now_and_then(core: _Core, topic: str) -> Callable[[], bool]:
-        is_admitted = admission(core, topic)
+    def now_and_then(accumulator: Accumulator, topic: str) -> Callable[[], bool]:
+        is_admitted = admission(accumulator, topic)
         return lambda: source.random() < 0.3 and is_admitted()
 
-    monkeypatch.setattr(_Core, "admission", now_and_then)
+    monkeypatch.setattr(Accumulator, "admission", now_and_then)
 
     async def scenario() -> None:
         async with make(cluster) as producer:
@@ -141,7 +141,7 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
 
             tasks = [asyncio.create_task(send(number)) for number in range(20)]
             while not all(task.done() for task in tasks):
-                producer._waiting.ring()
+                producer._hub.ring()
                 await asyncio.sleep(0)
 
     run(scenario)
@@ -150,7 +150,7 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
 
 def test_who_waits_in_vain_for_a_turn_is_told_so_and_keeps_nobody(cluster: FakeCluster) -> None:
     async def scenario() -> None:
-        async with make(cluster, **FULL, max_block=0.2) as producer:
+        async with make(cluster, **FULL, max_block=2.0) as producer:
             await fill(producer, cluster)
             sends = [producer.send("t", b"never") for _ in range(5)]
             found = await asyncio.gather(*sends, return_exceptions=True)
@@ -160,6 +160,32 @@ def test_who_waits_in_vain_for_a_turn_is_told_so_and_keeps_nobody(cluster: FakeC
 
     run(scenario)
     assert b"never" not in cluster.values()
+
+
+def test_send_is_a_coroutine_though_it_may_have_no_frame(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with make(cluster, partitioner="sticky") as producer:
+            await producer.partitions_of("t")
+            forgotten = producer.send("t", b"forgotten")
+            with pytest.warns(RuntimeWarning, match=r"'AsyncProducer\.send' was never awaited"):
+                del forgotten
+            task = asyncio.create_task(producer.send("t", b"cancelled"))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            producer.send("t", b"closed").close()
+            with pytest.raises(ArithmeticError):
+                producer.send("t", b"thrown").throw(ArithmeticError())
+            once = producer.send("t", b"0", headers=iter([("a", b"b")]))
+            assert asyncio.iscoroutine(once)
+            await once
+            with pytest.raises(RuntimeError, match="already awaited"):
+                await once
+            await asyncio.gather(*[producer.send("t", b"%d" % number) for number in range(1, 9)])
+            await asyncio.wait_for(producer.send("t", b"9", on_delivery=print), 10)
+
+    run(scenario)
+    assert cluster.values() == [b"%d" % number for number in range(10)]
 
 
 def test_a_loop_of_sends_lets_other_tasks_in(cluster: FakeCluster) -> None:
@@ -187,14 +213,14 @@ def test_many_tasks_await_their_deliveries_and_the_loop_looks_once_for_many(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    look = Waiting._look
+    look = _Hub._look
 
-    def counted(waiting: Waiting) -> None:
+    def counted(hub: _Hub) -> None:
         nonlocal looks
         looks += 1
-        look(waiting)
+        look(hub)
 
-    monkeypatch.setattr(Waiting, "_look", counted)
+    monkeypatch.setattr(_Hub, "_look", counted)
 
     async def scenario() -> None:
         async with make(cluster, linger=0.05) as producer:

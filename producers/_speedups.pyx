@@ -1,0 +1,1328 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, nonecheck=True, binding=False
+"""`batch_builder.py` in C: records are encoded into their batch's columns as they are appended.
+
+There is no lock: whatever must not be seen half done is done between two calls into Python, and
+nothing else runs then. So the rule of this file: from the last look at a builder until the record is
+in it, nothing may run Python code or make an object that the garbage collector knows (which may run
+finalisers, and those anything). What has to be made is made before, and all is looked at again after.
+Room is made in every column before a byte is written to any: when memory is wanting, nothing is taken.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_CheckExact
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.object cimport PyCallable_Check, PyObject
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+import sys
+
+import numpy as np
+
+from folkmoot.producers.columns import (
+    MAX_RECORD_TIMESTAMP,
+    RECORD_OVERHEAD_BYTES,
+    as_bytes,
+    as_callback,
+    as_headers,
+    as_int,
+    as_timestamp,
+    encode,
+    encode_headers,
+    no_partition,
+    too_large,
+)
+from folkmoot.producers.batch_builder import (
+    BODY_SPARE_BYTES,
+    MOST_PARTITIONS,
+    PACK_FROM,
+    ROWS_AT_ONCE,
+)
+from folkmoot.producers.futures import failure_of, future_of, outcome_at, outcome_of, wait
+from folkmoot.producers.partitioner import Spread, by_function
+from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, UnsealedBatch
+from folkmoot.protocol.records import RecordMetadata, TopicPartition
+
+from random import Random
+
+if sys.byteorder != "little":
+    raise ImportError("numbers within a batch's columns are little-endian, as they are written here")
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+    PyObject* PyDict_GetItemWithError(object, object) except? NULL
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+    int PyErr_WarnEx(object, const char*, Py_ssize_t) except -1
+    int PyIter_Send(object, object, PyObject**) except -1
+    ctypedef int (*sendfunc)(object, object, PyObject**) except -1
+    ctypedef struct PyAsyncMethods:
+        sendfunc am_send
+    ctypedef struct PyTypeObject:
+        PyAsyncMethods* tp_as_async
+
+
+cdef extern from "<time.h>":
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*)
+    int CLOCK_REALTIME
+
+cdef enum:
+    OVERHEAD = 32
+    KEY_HASH = 0
+    STICKY = 1
+    ROUND_ROBIN = 2
+    FUNCTION = 3
+
+cdef uint32_t NIL = 0xFFFFFFFFU
+cdef Py_ssize_t _PACK_FROM = PACK_FROM
+cdef Py_ssize_t _MAX_RECORDS = MAX_RECORDS
+cdef Py_ssize_t _LARGEST = MAX_BODY_BYTES - BODY_SPARE_BYTES
+cdef Py_ssize_t _MOST_PARTITIONS = MOST_PARTITIONS
+cdef Py_ssize_t _ROWS_AT_ONCE = ROWS_AT_ONCE
+cdef long long _MAX_TIMESTAMP = MAX_RECORD_TIMESTAMP
+cdef object _new_tuple = tuple.__new__
+cdef object _metadata = RecordMetadata
+
+if RECORD_OVERHEAD_BYTES != OVERHEAD:
+    raise ImportError("this module was built for another version of folkmoot")
+
+
+# -- memory -------------------------------------------------------------------------------------------
+
+cdef struct Column:
+    char* data
+    size_t used
+    size_t room
+
+
+# Blocks that sealed batches have left, for the next ones: to fill a fresh page costs the kernel several times what
+# it costs us. Small ones the allocator keeps itself.
+cdef enum:
+    SPARES = 128
+    SPARE_FROM = 1 << 15
+    SPARE_BYTES = 1 << 24
+cdef Column spares[SPARES]
+cdef int spare_count = 0
+cdef size_t spare_bytes = 0
+
+
+cdef char* take_block(size_t* room) except NULL:
+    """At least so many bytes; how many is left in `room`."""
+    global spare_count, spare_bytes
+    cdef int number, found = -1
+    cdef char* data
+    if room[0] >= SPARE_FROM:
+        for number in range(spare_count):
+            if spares[number].room >= room[0]:
+                if found < 0 or spares[number].room < spares[found].room:
+                    found = number
+        if found >= 0:
+            data, room[0] = spares[found].data, spares[found].room
+            spare_bytes -= room[0]
+            spare_count -= 1
+            spares[found] = spares[spare_count]
+            return data
+    data = <char*>PyMem_RawMalloc(room[0])
+    if data == NULL:
+        raise MemoryError
+    return data
+
+
+cdef void leave_block(char* data, size_t room) noexcept:
+    global spare_count, spare_bytes
+    if room < SPARE_FROM or spare_count == SPARES or spare_bytes + room > SPARE_BYTES:
+        PyMem_RawFree(data)
+        return
+    spares[spare_count].data, spares[spare_count].room = data, room
+    spare_bytes += room
+    spare_count += 1
+
+
+cdef inline int reserve(Column* column, size_t more) except -1:
+    """Make room for so many bytes. Raises MemoryError; then nothing has changed."""
+    if more <= column.room - column.used:
+        return 0
+    return grow(column, more)
+
+
+cdef int grow(Column* column, size_t more) except -1:
+    cdef size_t room
+    cdef char* data
+    if more > <size_t>1 << 40:
+        raise MemoryError
+    room = max(<size_t>256, 2 * column.room, column.used + more)
+    data = take_block(&room)
+    if column.data != NULL:
+        memcpy(data, column.data, column.used)
+        leave_block(column.data, column.room)
+    column.data, column.room = data, room
+    return 0
+
+
+cdef inline void put(Column* column, const void* data, size_t size) noexcept:
+    memcpy(column.data + column.used, data, size)
+    column.used += size
+
+
+cdef inline void drop(Column* column) noexcept:
+    if column.data != NULL:
+        leave_block(column.data, column.room)
+    column.data = NULL
+    column.used = column.room = 0
+
+
+# -- MessagePack --------------------------------------------------------------------------------------
+
+cdef inline char* big_endian(char* at, uint64_t number, int width) noexcept:
+    cdef int shift = 8 * width
+    while shift:
+        shift -= 8
+        at[0] = <char>(number >> shift)
+        at += 1
+    return at
+
+
+cdef inline char* put_sized(char* at, size_t size, int code8, int code16, int code32) noexcept:
+    """The head of a `bin` or an array; `code8` 0: there is none so short."""
+    if size < 1 << 8 and code8:
+        at[0] = <char>code8
+        return big_endian(at + 1, size, 1)
+    if size < 1 << 16:
+        at[0] = <char>code16
+        return big_endian(at + 1, size, 2)
+    at[0] = <char>code32
+    return big_endian(at + 1, size, 4)
+
+
+cdef inline char* put_array(char* at, size_t count) noexcept:
+    if count < 16:
+        at[0] = <char>(0x90 | count)
+        return at + 1
+    return put_sized(at, count, 0, 0xDC, 0xDD)
+
+
+cdef inline char* put_bin(char* at, const char* data, Py_ssize_t size) noexcept:
+    """A cell; a negative size is a nil."""
+    if size < 0:
+        at[0] = <char>0xC0
+        return at + 1
+    at = put_sized(at, size, 0xC4, 0xC5, 0xC6)
+    memcpy(at, data, size)
+    return at + size
+
+
+cdef inline char* put_number(char* at, uint64_t number) noexcept:
+    if number < 128:
+        at[0] = <char>number
+        return at + 1
+    if number < 1 << 8:
+        at[0] = <char>0xCC
+        return big_endian(at + 1, number, 1)
+    if number < 1 << 16:
+        at[0] = <char>0xCD
+        return big_endian(at + 1, number, 2)
+    if number < <uint64_t>1 << 32:
+        at[0] = <char>0xCE
+        return big_endian(at + 1, number, 4)
+    at[0] = <char>0xCF
+    return big_endian(at + 1, number, 8)
+
+
+cdef inline char* put_tag(char* at, int tag) noexcept:
+    """A column's: 0 for one value of all rows, 1 for a list, 2 for a packed one."""
+    at[0] = <char>0x92
+    at[1] = <char>tag
+    return at + 2
+
+
+cdef inline int is_header(object name, object value) noexcept:
+    return PyUnicode_CheckExact(name) and (value is None or PyBytes_CheckExact(value))
+
+
+cdef bytes encoded_headers(object headers):
+    """As `columns.encode_headers`; of plain ones without a line of Python."""
+    cdef object rows = headers, row
+    if type(headers) is dict:
+        rows = tuple(headers.items())
+    elif PyList_CheckExact(headers):
+        rows = tuple(headers)  # ours: no other thread changes it
+    if not PyTuple_CheckExact(rows):
+        return encode_headers(headers)
+    for row in <tuple>rows:
+        if not PyTuple_CheckExact(row) or PyTuple_GET_SIZE(row) != 2 or not is_header(row[0], row[1]):
+            return encode_headers(headers)
+    try:
+        return encode(rows) if rows else b""
+    except UnicodeEncodeError:
+        return encode_headers(headers)  # it says which name
+
+
+# -- hashing ------------------------------------------------------------------------------------------
+
+cdef inline uint32_t murmur2(const char* key, Py_ssize_t size) noexcept:
+    """Kafka's, as in protocol/murmur2.py."""
+    cdef uint32_t m = 0x5BD1E995U, h = 0x9747B28CU ^ <uint32_t>size, k
+    cdef const char* end = key + (size & ~<Py_ssize_t>3)
+    while key < end:
+        memcpy(&k, key, 4)
+        k *= m
+        k ^= k >> 24
+        k *= m
+        h = h * m ^ k
+        key += 4
+    size &= 3
+    if size:
+        k = <uint8_t>key[0]
+        if size > 1:
+            k |= <uint32_t><uint8_t>key[1] << 8
+        if size > 2:
+            k |= <uint32_t><uint8_t>key[2] << 16
+        h = (h ^ k) * m
+    h = (h ^ h >> 13) * m
+    return h ^ h >> 15
+
+
+cdef inline int64_t now() noexcept:
+    cdef timespec at
+    clock_gettime(CLOCK_REALTIME, &at)
+    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
+
+
+# -- a record -----------------------------------------------------------------------------------------
+
+cdef struct Record:
+    const char* key
+    const char* value
+    const char* headers  # encoded
+    Py_ssize_t key_size, value_size  # negative: None
+    Py_ssize_t headers_size
+    Py_ssize_t size  # as it counts
+    int64_t stamp
+
+
+cdef inline int weigh(Record* record, Py_ssize_t most) except -1:
+    """Set `size`. Raises RecordTooLarge."""
+    cdef Py_ssize_t size = max(record.key_size, 0) + max(record.value_size, 0) + record.headers_size
+    record.size = OVERHEAD + size
+    if size > most:
+        raise too_large(size, most)
+    return 0
+
+
+# -- handles ------------------------------------------------------------------------------------------
+
+@cython.no_gc
+@cython.freelist(256)
+cdef class Delivery:
+    """What became, or will become, of one record: see `futures.Delivery`.
+
+    It is unknown to the garbage collector: its batch holds it only as long as a callback waits.
+    """
+
+    cdef BatchBuilder _builder
+    cdef Py_ssize_t _rank
+    cdef readonly int64_t timestamp
+
+    def __init__(self):
+        raise TypeError("deliveries are made by send")
+
+    def done(self):
+        return self._builder.done
+
+    def result(self, timeout=None):
+        if not self._builder.done:
+            wait(self.done, self._builder, timeout)
+        return self._outcome()
+
+    def exception(self, timeout=None):
+        if not self._builder.done:
+            wait(self.done, self._builder, timeout)
+        return self._failure()
+
+    cpdef _outcome(self):
+        cdef BatchBuilder builder = self._builder
+        if builder.parts is not None:
+            offset, error = outcome_at(builder, self._rank)
+        else:
+            offset = builder.base_offset + self._rank if builder.base_offset >= 0 else -1
+            error = builder.error
+        if error is not None:
+            builder._observe(self._rank, 1)
+            raise error
+        topic, partition = builder.topic_partition
+        return _new_tuple(_metadata, (topic, partition, offset, self.timestamp))
+
+    cpdef _failure(self):
+        self._builder._observe(self._rank, 1)
+        return outcome_at(self._builder, self._rank)[1]
+
+    def add_done_callback(self, call):
+        as_callback("call", call)
+        if not self._builder.call_when_done(call, self):
+            self._builder._observe(self._rank, 1)
+            call(self)
+
+    def future(self):
+        return future_of(self)
+
+    @property
+    def builder(self):
+        return self._builder
+
+
+@cython.no_gc
+cdef class AsyncDelivery(Delivery):
+    """As `futures.AsyncDelivery`."""
+
+    def __await__(self):
+        return outcome_of(self, None).__await__()
+
+    def result(self, timeout=None):
+        return outcome_of(self, timeout)
+
+    def exception(self, timeout=None):
+        return failure_of(self, timeout)
+
+
+# -- a batch ------------------------------------------------------------------------------------------
+
+@cython.final
+cdef class Body:
+    """What a batch's records are written to; read through a memoryview."""
+
+    cdef Column block
+
+    def __cinit__(self, size_t size):
+        self.block.data, self.block.room = take_block(&size), size
+
+    def __dealloc__(self):
+        drop(&self.block)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.block.data, self.block.used, 1, flags)
+
+
+cdef class BatchBuilder:
+    """Records of one partition, in order, and what became of them: see `batch_builder.BatchBuilder`.
+
+    Cells lie back to back, with a length for each, NIL for a nil; headers are encoded, from the first
+    record on that has any.
+    """
+
+    cdef readonly object topic_partition, error
+    cdef readonly Py_ssize_t count, size
+    cdef readonly bint closed, done
+    cdef readonly int64_t base_offset
+    cdef public object batch, parts
+    cdef list _callbacks  # flat: each callback, and its handle
+    cdef Appender _appender
+    cdef bint _announced
+    cdef Column _keys, _key_lengths, _values, _value_lengths, _stamps, _headers
+    cdef bint _has_headers
+    cdef bytearray _observed
+    cdef Py_ssize_t _seen
+
+    def __init__(self):
+        raise TypeError("batches are made by an appender")
+
+    def __dealloc__(self):
+        self._free()
+
+    cdef void _free(self) noexcept:
+        drop(&self._keys)
+        drop(&self._key_lengths)
+        drop(&self._values)
+        drop(&self._value_lengths)
+        drop(&self._stamps)
+        drop(&self._headers)
+
+    cdef inline int _append(self, const Record* record, object call, Delivery delivery) except -1:
+        """A record, and what is to be called with `delivery` when it is done, unless that is None. All
+        or nothing."""
+        cdef uint32_t length
+        cdef Py_ssize_t missing = 0
+        if record.key_size > 0:
+            reserve(&self._keys, record.key_size)
+        if record.value_size > 0:
+            reserve(&self._values, record.value_size)
+        reserve(&self._key_lengths, 4)
+        reserve(&self._value_lengths, 4)
+        reserve(&self._stamps, 8)
+        if record.headers_size or self._has_headers:
+            missing = 0 if self._has_headers else self.count
+            reserve(&self._headers, missing + record.headers_size + 1)
+        if call is not None:
+            append_both(self._callbacks, call, delivery)
+        # From here on nothing can fail.
+        length = <uint32_t>record.key_size
+        put(&self._key_lengths, &length, 4)
+        if record.key_size > 0:
+            put(&self._keys, record.key, record.key_size)
+        length = <uint32_t>record.value_size
+        put(&self._value_lengths, &length, 4)
+        if record.value_size > 0:
+            put(&self._values, record.value, record.value_size)
+        put(&self._stamps, &record.stamp, 8)
+        if record.headers_size or self._has_headers:
+            while missing:
+                put(&self._headers, b"\x90", 1)
+                missing -= 1
+            self._has_headers = True
+            if record.headers_size:
+                put(&self._headers, record.headers, record.headers_size)
+            else:
+                put(&self._headers, b"\x90", 1)
+        self.count += 1
+        self.size += record.size
+        return 0
+
+    @property
+    def owner(self):
+        cdef Appender appender = self._appender
+        return None if appender is None else appender.owner
+
+    def close(self):
+        self.closed = True
+
+    def body(self):
+        self.closed = True
+        cdef Py_ssize_t count = self.count, row
+        cdef int64_t base, highest
+        cdef Body body
+        cdef char* start
+        cdef char* at
+        cdef int64_t* stamps = <int64_t*>self._stamps.data
+        if self.done or not count or self._stamps.used != <size_t>count * 8:
+            raise ValueError("a batch without records has no body")
+        base = highest = stamps[0]
+        for row in range(1, count):
+            base = min(base, stamps[row])
+            highest = max(highest, stamps[row])
+        # No cell, stamp or array header needs more than what is counted for it here.
+        body = Body(self._keys.used + self._values.used + self._headers.used + count * 19 + 64)
+        start = body.block.data
+        start[0] = <char>0x95
+        at = write_cells(start + 1, &self._keys, &self._key_lengths, count)
+        at = write_cells(at, &self._values, &self._value_lengths, count)
+        at = write_stamps(at, stamps, count, base, highest)
+        if self._has_headers:
+            at = put_array(put_tag(at, 1), count)
+            memcpy(at, self._headers.data, self._headers.used)
+            at += self._headers.used
+        else:
+            at = put_bin(put_tag(at, 0), NULL, -1)
+        at = put_bin(put_tag(at, 0), NULL, -1)
+        body.block.used = at - start
+        return UnsealedBatch([memoryview(body)], 0, count - 1, count, base, highest)
+
+    def release(self):
+        self.closed = True
+        self._free()
+
+    def finish(self, base_offset, error):
+        cdef int64_t offset = base_offset
+        cdef Delivery delivery
+        if self.done:
+            return ()
+        callbacks = self._callbacks
+        nothing = []
+        self._callbacks = nothing
+        self.base_offset, self.error = offset, error
+        self.closed = self.done = True
+        self._free()
+        self._appender = None
+        self.batch = None
+        if not callbacks:
+            return ()
+        called = callbacks[1::2]
+        if error is not None:
+            for delivery in called:
+                self._observe(delivery._rank, 1)
+        return zip(callbacks[::2], called)
+
+    def call_when_done(self, call, Delivery delivery not None):
+        if self.done:
+            return False
+        append_both(self._callbacks, call, delivery)
+        return True
+
+    def observe(self, Py_ssize_t first, Py_ssize_t count=1):
+        self._observe(first, count)
+
+    cdef int _observe(self, Py_ssize_t first, Py_ssize_t count) except -1:
+        cdef Py_ssize_t rank
+        cdef int bit
+        cdef bytearray observed
+        cdef char* bits
+        if self.error is None or self._seen == self.count:
+            return 0
+        if first < 0 or count < 0 or count > self.count - first:
+            raise ValueError("a batch does not have these records")
+        if self._observed is None:
+            made = bytearray((self.count + 7) >> 3)
+            if self._observed is None:
+                self._observed = made
+        observed = self._observed
+        bits = observed
+        for rank in range(first, first + count):
+            bit = 1 << (rank & 7)
+            if not bits[rank >> 3] & bit:
+                bits[rank >> 3] |= <char>bit
+                self._seen += 1
+        if self._seen == self.count:
+            self._observed = None
+        return 0
+
+    @property
+    def unobserved(self):
+        return 0 if self.error is None else self.count - self._seen
+
+
+cdef inline int append_both(list to, object first, object second) except -1:
+    """Both or none; a list's own growth is no object that the garbage collector knows."""
+    PyList_Append(to, first)
+    try:
+        PyList_Append(to, second)
+    except MemoryError:
+        to.pop()
+        raise
+    return 0
+
+
+cdef char* write_cells(char* at, Column* cells, Column* column, Py_ssize_t count) noexcept:
+    """A column of keys or values."""
+    cdef uint32_t* lengths = <uint32_t*>column.data
+    cdef uint32_t first = lengths[0], length
+    cdef Py_ssize_t row, nils = 0
+    cdef uint32_t longest = 0, shortest = NIL
+    cdef const char* data = cells.data
+    for row in range(count):
+        length = lengths[row]
+        if length == NIL:
+            nils += 1
+            length = 0
+        longest = max(longest, length)
+        shortest = min(shortest, length)
+    if nils == count:
+        return put_bin(put_tag(at, 0), NULL, -1)
+    if not nils and longest == shortest:
+        # All cells are the same if each is the one before it.
+        if not longest or not memcmp(data, data + longest, longest * <size_t>(count - 1)):
+            return put_bin(put_tag(at, 0), data, longest)
+    if count < _PACK_FROM:
+        at = put_array(put_tag(at, 1), count)
+        for row in range(count):
+            length = lengths[row]
+            if length == NIL:
+                at = put_bin(at, NULL, -1)
+            else:
+                at = put_bin(at, data, length)
+                data += length
+        return at
+    return write_packed(at, cells, lengths, count, nils > 0, longest, shortest)
+
+
+cdef char* write_packed(
+    char* at,
+    Column* cells,
+    uint32_t* lengths,
+    Py_ssize_t count,
+    bint nils,
+    uint32_t longest,
+    uint32_t shortest,
+) noexcept:
+    """A `bin` of cells, as columns.py describes it."""
+    cdef Py_ssize_t row
+    cdef int width
+    at = put_tag(at, 2)
+    if not nils and longest == shortest:
+        at = put_sized(at, 5 + cells.used, 0xC4, 0xC5, 0xC6)
+        at[0] = 0
+        memcpy(at + 1, &longest, 4)
+        at += 5
+    else:
+        width = 1 if longest < 0xFF else 2 if longest < 0xFFFF else 4
+        at = put_sized(at, 1 + <size_t>count * width + cells.used, 0xC4, 0xC5, 0xC6)
+        at[0] = <char>(width | (0x80 if nils else 0))
+        at += 1
+        if width == 1:  # the low bytes: of a nil's they are all ones
+            for row in range(count):
+                at[row] = <char>lengths[row]
+        elif width == 2:
+            for row in range(count):
+                memcpy(at + 2 * row, &lengths[row], 2)
+        else:
+            memcpy(at, lengths, 4 * <size_t>count)
+        at += count * width
+    memcpy(at, cells.data, cells.used)
+    return at + cells.used
+
+
+cdef char* write_stamps(
+    char* at, const int64_t* stamps, Py_ssize_t count, int64_t base, int64_t highest
+) noexcept:
+    cdef uint64_t span = <uint64_t>(highest - base), delta
+    cdef Py_ssize_t row
+    cdef int width
+    if not span:
+        return put_number(put_tag(at, 0), 0)
+    if count < _PACK_FROM:
+        at = put_array(put_tag(at, 1), count)
+        for row in range(count):
+            at = put_number(at, <uint64_t>(stamps[row] - base))
+        return at
+    width = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < <uint64_t>1 << 32 else 8
+    at = put_sized(put_tag(at, 2), 1 + <size_t>count * width, 0xC4, 0xC5, 0xC6)
+    at[0] = <char>width
+    at += 1
+    for row in range(count):
+        delta = <uint64_t>(stamps[row] - base)
+        memcpy(at, &delta, width)
+        at += width
+    return at
+
+
+# -- what send_columns is given -----------------------------------------------------------------------
+
+@cython.final
+cdef class Cells:
+    """A column of a `RecordColumns`, to be read cell by cell. Nothing in it is believed: an Arrow array
+    may have been made of any bytes."""
+
+    cdef list _cells
+    cdef Py_buffer _offsets, _data, _nulls
+    cdef bint _wide
+    cdef Py_ssize_t _count
+
+    def __cinit__(self, given):
+        if type(given) is list:
+            self._cells = given
+            return
+        offsets = np.ascontiguousarray(given.offsets)
+        self._wide = offsets.dtype == np.int64
+        if not self._wide and offsets.dtype != np.int32:
+            raise TypeError("offsets must be int32 or int64")
+        PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
+        self._count = self._offsets.len // (8 if self._wide else 4) - 1
+        PyObject_GetBuffer(given.data, &self._data, PyBUF_SIMPLE)
+        if given.nulls is not None:
+            PyObject_GetBuffer(np.ascontiguousarray(given.nulls, np.bool_), &self._nulls, PyBUF_SIMPLE)
+            self._count = min(self._count, self._nulls.len)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._offsets)
+        PyBuffer_Release(&self._data)
+        PyBuffer_Release(&self._nulls)
+
+    cdef inline int at(self, Py_ssize_t row, const char** data, Py_ssize_t* size) except -1:
+        """0, or 1 for what is neither bytes nor None. Runs no Python code unless it raises."""
+        cdef PyObject* cell
+        cdef int64_t start, end
+        if self._cells is not None:
+            if row >= PyList_GET_SIZE(self._cells):
+                raise IndexError(row)
+            cell = PyList_GET_ITEM(self._cells, row)
+            if cell == <PyObject*>None:
+                size[0] = -1
+                return 0
+            if not PyBytes_CheckExact(<object>cell):
+                return 1
+            data[0] = PyBytes_AS_STRING(<object>cell)
+            size[0] = PyBytes_GET_SIZE(<object>cell)
+            return 0
+        if row >= self._count:
+            raise IndexError(row)
+        if self._nulls.buf != NULL and (<char*>self._nulls.buf)[row]:
+            size[0] = -1
+            return 0
+        if self._wide:
+            start, end = (<int64_t*>self._offsets.buf)[row], (<int64_t*>self._offsets.buf)[row + 1]
+        else:
+            start, end = (<int32_t*>self._offsets.buf)[row], (<int32_t*>self._offsets.buf)[row + 1]
+        if not 0 <= start <= end <= self._data.len:
+            raise ValueError(f"row {row} lies outside of its column's bytes")
+        data[0] = <char*>self._data.buf + start
+        size[0] = end - start
+        return 0
+
+
+@cython.final
+cdef class Rows:
+    """The columns of a `RecordColumns`."""
+
+    cdef Py_ssize_t count
+    cdef Cells values, keys
+    cdef list headers
+    cdef Py_buffer _stamps
+
+    def __cinit__(self, columns):
+        self.count = len(columns)
+        self.values = Cells(columns.values)
+        self.keys = None if columns.keys is None else Cells(columns.keys)
+        self.headers = columns.headers
+        PyObject_GetBuffer(
+            np.ascontiguousarray(columns.timestamps, np.int64), &self._stamps, PyBUF_SIMPLE
+        )
+        if self._stamps.len != self.count * 8:
+            raise ValueError("there must be a timestamp for every row")
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._stamps)
+
+    cdef inline int at(self, Py_ssize_t row, Record* record) except -1:
+        """As `Cells.at`."""
+        cdef PyObject* encoded
+        if self.values.at(row, &record.value, &record.value_size):
+            return 1
+        record.key_size = -1
+        if self.keys is not None and self.keys.at(row, &record.key, &record.key_size):
+            return 1
+        record.headers_size = 0
+        if self.headers is not None:
+            if row >= PyList_GET_SIZE(self.headers):
+                raise IndexError(row)
+            encoded = PyList_GET_ITEM(self.headers, row)
+            if not PyBytes_CheckExact(<object>encoded):
+                return 1
+            record.headers = PyBytes_AS_STRING(<object>encoded)
+            record.headers_size = PyBytes_GET_SIZE(<object>encoded)
+        record.stamp = (<int64_t*>self._stamps.buf)[row]
+        return 0
+
+    cdef bint check(self, Py_ssize_t most) except -1:
+        """Whether all cells are plain. Raises RecordTooLarge, if they are."""
+        cdef Record record
+        cdef Py_ssize_t row, largest = 0
+        for row in range(self.count):
+            if self.at(row, &record):
+                return False
+            weigh(&record, PY_SSIZE_T_MAX)
+            largest = max(largest, record.size - OVERHEAD)
+        if largest > most:
+            raise too_large(largest, most)
+        return True
+
+
+@cython.final
+cdef class Runs:
+    """Where rows went: for each partition, how many that follow each other in one batch."""
+
+    cdef list done, builders
+    cdef Py_ssize_t* first
+    cdef Py_ssize_t* next
+
+    def __cinit__(self, Py_ssize_t count):
+        self.done, self.builders = [], [None] * count
+        self.first = <Py_ssize_t*>PyMem_RawMalloc(2 * count * sizeof(Py_ssize_t))
+        if self.first == NULL:
+            raise MemoryError
+        self.next = self.first + count
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.first)
+
+    cdef inline bint follows(self, Py_ssize_t number, BatchBuilder builder) noexcept:
+        """Whether the builder's next record is the next of the run that was begun last."""
+        cdef PyObject* last = PyList_GET_ITEM(self.builders, number)
+        return last == <PyObject*>builder and self.next[number] == builder.count
+
+    cdef int end(self, Py_ssize_t number) except -1:
+        builder = self.builders[number]
+        if builder is not None:
+            if self.next[number] > self.first[number]:
+                self.done.append(
+                    (builder, self.first[number], self.next[number] - self.first[number])
+                )
+            self.builders[number] = None
+        return 0
+
+    cdef int begin(self, Py_ssize_t number, BatchBuilder builder) except -1:
+        """May run Python code."""
+        self.end(number)
+        self.first[number] = self.next[number] = builder.count
+        self.builders[number] = builder
+        return 0
+
+    cdef list all(self):
+        for number in range(len(self.builders)):
+            self.end(number)
+        return self.done
+
+
+cdef object kept(object headers):
+    """Headers that can be looked at again, after waiting."""
+    if PyTuple_CheckExact(headers) or PyList_CheckExact(headers):
+        return headers
+    return as_headers(headers)
+
+
+# -- the appender -------------------------------------------------------------------------------------
+
+@cython.final
+cdef class Topic:
+    """The open builders of one topic, and whose turn it is. Any number in `builders` may be None."""
+
+    cdef object name, spread
+    cdef Py_ssize_t count, sticky, turn
+    cdef int64_t sticky_left
+    cdef list builders, candidates
+    cdef bint forgotten
+
+
+cdef class Appender:
+    """Takes records from any number of threads: see `batch_builder.Appender`."""
+
+    cdef readonly object owner
+    cdef readonly int64_t used, limit, records
+    cdef readonly Py_ssize_t batch_bytes
+    cdef public Py_ssize_t left
+    cdef Py_ssize_t _room, _most
+    cdef int _strategy
+    cdef object _function, _random
+    cdef bint _is_async
+    cdef dict _topics
+    cdef list _unannounced
+    cdef bint _closed
+
+    def __init__(
+        self,
+        owner,
+        *,
+        Py_ssize_t batch_bytes,
+        int64_t buffer_bytes,
+        Py_ssize_t max_record_bytes,
+        strategy="key-hash",
+        random=None,
+        delivery=Delivery,
+    ):
+        if delivery is not Delivery and delivery is not AsyncDelivery:
+            raise TypeError(f"handles are Delivery or AsyncDelivery, not {delivery!r}")
+        if self._topics is not None:
+            raise TypeError("an appender is made once")
+        self.owner = owner
+        self.batch_bytes = min(batch_bytes, _LARGEST)
+        self.limit = buffer_bytes
+        self._room = min(2 * self.batch_bytes, _LARGEST)
+        self._most = min(max_record_bytes, _LARGEST)
+        self._strategy = FUNCTION
+        if isinstance(strategy, str):  # what is called need not have a hash
+            self._strategy = {"key-hash": KEY_HASH, "sticky": STICKY, "round-robin": ROUND_ROBIN}[
+                strategy
+            ]
+        self._function = strategy
+        self._random = Random() if random is None else random
+        self._unannounced = []
+        self._is_async = delivery is AsyncDelivery
+        self._topics = {}
+
+    # -- callers' threads ---------------------------------------------------------------------------
+
+    def send(
+        self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
+    ):
+        cdef Delivery delivery
+        if headers is not None and type(headers) is not dict:
+            headers = kept(headers)
+        while True:
+            delivery = self._take(topic, value, key, partition, headers, timestamp, on_delivery)
+            if delivery is not None:
+                return delivery
+            self.owner.admit(topic)
+
+    def try_send(
+        self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
+    ):
+        return self._take(topic, value, key, partition, headers, timestamp, on_delivery)
+
+    cdef Delivery _take(
+        self, topic, value, key, partition, headers, timestamp, on_delivery
+    ):
+        cdef Record record
+        cdef long long number = -1
+        cdef Py_ssize_t among = -1
+        cdef int overflow = 0, spends
+        cdef PyObject* found
+        cdef Topic known
+        cdef BatchBuilder builder
+        cdef Delivery delivery
+        record.key_size = record.value_size = -1
+        record.headers_size = 0
+        if value is not None:
+            if not PyBytes_CheckExact(value):
+                value = as_bytes("value", value)
+            record.value, record.value_size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        if key is not None:
+            if not PyBytes_CheckExact(key):
+                key = as_bytes("key", key)
+            record.key, record.key_size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        if headers is not None and headers:
+            headers = encoded_headers(headers)
+            record.headers, record.headers_size = PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers)
+        weigh(&record, self._most)
+        if timestamp is None:
+            record.stamp = now()
+        else:
+            record.stamp = PyLong_AsLongLongAndOverflow(timestamp, &overflow) if PyLong_CheckExact(
+                timestamp
+            ) else as_timestamp(timestamp)
+            if overflow or not -_MAX_TIMESTAMP <= record.stamp <= _MAX_TIMESTAMP:
+                as_timestamp(timestamp)
+        if partition is not None:
+            if not PyLong_CheckExact(partition):
+                partition = as_int("partition", partition)
+            number = PyLong_AsLongLongAndOverflow(partition, &overflow)
+            if overflow:
+                number = -1
+        delivery = <Delivery>(
+            AsyncDelivery.__new__(AsyncDelivery)
+            if self._is_async
+            else Delivery.__new__(Delivery)
+        )
+        if on_delivery is not None:
+            if not PyCallable_Check(on_delivery):
+                as_callback("on_delivery", on_delivery)
+        while True:
+            found = PyDict_GetItemWithError(self._topics, topic)
+            if found == NULL or self.used >= self.limit:
+                return None
+            known = <Topic>found
+            spends = 0
+            if partition is not None:
+                if not 0 <= number < known.count:
+                    raise no_partition(topic, partition, known.count)
+            elif self._strategy == FUNCTION:
+                if among != known.count:
+                    among = known.count
+                    number = self._chosen(known, key, among)
+                    continue
+            else:
+                number = self._spread(known, &record, &spends)
+                if number < 0:
+                    continue
+            builder = self._builder(known, number, record.size)
+            if builder is None:
+                continue
+            builder._append(&record, on_delivery, delivery)
+            break
+        delivery._builder = builder
+        delivery._rank = builder.count - 1
+        delivery.timestamp = record.stamp
+        self._taken(known, spends, record.size)
+        if not builder._announced or builder.size >= self.batch_bytes:
+            self._tell(builder, builder.size >= self.batch_bytes)
+        return delivery
+
+    cdef inline Py_ssize_t _spread(
+        self, Topic topic, const Record* record, int* spends
+    ) except -2:
+        """The partition of a record that names none; -1 if Python code ran, and all is to be looked at
+        again. `spends` says whether it takes a turn, and of which kind."""
+        if self._strategy == KEY_HASH and record.key_size >= 0:
+            if topic.count == 1:
+                return 0
+            return (murmur2(record.key, record.key_size) & 0x7FFFFFFF) % <uint32_t>topic.count
+        if self._strategy == ROUND_ROBIN:
+            spends[0] = ROUND_ROBIN
+            return topic.candidates[topic.turn % PyList_GET_SIZE(topic.candidates)]
+        if topic.sticky_left <= 0:
+            topic.sticky = topic.spread.draw()
+            topic.sticky_left = self.batch_bytes
+            if not 0 <= topic.sticky < PyList_GET_SIZE(topic.builders):
+                raise ValueError("the random source has left its range")
+            return -1
+        spends[0] = STICKY
+        return topic.sticky
+
+    cdef Py_ssize_t _chosen(self, Topic topic, object key, Py_ssize_t count) except -1:
+        """What the application's function says."""
+        return by_function(self._function, topic.name, [key], 1, count)[0]
+
+    cdef inline BatchBuilder _builder(self, Topic topic, Py_ssize_t number, Py_ssize_t size):
+        """The open builder of a partition, with room for a record; None if Python code ran, and all is
+        to be looked at again."""
+        cdef BatchBuilder builder = <BatchBuilder>PyList_GET_ITEM(topic.builders, number)
+        if builder is None or builder.closed:
+            self._open(topic, number)
+            return None
+        if builder.count and (builder.size + size > self._room or builder.count >= _MAX_RECORDS):
+            self._tell(builder, True)
+            return None
+        return builder
+
+    cdef int _open(self, Topic topic, Py_ssize_t number) except -1:
+        cdef BatchBuilder fresh = BatchBuilder.__new__(BatchBuilder), last
+        fresh.topic_partition = TopicPartition(topic.name, number)
+        fresh.base_offset = -1
+        fresh._callbacks = []
+        fresh._appender = self
+        self._unannounced.append(fresh)  # until the owner knows, whatever is raised there
+        last = topic.builders[number]  # another thread may have been here
+        if last is None or last.closed:
+            topic.builders[number] = fresh
+        else:
+            self._unannounced.remove(fresh)
+        return 0
+
+    cdef inline void _taken(self, Topic topic, int spends, Py_ssize_t size) noexcept:
+        self.used += size
+        self.records += 1
+        if spends == STICKY:
+            topic.sticky_left -= size
+        elif spends == ROUND_ROBIN:
+            topic.turn += 1
+
+    cdef int _tell(self, BatchBuilder builder, bint full) except -1:
+        """The owner, of a batch that was opened, and then that it is full. Nobody takes a record for
+        sent, or a batch for full, that the owner does not know: each thread tells it before it goes on.
+        """
+        if not builder._announced:
+            self.owner.batch_opened(builder)
+            builder._announced = True
+            if builder in self._unannounced:
+                self._unannounced.remove(builder)
+        if full and not builder.closed:
+            builder.closed = True
+            self.owner.batch_full(builder)
+        return 0
+
+    def send_columns(self, topic, columns, Py_ssize_t start):
+        cdef Rows rows = Rows(columns)
+        cdef PyObject* found
+        if start < 0:
+            raise ValueError("the first row is 0")
+        if start == 0 and not rows.check(self._most):
+            columns.check(self._most)
+            rows = Rows(columns)
+        while start < rows.count:
+            found = PyDict_GetItemWithError(self._topics, topic)
+            if found == NULL or self.used >= self.limit:
+                self.owner.admit(topic)
+            else:
+                return self._take_columns(<Topic>found, columns, rows, start)
+        return start, []
+
+    cdef tuple _take_columns(self, Topic topic, object columns, Rows rows, Py_ssize_t start):
+        cdef Record record
+        cdef Py_ssize_t number, given = -1, count = topic.count, row = start
+        cdef Py_ssize_t end = min(rows.count, start + _ROWS_AT_ONCE)
+        cdef int spends
+        cdef BatchBuilder builder
+        cdef const int64_t[::1] chosen = None
+        cdef Runs runs = Runs(count)
+        asked = columns.partition
+        if asked is not None:
+            if not 0 <= asked < count:
+                raise no_partition(topic.name, asked, count)
+            given = asked
+            if not 0 <= given < count:
+                raise ValueError(f"there is no partition {given}")
+        elif self._strategy == FUNCTION:
+            chosen = columns.choose(self._function, topic.name, count)
+            if chosen.shape[0] != rows.count:
+                raise ValueError("there must be a partition for every row")
+        while row < end and self.used < self.limit:
+            if topic.forgotten or topic.count != count:
+                break
+            if rows.at(row, &record):
+                raise TypeError("columns must be checked from the first row on")
+            weigh(&record, self._most)
+            spends = 0
+            if given >= 0:
+                number = given
+            elif chosen is not None:
+                number = chosen[row]
+                if not 0 <= number < count:
+                    raise ValueError(f"there is no partition {number}")
+            else:
+                number = self._spread(topic, &record, &spends)
+                if number < 0:
+                    continue
+            builder = self._builder(topic, number, record.size)
+            if builder is None:
+                continue
+            if not runs.follows(number, builder):
+                runs.begin(number, builder)
+                continue
+            try:
+                builder._append(&record, None, None)
+            except MemoryError:
+                if row == start:
+                    raise
+                break  # the caller is told of those that were taken
+            runs.next[number] += 1
+            self._taken(topic, spends, record.size)
+            row += 1
+            if not builder._announced or builder.size >= self.batch_bytes:
+                self._tell(builder, builder.size >= self.batch_bytes)
+        return row, runs.all()
+
+    # -- the sender's thread ------------------------------------------------------------------------
+
+    def topic_known(self, str topic not None, Py_ssize_t partitions, available):
+        cdef Topic known
+        if not 1 <= partitions <= _MOST_PARTITIONS:
+            raise ValueError(f"a topic cannot have {partitions} partitions")
+        candidates = [int(number) for number in available] or list(range(partitions))
+        if not all(0 <= number < partitions for number in candidates):
+            raise ValueError(f"{candidates} are not among {partitions} partitions")
+        if self._closed:
+            return
+        known = self._topics.get(topic)
+        if known is None:
+            known = Topic.__new__(Topic)
+            known.name, known.spread, known.sticky = topic, Spread(self._random), -1
+            known.builders = []
+            self._topics[topic] = known
+        while len(known.builders) < partitions:
+            known.builders.append(None)
+        known.count, known.candidates = partitions, candidates
+        known.spread.candidates = candidates
+        if known.sticky not in candidates:
+            known.sticky_left = 0
+
+    def topic_forget(self, topic):
+        cdef Topic known = self._topics.pop(topic, None)
+        if known is not None:
+            known.forgotten = True
+            for builder in known.builders:
+                if builder in self._unannounced and not builder.count:
+                    self._unannounced.remove(builder)
+
+    def partitions(self, topic):
+        cdef Topic known = self._topics.get(topic)
+        return 0 if known is None else known.count
+
+    def place(self):
+        """Tell the owner of batches that it may not know."""
+        for builder in list(self._unannounced):
+            if builder.count:
+                self._tell(builder, False)
+
+    def released(self, int64_t size):
+        self.used -= size
+
+    def close(self):
+        self._closed = True
+        for topic in list(self._topics):
+            self.topic_forget(topic)
+
+
+# -- for event loops ----------------------------------------------------------------------------------
+
+@cython.final
+cdef class Sends:
+    """`AsyncProducer.send`, for as long as `appender.left` allows and nothing has to be waited for; else it is
+    `slowly`, the same as a coroutine function."""
+
+    cdef Appender _appender
+    cdef object _slowly
+
+    def __init__(self, Appender appender not None, slowly):
+        self._appender, self._slowly = appender, slowly
+
+    def send(
+        self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
+    ):
+        cdef Sending sending = Sending.__new__(Sending)
+        sending._sends, sending._topic, sending._value, sending._key = self, topic, value, key
+        if (
+            partition is not None
+            or headers is not None
+            or timestamp is not None
+            or on_delivery is not None
+        ):
+            sending._more = (partition, headers, timestamp, on_delivery)
+        return sending
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Sending:
+    """A coroutine without a frame, which would cost more than the record does. Nothing is done before it is
+    awaited, or run as a task; then it goes on as `_coroutine` if it has to wait."""
+
+    cdef Sends _sends  # None as soon as it was begun
+    cdef object _topic, _value, _key, _coroutine
+    cdef tuple _more  # the other arguments, if there are any
+
+    def __dealloc__(self):
+        if self._sends is not None:
+            warn_of_unawaited()
+
+    cdef int _step(self, object value, PyObject** result) except -1:
+        """0: it has ended with `result`; 1: it waits for `result`."""
+        cdef Sends sends = self._sends
+        cdef Appender appender
+        cdef Delivery delivery
+        cdef object partition = None, headers = None, timestamp = None, on_delivery = None
+        if self._coroutine is None:
+            if sends is None:
+                raise RuntimeError("cannot reuse already awaited coroutine")
+            if value is not None:
+                raise TypeError("can't send non-None value to a just-started coroutine")
+            self._sends, appender = None, sends._appender
+            if self._more is not None:
+                partition, headers, timestamp, on_delivery = self._more
+                if headers is not None and type(headers) is not dict:
+                    headers = kept(headers)
+            if on_delivery is None and appender.left > 1:
+                appender.left -= 1
+                delivery = appender._take(
+                    self._topic, self._value, self._key, partition, headers, timestamp, None
+                )
+                if delivery is not None:
+                    Py_INCREF(delivery)
+                    result[0] = <PyObject*>delivery
+                    return 0
+            self._coroutine = sends._slowly(
+                self._topic, self._value, self._key, partition, headers, timestamp, on_delivery
+            )
+        return PyIter_Send(self._coroutine, value, result)
+
+    def __await__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    def send(self, value):
+        cdef PyObject* result = NULL
+        waits = self._step(value, &result)
+        found = <object>result
+        Py_DECREF(found)
+        if not waits:
+            raise StopIteration(found)
+        return found
+
+    def throw(self, kind, value=None, trace=None):
+        self._sends = None
+        if self._coroutine is None:
+            raise kind if value is None else value
+        return self._coroutine.throw(kind, value, trace)
+
+    def close(self):
+        self._sends = None
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+
+cdef int send_step(object sending, object value, PyObject** result) except -1:
+    return (<Sending>sending)._step(value, result)
+
+
+cdef void warn_of_unawaited() noexcept:
+    PyErr_WarnEx(RuntimeWarning, b"coroutine 'AsyncProducer.send' was never awaited", 1)
+
+
+# As coroutines have it: an `await` then needs no StopIteration to be told what it ended with.
+(<PyTypeObject*>Sending).tp_as_async.am_send = send_step

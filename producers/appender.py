@@ -1,0 +1,38 @@
+"""Which appender is in use: the compiled one where it was built and is wanted, else the plain one."""
+
+from typing import TYPE_CHECKING, Any
+
+from folkmoot.producers.batch_builder import Appender, BatchBuilder, Owner
+from folkmoot.producers.futures import AsyncDelivery, BatchDelivery, Delivery
+from folkmoot.protocol.speedups import IS_WANTED
+
+__all__ = [
+    "IMPLEMENTATION",
+    "Appender",
+    "AsyncDelivery",
+    "BatchBuilder",
+    "BatchDelivery",
+    "Delivery",
+    "Owner",
+    "Sends",
+]
+
+IMPLEMENTATION = "plain Python"
+"""For people: what `folkmoot --version` says."""
+
+Sends: Any = None
+"""Where it is compiled: `Sends(appender, coroutine function).send` is `AsyncProducer.send`, quicker."""
+
+if not TYPE_CHECKING and IS_WANTED:
+    try:
+        from folkmoot.producers._speedups import (
+            Appender,
+            AsyncDelivery,
+            BatchBuilder,
+            Delivery,
+            Sends,
+        )
+    except ImportError:  # there was no compiler where this was installed
+        pass
+    else:
+        IMPLEMENTATION = "compiled"

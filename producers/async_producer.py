@@ -1,0 +1,496 @@
+"""The producer for event loops: the same words with `await`, around the same producer."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from inspect import iscoroutinefunction
+from types import TracebackType
+from typing import Any, Final, Self
+from weakref import WeakValueDictionary
+
+from folkmoot.producers.accumulator import WouldBlock, check_topic
+from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
+from folkmoot.producers.columns import HeadersArgument, as_headers
+from folkmoot.producers.futures import Run
+from folkmoot.producers.partition_queue import Batch
+from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer
+from folkmoot.producers.sender import run_callbacks
+from folkmoot.protocol.errors import (
+    BufferFull,
+    ClosedError,
+    ConcurrentUse,
+    FolkmootError,
+    RequestTimeout,
+)
+from folkmoot.protocol.records import RecordMetadata
+
+SENDS_IN_A_ROW: Final = 1000
+
+_log = logging.getLogger(__name__)
+
+Condition = Callable[[], bool]
+
+
+class _Hub:
+    """Where tasks of one event loop wait for the sender's thread.
+
+    That thread only rings, for a round of its work as a whole; one look on the loop then calls what is
+    to be called back and wakes everybody whose time has come. Futures carry nothing: who is woken asks
+    the delivery, so that no outcome is lost with a task that was cancelled. All but `ring` and
+    `to_call` belongs to the loop.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rung = False
+        self._to_call: deque[Batch] = deque()
+        self._by_builder: dict[BatchBuilder, list[asyncio.Future[None]]] = {}
+        self._conditions: list[tuple[Condition, asyncio.Future[None]]] = []
+
+    def begin(self) -> None:
+        """Belong to the loop that runs. Raises ConcurrentUse if it belongs to another one."""
+        self.check_loop()
+        self._loop = asyncio.get_running_loop()
+
+    def check_loop(self) -> None:
+        """Raises ConcurrentUse in another loop than its own: nobody would wake who waits there."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise ConcurrentUse("a producer belongs to the event loop that started it")
+
+    def ring(self) -> None:
+        """Something has changed. From any thread."""
+        if self._loop is not None and not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self._loop.call_soon_threadsafe(self._look)
+
+    def to_call(self, batch: Batch) -> None:
+        """Call what is to be called now that it is done. In the sender's thread, which will ring."""
+        self._to_call.append(batch)
+
+    def call_back(self) -> None:
+        while self._to_call:
+            run_callbacks(self._to_call.popleft())
+
+    async def until(self, condition: Condition, timeout: float | None) -> bool:
+        """Wait until it holds, at most `timeout` seconds. Raises what it raises."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not condition():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self.check_loop()
+            future = asyncio.get_running_loop().create_future()
+            self._conditions.append((condition, future))
+            await asyncio.wait([future], timeout=left)
+        return True
+
+    async def until_done(self, builder: BatchBuilder, timeout: float | None) -> bool:
+        """Wait until the batch is done, at most `timeout` seconds."""
+        if builder.done:
+            return True
+        self.check_loop()
+        future = asyncio.get_running_loop().create_future()
+        self._by_builder.setdefault(builder, []).append(future)
+        self.ring()  # it may have been done a moment ago
+        if timeout is None:
+            await future
+            return True
+        done, _ = await asyncio.wait([future], timeout=timeout)
+        return bool(done)
+
+    def _look(self) -> None:
+        self._rung = False  # before anything is looked at: what changes from here on rings again
+        self.call_back()
+        for builder in [builder for builder in self._by_builder if builder.done]:
+            for future in self._by_builder.pop(builder):
+                if not future.done():
+                    future.set_result(None)
+        waiting, self._conditions = self._conditions, []
+        for condition, future in waiting:
+            if not future.done():
+                if _holds(condition):
+                    future.set_result(None)
+                else:
+                    self._conditions.append((condition, future))
+
+
+def _holds(condition: Condition) -> bool:
+    try:
+        return condition()
+    except FolkmootError:
+        return True  # who waits will ask itself, and have it raised
+
+
+class AsyncBatchDelivery:
+    """What became, or will become, of the records of one `send_batch`: `await` it."""
+
+    __slots__ = ("_delivery", "_hub")
+
+    def __init__(self, delivery: BatchDelivery, hub: _Hub) -> None:
+        self._delivery = delivery
+        self._hub = hub
+
+    def __len__(self) -> int:
+        """How many records they are."""
+        return len(self._delivery)
+
+    def done(self) -> bool:
+        """Whether every record was acknowledged, or has failed."""
+        return self._delivery.done()
+
+    def __await__(self) -> Generator[None, None, dict[int, list[range]]]:
+        """`result` without a timeout."""
+        return self.result().__await__()
+
+    async def result(self, timeout: float | None = None) -> dict[int, list[range]]:
+        """The offsets by partition, in the order of the rows; no ranges with acks=0.
+
+        Raises the first error that records failed with, RequestTimeout after `timeout`.
+        """
+        return (await self._done(timeout)).result(0)
+
+    async def exception(self, timeout: float | None = None) -> FolkmootError | None:
+        """The first error that records failed with, or None if all were acknowledged."""
+        return (await self._done(timeout)).exception(0)
+
+    async def _done(self, timeout: float | None) -> BatchDelivery:
+        if not await self._hub.until(self._delivery.done, timeout):
+            raise RequestTimeout(
+                f"{len(self)} records are not acknowledged after {timeout:g} s; they may be yet"
+            )
+        return self._delivery
+
+
+OnDelivery = Callable[[AsyncDelivery], object]
+
+
+class AsyncProducer:
+    """A `Producer` for tasks of one event loop.
+
+    ```python
+    async with AsyncProducer(zookeeper="localhost:2181") as producer:
+        delivery = await producer.send("orders", b"one coffee", key=b"table 4")
+        print(await delivery)
+    ```
+
+    Options, rules and errors are those of `Producer`, which this one holds: records are appended by
+    the very same appender, right on the loop. What would block there is awaited here (room in the
+    buffer, a topic used for the first time, acknowledgements), on no thread: the sender's thread
+    rings, and the loop looks. Only opening and closing connections is done in a thread.
+
+    A task that is cancelled while it awaits `send` has not sent; of a `send_batch`, the parts for
+    which there was room have been sent. Cancelling whoever awaits a delivery changes nothing for the
+    record. `close` goes on when the task that awaits it is cancelled.
+
+    It belongs to the loop that started it: what waits in another one raises ConcurrentUse,
+    be it `send` or the delivery that it returned.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._hub = _Hub()
+        self._core = _Core(self._hub, **options)
+        self.config = self._core.config
+        self._accumulator = self._core._accumulator
+        self._appender = self._accumulator.appender
+        self._try_send = self._core.try_send()
+        self._starting = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        # Until other tasks get a turn; 0 as long as one is in line.
+        self._appender.left = SENDS_IN_A_ROW
+        # Tasks that wait for a topic or for room, and whose turn it is in each topic.
+        self._in_line = 0
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        is_plain = type(self).send is AsyncProducer.send and not self._core.serializes
+        if Sends is not None and is_plain:
+            self.send = Sends(self._appender, self.send).send  # type: ignore[method-assign]
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
+        self._hub.begin()
+        async with self._starting:
+            await _in_thread(self._core.start, undo=partial(self._core.close, 0.0))
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then let go of everything, within `timeout` seconds whatever is dead.
+
+        Without a timeout it waits until every record is delivered or has failed, which
+        `delivery_timeout` bounds. Raises as `flush` does, after all is closed.
+        """
+        if self._closing is None:
+            self._hub.begin()
+            self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
+            # What nobody waits for any more is no error of the loop's.
+            self._closing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            await asyncio.shield(self._closing)
+        elif not self._closing.done():
+            self._hub.begin()
+            await asyncio.wait([self._closing])
+
+    async def _close(self, timeout: float | None) -> None:
+        if timeout is None:
+            timeout = self.config.longest_wait
+        deadline = time.monotonic() + timeout
+        self._accumulator.close(ClosedError("the producer is closed"))
+        try:
+            if self._core._thread is not None:
+                await self._flush(timeout)
+        except BaseException:
+            with suppress(FolkmootError):  # the first error is the one to be seen
+                await self._let_go(deadline)
+            raise
+        await self._let_go(deadline)
+
+    async def _let_go(self, deadline: float) -> None:
+        await _in_thread(partial(self._core.close, max(0.0, deadline - time.monotonic())))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close(CLOSE_AFTER_ERROR)
+        except FolkmootError as another:
+            _log.error("closing a producer after an error: %s", another)
+
+    # -- records ------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: HeadersArgument | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> AsyncDelivery:
+        """Append a record; await the delivery that it returns to know what became of it.
+
+        Parameters and errors as of `Producer.send`. `on_delivery` is called on the loop; it is a
+        plain function, a coroutine function is a TypeError.
+        """
+        if headers is not None and not isinstance(headers, dict | list | tuple):
+            headers = as_headers(headers)  # they may be looked at twice, an iterator only once
+        # Which loop runs is not asked for a record that need not wait: it is a system call in some Pythons.
+        appender = self._appender
+        appender.left -= 1
+        if appender.left > 0 and on_delivery is None:
+            taken = self._try_send(topic, value, key, partition, headers, timestamp)
+            if taken is not None:
+                return taken
+        if on_delivery is not None:
+            self._check_loop()
+            _check_plain(on_delivery)
+        if appender.left <= 0 and not self._in_line:
+            appender.left = SENDS_IN_A_ROW
+            await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
+        record = (topic, value, key, partition, headers, timestamp, on_delivery)
+        taken = None if self._in_line else self._try_send(*record)
+        while taken is None:
+            await self._admission(topic)
+            taken = self._try_send(*record)
+        return taken
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        headers: HeadersArgument | None = None,
+        timestamp: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> RecordMetadata:
+        """`send`, and wait for what became of it. Raises as `send`, and as `AsyncDelivery.result`."""
+        delivery = await self.send(topic, value, key, partition, headers, timestamp)
+        return await delivery.result(timeout)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps: Any = None,
+        headers: Sequence[HeadersArgument] | None = None,
+        partition: int | None = None,
+    ) -> AsyncBatchDelivery:
+        """Append many records, given as columns; await the delivery that it returns.
+
+        Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
+        come in between.
+        """
+        columns = self._core._columns(topic, values, keys, timestamps, headers, partition)
+        runs: list[Run] = []
+        delivery = AsyncBatchDelivery(BatchDelivery(runs, self._accumulator), self._hub)
+        row = 0
+        try:
+            await self._admission(topic)
+            while row < len(columns):
+                try:
+                    row, some = self._appender.send_columns(topic, columns, row)
+                except WouldBlock:
+                    await self._admission(topic)
+                    continue
+                runs += some
+                await asyncio.sleep(0)
+        except BufferFull as error:
+            error.delivery = delivery
+            raise
+        return delivery
+
+    def _check_loop(self) -> None:
+        """Raises ConcurrentUse, in another loop than its own; what is closed says so itself."""
+        if self._core._thread is not None and self._core._closed is None:
+            self._hub.check_loop()
+
+    async def _admission(self, topic: str) -> None:
+        """Wait for the topic to be known and for room: from here to the next await there is.
+
+        The sender makes and takes room at any moment, so it would be luck who looks when there is
+        some: of those who wait for a topic only the first one looks.
+        """
+        accumulator, max_block = self._accumulator, self.config.max_block
+        self._check_loop()
+        check_topic(topic)
+        admitted, deadline = accumulator.admission(topic), time.monotonic() + max_block
+        turn = self._turns.setdefault(topic, asyncio.Lock())
+        self._in_line += 1
+        self._appender.left = 0
+        try:
+            async with asyncio.timeout(max_block):
+                await turn.acquire()
+            try:
+                if not await self._hub.until(admitted, deadline - time.monotonic()):
+                    raise accumulator.too_late(topic, max_block)
+            finally:
+                turn.release()
+        except TimeoutError:
+            raise accumulator.too_late(topic, max_block) from None
+        finally:
+            self._in_line -= 1
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent before is delivered or has failed, and callbacks were called.
+
+        Raises FlushTimeout if that takes longer, and the first error of a record that has failed
+        without anybody asking for its delivery.
+        """
+        self._check_loop()
+        await self._flush(timeout)
+
+    async def _flush(self, timeout: float | None) -> None:
+        self._core._check_open()
+        accumulator, target = self._accumulator, self._accumulator.request_flush()
+        done = await self._hub.until(lambda: accumulator.settled >= target, timeout)
+        self._hub.call_back()
+        self._core._check_flushed(done, timeout)
+
+    async def purge(self, timeout: float | None = None) -> None:
+        """As `Producer.purge`."""
+        self._check_loop()
+        self._core._check_open()
+        if not await self._hub.until(self._accumulator.request_purge(), timeout):
+            raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
+        self._hub.call_back()
+
+    async def partitions_of(self, topic: str) -> list[int]:
+        """The topic's partitions; the first time it may wait as `send` does."""
+        check_topic(topic)
+        if topic not in self._accumulator.counts:
+            await self._admission(topic)
+        return self._core.partitions_of(topic)
+
+    def unacknowledged(self) -> int:
+        """How many records are neither delivered nor failed."""
+        return self._core.unacknowledged()
+
+    def metrics(self) -> dict[str, int]:
+        """Counters since the start (see `ProducerCounters`), and what is buffered now."""
+        return self._core.metrics()
+
+
+class _Core(Producer):
+    """The producer inside: it never waits for room, and calls back on the loop."""
+
+    _delivery = AsyncDelivery
+
+    def __init__(self, hub: _Hub, **options: Any) -> None:
+        super().__init__(**options)
+        self._accumulator.blocks = False
+        self._accumulator.listener = hub
+        self._sender.call_back = hub.to_call
+
+    def try_send(self) -> Callable[..., AsyncDelivery | None]:
+        """→ what is as `send`, but gives None where that would wait."""
+        take: Any = self._appender.try_send
+        if not self.serializes:
+            return take  # type: ignore[no-any-return]
+        key_bytes, value_bytes = self._key_bytes, self._value_bytes
+
+        def serialized(topic: str, value: Any, key: Any = None, *more: Any) -> Any:
+            if value_bytes is not None:
+                value = value_bytes(topic, value)
+            return take(topic, value, key if key_bytes is None else key_bytes(topic, key), *more)
+
+        return serialized
+
+
+def _check_plain(on_delivery: OnDelivery) -> None:
+    """Raises TypeError for a coroutine function: nobody would await what it returns."""
+    if iscoroutinefunction(on_delivery) or iscoroutinefunction(type(on_delivery).__call__):
+        raise TypeError(
+            f"on_delivery must be a plain function, not a coroutine function: {on_delivery!r}; "
+            "await the delivery, or make a task in it"
+        )
+
+
+async def _in_thread(call: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+    """Call something that blocks, in a thread of its own: those of the loop may all be in use.
+
+    It ends in any case. If nobody waits for it any more by then, it is undone.
+    """
+    ended: Future[None] = Future()
+    ended.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    def undone(ended: "Future[None]") -> None:
+        if undo is not None and ended.exception() is None:
+            _start_thread(undo)
+
+    _start_thread(run)
+    try:
+        await asyncio.wrap_future(ended)
+    except asyncio.CancelledError:
+        ended.add_done_callback(undone)
+        raise
+
+
+def _start_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="folkmoot-errand", daemon=True).start()

@@ -1,0 +1,337 @@
+"""What callers give, checked: the fields of one record, and the columns of many.
+
+A bad record would fail in the producer's thread with all of its batch, so it is refused here. Both
+implementations of the appender call these functions for whatever is not plain bytes and ints.
+"""
+
+import operator
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from folkmoot.producers.partitioner import Choose, by_function
+from folkmoot.protocol.columns import BinaryColumn, Int64s, lengths_of
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    InvalidName,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.records import Headers
+
+MAX_RECORD_TIMESTAMP: Final = 2**50
+HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+Cells = list[bytes | None] | BinaryColumn
+
+encode: Final = msgspec.msgpack.Encoder().encode
+Row = tuple[bytes | None, bytes | None, int, bytes | None, int]
+RECORD_OVERHEAD_BYTES: Final = 32
+"""What a record counts beside its key, value and headers: no less than its batch needs for it."""
+
+_BINARY_TYPES: Final = (
+    *("binary", "string", "large_binary", "large_string", "fixed_size_binary"),
+    *("binary_view", "string_view"),
+)
+
+
+# -- one record ---------------------------------------------------------------------------------------
+
+
+def as_bytes(what: str, given: object) -> bytes | None:
+    """A key or a value. Raises TypeError."""
+    if given is None or given.__class__ is bytes:
+        return given
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(
+        f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
+    )
+
+
+def as_int(what: str, given: Any) -> int:
+    """Also where numpy made it. Raises TypeError, for a bool, too."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"a record's {what} must be an int, not {type(given).__name__}: {given!r}")
+    return operator.index(given)
+
+
+def as_timestamp(given: Any) -> int:
+    """In ms since the epoch. Raises TypeError, ValueError."""
+    timestamp: int = given if given.__class__ is int else as_int("timestamp", given)
+    if not -MAX_RECORD_TIMESTAMP <= timestamp <= MAX_RECORD_TIMESTAMP:
+        raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
+    return timestamp
+
+
+def as_callback(what: str, given: object) -> None:
+    """Raises TypeError."""
+    if not callable(given):
+        raise TypeError(f"{what} must be callable, not {type(given).__name__}: {given!r}")
+
+
+def as_headers(given: HeadersArgument) -> Headers:
+    """Those of one record. Raises TypeError, InvalidName."""
+    rows = []
+    for header in given.items() if isinstance(given, Mapping) else given:
+        match header:
+            case (str(name), None | bytes() as value):
+                pass
+            case _:
+                raise TypeError(
+                    "headers must be a mapping, or pairs, of str and bytes or None: "
+                    f"{header!r} is no header"
+                )
+        try:
+            rows.append((name.encode().decode(), None if value is None else bytes(value)))
+        except UnicodeEncodeError as error:
+            raise InvalidName(f"a header's name must be Unicode text, not {name!r}") from error
+    return tuple(rows)
+
+
+def encode_headers(given: HeadersArgument) -> bytes:
+    """Those of one record as a batch's column has them; empty if there are none.
+
+    Raises TypeError, InvalidName.
+    """
+    rows: Any = given
+    if given.__class__ is dict:
+        rows = tuple(given.items())
+    elif given.__class__ is list:
+        rows = tuple(given)
+    if rows.__class__ is not tuple or not all(map(_is_plain, rows)):
+        rows = as_headers(given)
+    try:
+        return encode(rows) if rows else b""
+    except UnicodeEncodeError:
+        return encode(as_headers(given))
+
+
+def _is_plain(header: Any) -> bool:
+    return (
+        header.__class__ is tuple
+        and len(header) == 2
+        and header[0].__class__ is str
+        and (header[1] is None or header[1].__class__ is bytes)
+    )
+
+
+def too_large(size: int, limit: int) -> RecordTooLarge:
+    return RecordTooLarge(f"a record of {size} bytes is larger than max_record_bytes={limit}")
+
+
+def no_partition(topic: str, partition: int, count: int) -> FolkmootError:
+    return UnknownTopicOrPartition(
+        f"topic {topic} has no partition {partition}, only 0 to {count - 1}"
+    )
+
+
+# -- many ---------------------------------------------------------------------------------------------
+
+
+class RecordColumns:
+    """Columns of equal length: keys and values as lists or as cells in one run of bytes.
+
+    A list is copied, an Arrow array cannot change. What the cells of a list are is not known before
+    `check` was called, by the appender, before it takes the first row.
+    """
+
+    __slots__ = (
+        *("chosen", "given_keys", "headers", "keys", "partition", "sizes", "timestamps"),
+        "values",
+    )
+
+    def __init__(
+        self,
+        values: Any,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Sequence[Any] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self.values = _cells("values", values)
+        count = len(self.values)
+        self.keys = None if keys is None else _cells("keys", keys)
+        self.given_keys = keys
+        self.timestamps = _timestamps(timestamps, count)
+        self.partition = None if partition is None else as_int("partition", partition)
+        self.headers = None if headers is None else _encoded_rows(headers)
+        self.sizes: Int64s = np.zeros(0, np.int64)
+        self.chosen: tuple[int, Int64s] | None = None  # by the application's function, of how many
+        for name, column in (("keys", self.keys), ("headers", self.headers)):
+            if column is not None and len(column) != count:
+                raise ValueError(f"{len(column)} {name} do not belong to {count} values")
+        if self.headers is not None and not any(self.headers):
+            self.headers = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def check(self, max_record_bytes: int) -> None:
+        """Make every cell of a list bytes or None. Raises TypeError, RecordTooLarge."""
+        if isinstance(self.values, list):
+            self.values = _checked("values", self.values)
+        if isinstance(self.keys, list):
+            self.keys = _checked("keys", self.keys)
+        self.sizes = _lengths(self.values)
+        if self.keys is not None:
+            self.sizes += _lengths(self.keys)
+        if self.headers is not None:
+            self.sizes += lengths_of(self.headers)
+        if len(self) and int(self.sizes.max()) > max_record_bytes:
+            raise too_large(int(self.sizes.max()), max_record_bytes)
+        self.sizes += RECORD_OVERHEAD_BYTES
+
+    def rows(self, start: int, end: int) -> Iterator[Row]:
+        """Key, value, timestamp, encoded headers, and size of each, after `check`."""
+        keys = repeat(None) if self.keys is None else self.keys[start:end]
+        headers: Iterable[bytes | None] = repeat(None)
+        if self.headers is not None:
+            headers = (row or None for row in self.headers[start:end])
+        stamps, sizes = self.timestamps[start:end].tolist(), self.sizes[start:end].tolist()
+        return zip(keys, self.values[start:end], stamps, headers, sizes, strict=False)
+
+    def choose(self, function: Choose, topic: str, count: int) -> Int64s:
+        """What the application's function says of all rows. Raises PartitionerFailed."""
+        if self.chosen is None or self.chosen[0] != count:
+            chosen = by_function(function, topic, self.key_column(), len(self), count)
+            self.chosen = (count, chosen)
+        return self.chosen[1]
+
+    def key_column(self) -> Any:
+        """What a partitioner of the application's own gets: a sequence, or the Arrow array."""
+        if self.keys is None:
+            return [None] * len(self)
+        if isinstance(self.keys, list):
+            return self.keys
+        pa = sys.modules["pyarrow"]
+        array = self.given_keys
+        return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _cells(what: str, column: Any) -> Cells:
+    """Raises TypeError for what is neither a sequence nor an Arrow array of binary or string."""
+    if isinstance(column, np.ndarray):
+        if column.dtype != object or column.ndim != 1:
+            raise TypeError(
+                f"{what} must be a list of bytes or an Arrow array, not a numpy array of "
+                f"{column.dtype}: one of objects (bytes and None) in one dimension is taken; numpy "
+                "drops zeros at the end of strings of fixed size"
+            )
+        cells: list[bytes | None] = column.tolist()
+        return cells
+    pa: Any = sys.modules.get("pyarrow")  # where it was not imported this is no array either
+    if pa is not None and isinstance(column, pa.Array | pa.ChunkedArray):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not any(getattr(pa.types, f"is_{name}")(kind) for name in _BINARY_TYPES):
+            raise TypeError(f"{what} must be binary or string, not {column.type}")
+        return _arrow_cells(pa, column)
+    if isinstance(column, str | bytes | bytearray | memoryview) or not isinstance(column, Sequence):
+        raise TypeError(
+            f"{what} must be a list of bytes or an Arrow array, not {type(column).__name__}"
+        )
+    return list(column)
+
+
+def _checked(what: str, column: list[Any]) -> list[bytes | None]:
+    kinds = set(map(type, column))
+    if kinds <= {bytes, type(None)}:
+        return column
+    for kind in kinds:
+        if kind is not type(None) and not issubclass(kind, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"{what} must hold bytes or None, not {kind.__name__}: encode them first"
+            )
+    return [None if cell is None else bytes(cell) for cell in column]
+
+
+def _lengths(cells: Cells) -> Int64s:
+    if isinstance(cells, BinaryColumn):
+        return np.diff(cells.offsets).astype(np.int64)
+    try:
+        return lengths_of(cells)
+    except TypeError:  # there are nils
+        return lengths_of([cell or b"" for cell in cells])
+
+
+def _arrow_cells(pa: Any, column: Any) -> BinaryColumn:
+    """The array's own buffers."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks != 1:  # joined with wide offsets: there may be more than 2 GiB
+            column = column.cast(
+                pa.large_string() if _is_text(pa, column.type) else pa.large_binary()
+            )
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no chunks, in some versions
+        column = pa.array([], pa.binary())
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    narrow = column.type in (pa.binary(), pa.string())
+    if not narrow and column.type not in (pa.large_binary(), pa.large_string()):
+        column, narrow = column.cast(pa.binary()), True
+    buffers, start, count = column.buffers(), column.offset, len(column)
+    if buffers[1] is None or not count:
+        return BinaryColumn(np.zeros(count + 1, np.int64), b"")
+    offsets: Any = np.frombuffer(buffers[1], np.int32 if narrow else np.int64)
+    offsets = offsets[start : start + count + 1]
+    nulls = None
+    if column.null_count:  # (`to_numpy` would import pandas first)
+        bits = np.unpackbits(np.frombuffer(buffers[0], np.uint8), bitorder="little")
+        nulls = bits[start : start + count] == 0
+        if int(np.diff(offsets)[nulls].sum()):
+            # What lies behind a null may be anything, and must not be sent.
+            return BinaryColumn.of(
+                [cell.as_buffer() and bytes(cell.as_buffer()) for cell in column]
+            )
+    return BinaryColumn(offsets, b"" if buffers[2] is None else memoryview(buffers[2]), nulls)
+
+
+def _is_text(pa: Any, kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        getattr(pa.types, f"is_{name}")(kind) for name in ("string", "large_string", "string_view")
+    )
+
+
+def _encoded_rows(given: Any) -> list[bytes]:
+    """Those of each record, None for one that has none. Raises TypeError, InvalidName."""
+    if not hasattr(given, "__len__"):
+        raise TypeError(f"headers must be a list of those of each row, not {type(given).__name__}")
+    return [encode_headers(row) if row else b"" for row in given]
+
+
+def _timestamps(given: Any, count: int) -> Int64s:
+    """One timestamp in ms per row, whatever they are given as. Raises ValueError."""
+    if given is None:
+        given = time.time_ns() // 1_000_000
+    if isinstance(given, int | np.integer) and not isinstance(given, bool):
+        # One that is too large for a column of numbers is too large for a timestamp.
+        within = max(-MAX_RECORD_TIMESTAMP - 1, min(int(given), MAX_RECORD_TIMESTAMP + 1))
+        stamps: npt.NDArray[np.int64] = np.full(count, within, np.int64)
+    else:
+        if hasattr(given, "to_numpy"):
+            given = given.to_numpy(
+                **({"zero_copy_only": False} if hasattr(given, "buffers") else {})
+            )
+        array = np.asarray(given)
+        if array.dtype.kind == "M":
+            array = array.astype("datetime64[ms]").astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise ValueError(
+                f"timestamps must be integers in ms since the epoch, not {array.dtype}"
+            )
+        if array.dtype == np.uint64:  # the largest would become small
+            array = np.minimum(array, np.uint64(MAX_RECORD_TIMESTAMP + 1))
+        stamps = array.astype(np.int64)
+    if stamps.shape != (count,):
+        raise ValueError(f"{len(stamps)} timestamps do not belong to {count} values")
+    limit = MAX_RECORD_TIMESTAMP
+    if count and not -limit <= int(stamps.min()) <= int(stamps.max()) <= limit:
+        raise ValueError("timestamps must be in milliseconds since the epoch")
+    return stamps

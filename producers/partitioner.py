@@ -1,0 +1,93 @@
+"""Which partition a record goes to. Pure, but for the random source."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from folkmoot.protocol.columns import BinaryColumn, Int64s
+from folkmoot.protocol.errors import PartitionerFailed
+from folkmoot.protocol.murmur2 import murmur2_column, murmur2_even, partition_for, partitions_of
+
+FEW_KEYS: Final = 64
+"""So many keys are hashed one by one: numpy needs more to start."""
+
+Strategy = Literal["key-hash", "sticky", "round-robin"]
+STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
+
+
+class Choose(Protocol):
+    """A partitioner of the application's own: one partition number, below `partitions`, per key.
+
+    `keys` is a sequence of bytes or None, of one for `send`, or the Arrow array of binary if
+    `send_batch` was given one. It is called in the thread that sends; what it raises is raised there as
+    PartitionerFailed, and nothing was taken.
+    """
+
+    def __call__(self, topic: str, keys: Any, partitions: int, /) -> Sequence[int] | Any: ...
+
+
+class Spread:
+    """Places for records that may go to any partition, of one topic.
+
+    - "key-hash": only records without a key are spread, as by "sticky"; those with one go where Kafka's
+      clients would put them (murmur2), whether or not that partition has a leader now: the order of a
+      key's records depends on it.
+    - "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
+      that have a leader, so that batches are large and the load is even in the long run.
+    - "round-robin": record by record to the next partition that has a leader.
+
+    Owner: the appender. Both implementations keep the numbers, and ask here only when one has run out.
+    """
+
+    __slots__ = ("_random", "candidates", "last")
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.candidates: list[int] = []
+        self.last = -1
+
+    def draw(self) -> int:
+        """Any candidate but the last one drawn, if there is a choice."""
+        others = [number for number in self.candidates if number != self.last]
+        self.last = self._random.choice(others or self.candidates)
+        return self.last
+
+
+def by_key(keys: Sequence[bytes] | BinaryColumn, count: int) -> list[int]:
+    """Where Kafka's clients would put records with these keys, among `count` partitions."""
+    if isinstance(keys, BinaryColumn):
+        data, lengths = keys.run(), np.diff(keys.offsets).astype(np.int64)
+    elif len(keys) < FEW_KEYS:
+        return [partition_for(key, count) for key in keys]
+    else:
+        data = memoryview(b"".join(keys))
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    size = int(lengths[0])
+    is_even = size > 0 and bool((lengths == size).all())
+    hashes = murmur2_even(data, size) if is_even else murmur2_column(data, lengths)
+    numbers: list[int] = partitions_of(hashes, count).tolist()
+    return numbers
+
+
+def by_function(
+    choose: Choose, topic: str, keys: Any, records: int, count: int
+) -> npt.NDArray[np.int64]:
+    """What the application's function says, if it is what it should be. Raises PartitionerFailed."""
+    try:
+        chosen = np.asarray(choose(topic, keys, count))
+    except Exception as error:
+        raise PartitionerFailed(f"the partitioner has failed: {error!r}") from error
+    if chosen.shape != (records,) or chosen.dtype.kind not in "iu":
+        raise PartitionerFailed(
+            f"the partitioner gave {chosen.dtype} of shape {chosen.shape} for {records} records: "
+            "give one partition number for each"
+        )
+    if records and (int(chosen.min()) < 0 or int(chosen.max()) >= count):
+        raise PartitionerFailed(
+            f"the partitioner chose {chosen.min()} to {chosen.max()} of {count} partitions"
+        )
+    numbers: Int64s = chosen.astype(np.int64)
+    return numbers
