@@ -2,7 +2,8 @@
 
 import logging
 import resource
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,16 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
+from folkmoot.brokers.controller.thread import ControllerThread
+from folkmoot.brokers.replication.repairs import Repairs
+from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
+from folkmoot.brokers.replication.session_loss import SessionLoss
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import MetadataCache
+from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.brokers.server.request_handlers import RequestHandlers
@@ -28,14 +35,18 @@ from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
+from folkmoot.coordination import producer_ids
 from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.network.client import Connections
 from folkmoot.network.server import ServerSocket
-from folkmoot.protocol.errors import FolkmootError, StorageError
+from folkmoot.protocol.errors import FolkmootError, StorageError, ZooKeeperUnreachable
 
 logger = logging.getLogger(__name__)
 
 DIRECTORY_ID_FILE: Final = "directory-id"
 RELEASE_FILES_AFTER: Final = 60.0
+HANDOVER_TIMEOUT: Final = 5.0
+IDS_WAIT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
 
 
@@ -45,7 +56,8 @@ class Broker:
     The order of starting is the order of trust: the data directory is locked and its logs recovered
     before a port is opened; the port is open before ZooKeeper tells others of it; the event loop
     runs before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
-    first out of ZooKeeper, then an answer for all who wait, then the logs are flushed and closed.
+    others lead what they can, then out of ZooKeeper, then an answer for all who wait, then the logs are
+    flushed and closed.
 
     Start and close it from one thread. `failed` is set when something ended it from within.
     """
@@ -58,6 +70,7 @@ class Broker:
         self._failure: Exception | None = None
         self._listeners: dict[str, str] = {}
         self._loop: EventLoop | None = None
+        self._watcher: ClusterWatcher | None = None
 
     @property
     def listeners(self) -> dict[str, str]:
@@ -96,6 +109,7 @@ class Broker:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
         stack.callback(jobs.close)
+        self._producer_ids = ProducerIds(jobs.submit, self._take_producer_ids)
         loop = self._event_loop(logs, files, jobs, socket)
         identity = Identity(
             broker_id=config.broker_id,
@@ -103,23 +117,40 @@ class Broker:
             listeners=self._listeners,
             session_timeout=config.session_timeout,
             rack=config.rack,
+            default_replicas=config.default_replicas,
         )
-        watcher = ClusterWatcher(self._connect, identity, loop.show, self._fail)
+        watcher = ClusterWatcher(self._connect, identity, loop.show, loop.post, self._fail)
+        self._watcher = watcher
         stack.callback(watcher.close)
+        loop.write_states_with(watcher.write_states)
         jobs.start(loop.post)
         loop.start()
         watcher.start()
+        loop.post(self._producer_ids.refill)
+        controller = ControllerThread(self._connect, config.broker_id, config.session_timeout)
+        stack.callback(controller.close)
+        controller.start()
+        stack.callback(self._hand_over, watcher)
 
     def _event_loop(
         self, logs: LogManager, files: OpenSegments, jobs: JobQueue, socket: ServerSocket
     ) -> EventLoop:
         """What works on the logs; it is stopped before they are closed."""
         config, submit = self._config, jobs.submit
-        purgatory = Purgatory()
-        flusher = Flusher(logs, submit, purgatory.advanced, self._disk_failed)
+        flusher = Flusher(logs, submit, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
+        replicas = ReplicaManager(
+            *(config.broker_id, logs, creation, flusher, retention, submit, self._post),
+            clock=time.monotonic,
+        )
+        connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
+        replicas.fetcher = fetcher = ReplicaFetcher(
+            config.broker_id, connections, replicas.answered, replicas.fetch_failed
+        )
         reports = DamageReports(submit)
+        repairs = Repairs(logs, replicas, flusher, submit)
+        repairs.asker = fetcher
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
         tasks = (
@@ -130,22 +161,36 @@ class Broker:
             retention.task,
             Scrubber(logs, submit, config.scrub_period).task,
             reports.task,
+            repairs.task,
             cleaner.task,
+            replicas.task,
+            SessionLoss(replicas, fetcher, self._is_cut_off).task,
         )
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
-            metadata=MetadataCache(config.broker_id, logs),
+            metadata=MetadataCache(config.broker_id, logs, replicas),
             creation=creation,
             flusher=flusher,
             retention=retention,
             damage_reports=reports,
+            producer_ids=self._producer_ids,
             logs=logs,
-            purgatory=purgatory,
+            purgatory=Purgatory(),
+            replicas=replicas,
             submit=submit,
         )
-        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
+        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks, fetcher)
         self._stack.callback(loop.stop)
         return loop
+
+    def _is_cut_off(self) -> bool:
+        return self._watcher is not None and self._watcher.is_cut_off()
+
+    def _take_producer_ids(self, count: int) -> range:
+        """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
+        if self._watcher is None:
+            raise ZooKeeperUnreachable("the broker has not connected to ZooKeeper yet")
+        return self._watcher.execute(producer_ids.take(count), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within; raises that. False when time is up."""
@@ -170,6 +215,13 @@ class Broker:
         except FolkmootError as error:
             logger.error("%s", error)
 
+    def _hand_over(self, watcher: ClusterWatcher) -> None:
+        """First of all, while everything still works; who was ended from within has nothing to hand over."""
+        if self._failure is None and not watcher.leave(HANDOVER_TIMEOUT):
+            logger.warning(
+                "others lead its partitions only when it is gone: is there a controller?"
+            )
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -181,6 +233,9 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self.event_loop.post(work)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

@@ -90,13 +90,17 @@ class BrokerConfig:
     """The cluster's address: ZooKeeper's connect string with its chroot."""
 
     listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
-    """Where the broker answers; clients use the listener `client` unless told another."""
+    """Where the broker answers; clients use the listener `client` unless told another. Other brokers use
+    `internal` if there is one of that name, else `client`."""
 
     session_timeout: Annotated[float, Meta(ge=0.5, le=300)] = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
     rack: str = ""
     """Where the broker stands; members of a group may prefer what is led near them."""
+
+    default_replicas: Annotated[int, Meta(ge=1, le=100)] = 1
+    """How many replicas a new topic gets that says nothing else; of several brokers the most counts."""
 
     open_segments: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """How many segments may have files open at a time."""

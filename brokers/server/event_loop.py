@@ -10,11 +10,12 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
+from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
+from folkmoot.brokers.replication.replica_manager import WriteStates
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedFetch, DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
-from folkmoot.brokers.storage.jobs import Now, Task
-from folkmoot.brokers.storage.segment import IndexJob
+from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import wire
@@ -45,8 +46,8 @@ class EventLoop:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
     Turn: wait for messages, a wake-up or the next deadline; then, each a bounded number: callbacks
-    that were posted, messages, requests of many entries that go on, completed fetches, and one task
-    that is due. Appends of one turn complete a delayed fetch once.
+    that were posted, what leaders answer to the followers here, messages, requests of many entries that
+    go on, completed fetches, and one task that is due. Appends of one turn complete a delayed fetch once.
 
     Each of these is a step. No step waits for a disk or goes through more than a bounded number of
     items; those above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
@@ -68,11 +69,14 @@ class EventLoop:
         handlers: RequestHandlers,
         failed: Callable[[Exception], None],
         tasks: Iterable[Task] = (),
+        fetcher: ReplicaFetcher | None = None,
     ) -> None:
+        """`fetcher` has its sockets in the poller of `socket`."""
         self._socket = socket
         self._handlers = handlers
         self._purgatory = handlers.purgatory
         self._failed = failed
+        self._fetcher = fetcher
         self._inbox: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._running = True
@@ -86,6 +90,10 @@ class EventLoop:
         self.longest_step = 0.0
         self._slow_since: list[tuple[float, str]] = []
         self._thread = Thread(target=self._run, name="event-loop", daemon=True)
+
+    def write_states_with(self, write: WriteStates) -> None:
+        """Have what replicas want written in ZooKeeper."""
+        self._handlers.replicas.write_states = write
 
     def start(self) -> None:
         self._socket.watch(self._wakeup.fileno())
@@ -123,10 +131,13 @@ class EventLoop:
             logger.exception("the event loop failed")
             self._failed(error)
         finally:
+            if self._fetcher is not None:
+                self._fetcher.close()
             self._socket.close(STOP_LINGER)
 
     def _turn(self) -> None:
-        if self._socket.wait(self._time_left()):
+        events = self._socket.wait(self._time_left())
+        if self._wakeup.fileno() in events:
             self._wakeup.clear()
         self._step_began = time.monotonic()
         for _ in range(min(len(self._inbox), STEPS_PER_TURN)):
@@ -136,18 +147,26 @@ class EventLoop:
         messages = self._socket.receive(STEPS_PER_TURN)
         self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
+        if self._fetcher is not None and self._fetcher.follows:
+            self._fetcher.turn(events, now)
+            self._step_ended("followers' fetches")
         for message in messages:
             self._take(message, now)
         for _ in range(len(self._unfinished)):
             self._go_on(now)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
             self._complete(delayed, now)
+        for request, response in self._handlers.replica_fetches.take_done(now.monotonic):
+            self._answer(request, response)
         self._run_task(now)
 
     def _time_left(self) -> float | None:
         if self._inbox or self._unfinished:
             return 0.0
-        deadline = min(self._purgatory.next_deadline(), self._tasks[0][0])
+        fetches = self._handlers.replica_fetches.next_deadline()
+        deadline = min(self._purgatory.next_deadline(), fetches, self._tasks[0][0])
+        if self._fetcher is not None and self._fetcher.follows:
+            deadline = min(deadline, self._fetcher.next_event())
         return max(0.0, deadline - time.monotonic())
 
     # -- steps -------------------------------------------------------------------------------------------
@@ -208,7 +227,7 @@ class EventLoop:
         self._held.setdefault(request.peer, (request, deque()))
         return True
 
-    def _job_done(self, request: Request, steps: Steps, job: IndexJob, result: Any) -> None:
+    def _job_done(self, request: Request, steps: Steps, job: Job, result: Any) -> None:
         failure: Exception | None = None
         try:
             job.finish(result)
@@ -234,6 +253,13 @@ class EventLoop:
         except Exception as error:
             self._refuse(delayed.request, error)
         self._step_ended("request", delayed.request.body)
+
+    def _answer(self, request: Request, response: Response) -> None:
+        try:
+            self._send(request, response)
+        except Exception as error:
+            self._refuse(request, error)
+        self._step_ended("request", request.body)
 
     def _step_ended(self, kind: str, what: Any = None) -> None:
         now = time.monotonic()

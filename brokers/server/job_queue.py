@@ -7,6 +7,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Final, NamedTuple, TypeVar
 
+from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.protocol.errors import Overloaded
 
 logger = logging.getLogger(__name__)
@@ -88,11 +89,4 @@ class JobQueue:
     def _run(self, queue: "SimpleQueue[_Job | None]") -> None:
         assert self._post is not None
         while (job := queue.get()) is not None and not self._closing.is_set():
-            self._post(partial(job.done, _outcome(job)))
-
-
-def _outcome(job: _Job) -> Any:
-    try:
-        return job.work()
-    except Exception as error:
-        return error
+            self._post(partial(job.done, result_of(job.work)))

@@ -5,9 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -15,6 +17,7 @@ from folkmoot.protocol.errors import (
     ResponseTooLarge,
     StaleTopicId,
     UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import BrokerInfo, PartitionMetadata, TopicMetadata
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
@@ -22,15 +25,18 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 NOBODY: Final = -1
 LEADER_EPOCH: Final = 0
 ANY_EPOCH: Final = -1
+_NO_LOG: Final[tuple[Log | None, int]] = (None, ANY_EPOCH)
 
+_NO_STATES: Final[Mapping[int, VersionedState]] = {}
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class ClusterView:
     """Live brokers and existing topics as of one moment, and the answer to METADATA already encoded.
 
-    While topics have one replica, its broker leads, in epoch 0, whether it is registered or not:
-    nobody else can have the data. Others are told of a leader only while it is registered.
+    A partition of one replica is led by its broker, in epoch 0, whether that is registered or not:
+    nobody else can have the data. Of several replicas the one leads that the partition's state names,
+    once it is active. Clients are told of a leader only while it is registered.
 
     Immutable. The cluster watcher's thread makes it, out of the former one and of what changed since,
     so that one topic more costs one topic's encoding; the event loop reads it.
@@ -42,10 +48,19 @@ class ClusterView:
         topics: Mapping[str, TopicInfo] = {},
         former: "ClusterView | None" = None,
         changed: Iterable[str] = (),
+        states: Mapping[str, Mapping[int, VersionedState]] = {},
+        *,
+        is_settled: bool = False,
     ) -> None:
-        """`changed` are the topics that differ from those of `former`."""
+        """`changed` are the topics that differ from those of `former`, by themselves or by the `states`
+        of their partitions (topic id → partition → state). `is_settled`: all was read in a new session,
+        in which nothing was written before."""
+        self.registrations = dict(brokers)
+        self.states = dict(states)
+        self.is_settled = is_settled
         self.brokers = {
-            number: BrokerInfo(number, dict(found.listeners)) for number, found in brokers.items()
+            number: BrokerInfo(number, dict(found.listeners), found.rack)
+            for number, found in brokers.items()
         }
         self.topics = dict(topics)
         self._brokers = msgspec.Raw(_encode(list(self.brokers.values())))
@@ -72,6 +87,20 @@ class ClusterView:
             self._all = self._response(list(self._encoded.values()))
         return self._all
 
+    def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
+        """The broker that leads, NOBODY if there is none, and the leader epoch."""
+        replicas = topic.partitions[partition]
+        if not topic.is_replicated(partition):
+            return (replicas[0] if replicas else NOBODY), LEADER_EPOCH
+        found = self.states_of(topic).get(partition)
+        if found is None:
+            return NOBODY, LEADER_EPOCH
+        return (found.state.leader if found.state.active else NOBODY), found.state.leader_epoch
+
+    def states_of(self, topic: TopicInfo) -> Mapping[int, VersionedState]:
+        """The states of a topic's partitions that have one."""
+        return self.states.get(topic.topic_id, _NO_STATES)
+
     def _response(self, topics: list[msgspec.Raw]) -> msgspec.Raw:
         size = sum(memoryview(each).nbytes for each in topics)
         if size > MAX_ENVELOPE_BYTES:  # nobody is to wait while so much is put together
@@ -83,37 +112,48 @@ class ClusterView:
 
     def _topic_metadata(self, name: str) -> msgspec.Raw:
         topic, partitions = self.topics[name], []
+        states = self.states_of(topic)
         for number, replicas in enumerate(topic.partitions):
-            leader = leader_of(topic, number)
+            leader, epoch = self.leader_of(topic, number)
             known = leader if leader in self.brokers else NOBODY
-            partitions.append(PartitionMetadata(number, known, LEADER_EPOCH, replicas))
+            isr = [*states[number].state.isr] if number in states else []
+            partitions.append(PartitionMetadata(number, known, epoch, replicas, isr))
         return msgspec.Raw(_encode(TopicMetadata(name, 0, topic.topic_id, partitions)))
+
+
+NOTHING_READ: Final = ClusterView()
+"""Before the first view: what there is not known yet is not missing."""
 
 
 def _unknown(name: str) -> msgspec.Raw:
     return msgspec.Raw(_encode(TopicMetadata(name, UnknownTopicOrPartition.code, "", [])))
 
 
-def leader_of(topic: TopicInfo, partition: int) -> int:
-    """The broker that leads, NOBODY if there is none."""
-    replicas = topic.partitions[partition]
-    return replicas[0] if replicas else NOBODY
-
-
 class MetadataCache:
-    """The current view, and for each topic the logs of partitions that this broker was found to lead.
+    """The current view, and for each topic the logs of partitions that this broker was found to lead, with
+    their leader epochs.
 
     A look-up, one for each entry of each request, is checked against the view once; from then on it
-    costs two look-ups in dictionaries, until something about its topic changes.
+    costs two look-ups in dictionaries, until something about its topic changes. Whether this broker
+    leads a partition of several replicas is not the view's to say: its own replica knows.
 
     Owner: the event loop.
     """
 
-    def __init__(self, broker_id: int, logs: LogManager) -> None:
+    def __init__(self, broker_id: int, logs: LogManager, replicas: ReplicaManager) -> None:
         self.broker_id = broker_id
-        self.view = ClusterView()
+        self.view = NOTHING_READ
         self._logs = logs
-        self._led: dict[str, tuple[str, dict[int, Log]]] = {}
+        self._replicas = replicas
+        self._led: dict[str, tuple[str, dict[int, tuple[Log, int]]]] = {}
+
+    def answer(self, names: Iterable[str] | None) -> msgspec.Raw:
+        """To METADATA. Raises ResponseTooLarge; ZooKeeperUnreachable as long as nothing was read there."""
+        if self.view is NOTHING_READ:
+            raise ZooKeeperUnreachable(
+                "this broker has just started, and has not read of any topic yet: ask another, or later"
+            )
+        return self.view.metadata(names)
 
     def leader_log(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Log | None:
         """The log that a request's entry is about, None if there is none yet: nothing was written.
@@ -122,21 +162,32 @@ class MetadataCache:
         StorageError if the log is out of use.
         """
         topic_id, logs = self._led.get(entry.topic, ("", None))
-        if logs is not None and topic_id == entry.topic_id and leader_epoch <= LEADER_EPOCH:
-            log = logs.get(entry.partition)
-            if log is not None and log.is_open:
+        if logs is not None and topic_id == entry.topic_id:
+            log, epoch = logs.get(entry.partition, _NO_LOG)
+            if log is not None and log.is_open and (leader_epoch == epoch or leader_epoch < 0):
                 return log
-        topic = self._require_leader(entry, leader_epoch)
+        topic, epoch = self._require_leader(entry, leader_epoch)
         log = self._logs.find(topic.topic_id, entry.partition)
         if log is not None:
             log.require_open()
             if topic_id != topic.topic_id or logs is None:
                 logs = {}
                 self._led[entry.topic] = topic.topic_id, logs
-            logs[entry.partition] = log
+            logs[entry.partition] = log, epoch
         return log
 
-    def _require_leader(self, entry: Any, leader_epoch: int) -> TopicInfo:
+    def readable_log(self, entry: Any) -> Log | None:
+        """As `leader_log`, or the log of a replica that is in sync in the entry's leader epoch."""
+        try:
+            return self.leader_log(entry, entry.leader_epoch)
+        except NotLeader:
+            replica = self._replicas.find(entry.topic_id, entry.partition)
+            if replica is None or not replica.serves(entry.leader_epoch):
+                raise
+            replica.log.require_open()
+            return replica.log
+
+    def _require_leader(self, entry: Any, leader_epoch: int) -> tuple[TopicInfo, int]:
         topic = self.view.topics.get(entry.topic)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {entry.topic} is not known to this broker")
@@ -147,11 +198,18 @@ class MetadataCache:
             )
         if entry.topic_id != topic.topic_id:
             raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
-        leader = leader_of(topic, entry.partition)
-        if leader != self.broker_id or leader_epoch not in (ANY_EPOCH, LEADER_EPOCH):
-            who = "nobody" if leader == NOBODY else f"broker {leader}"
-            raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
-        return topic
+        if not topic.is_replicated(entry.partition):
+            leader, epoch = self.view.leader_of(topic, entry.partition)
+            if leader == self.broker_id and leader_epoch in (ANY_EPOCH, epoch):
+                return topic, epoch
+        else:
+            replica = self._replicas.find(topic.topic_id, entry.partition)
+            led = None if replica is None else replica.leader
+            if led is not None and leader_epoch in (ANY_EPOCH, led.epoch):
+                return topic, led.epoch
+            leader, epoch = self.view.leader_of(topic, entry.partition)
+        who = "nobody" if leader == NOBODY else f"broker {leader} in leader epoch {epoch}"
+        raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
 
     def current_leader(self, entry: Any, error: FolkmootError) -> BrokerInfo | None:
         """Who leads, for those who asked the wrong broker."""
@@ -160,13 +218,18 @@ class MetadataCache:
         topic = self.view.topics.get(entry.topic)
         if topic is None or entry.partition >= len(topic.partitions):
             return None
-        return self.view.brokers.get(leader_of(topic, entry.partition))
+        leader, _ = self.view.leader_of(topic, entry.partition)
+        return None if leader == self.broker_id else self.view.brokers.get(leader)
 
     def forget(self, topic: str) -> None:
         """Something about the topic has changed: its partitions are looked up again."""
         self._led.pop(topic, None)
 
-    def led_partitions(self, topic: TopicInfo) -> list[int]:
-        """The partitions of a topic that this broker leads."""
-        partitions = range(len(topic.partitions))
-        return [each for each in partitions if leader_of(topic, each) == self.broker_id]
+    def sole_partitions(self, topic: TopicInfo) -> list[int]:
+        """The partitions of a topic that have one replica, which is this broker's."""
+        mine = [self.broker_id]
+        return [
+            number
+            for number, replicas in enumerate(topic.partitions)
+            if replicas == mine and not topic.is_replicated(number)
+        ]

@@ -1,4 +1,4 @@
-"""Requests that wait: fetches for bytes or their deadline, produces for their log to be on disk."""
+"""Requests that wait: fetches for bytes or their deadline, produces for their records to be committed."""
 
 import heapq
 from collections import deque
@@ -8,11 +8,19 @@ from typing import Any, Final, NamedTuple
 
 from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol.errors import ClosedError, FolkmootError, Overloaded, StorageError
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    Overloaded,
+    RequestTimeout,
+    StorageError,
+)
 
 MAX_DELAYED: Final = 20_000
 MAX_DELAYED_PER_PEER: Final = 256
 _SPARE_TIMERS: Final = 64
+_GRAIN: Final = 0.05
+"""Those that wait for one log are looked through so often at most."""
 
 
 class Request(NamedTuple):
@@ -80,11 +88,12 @@ class DelayedFetch(NamedTuple):
 
 
 class DelayedProduce(NamedTuple):
-    """A produce that is answered when its log is on disk up to `durable`; its batches end at `end`."""
+    """Batches of a produce that end at `end`, and are committed with it: then `done` is called, or at
+    `deadline` with an error."""
 
-    durable: int
     end: int
     size: int
+    deadline: float
     done: Callable[[FolkmootError | None], None]
 
 
@@ -95,9 +104,11 @@ class Purgatory:
     in one answer. It leaves its timer behind; the heap of timers is rebuilt when most of it is such
     remains, so that it never holds more than about twice the fetches that wait.
 
-    A produce waits where its topic asks for a flush before the acknowledgement. What it has appended
-    is read by nobody before it is on disk: the high watermark follows the durable end. A log whose
-    flush has failed, or that was deleted, refuses all who wait for it.
+    A produce waits for the high watermark, and so do those who read: where a topic asks for a flush
+    that follows the durable end, of several replicas it is the leader's (ReplicaManager). A log whose
+    flush has failed, or that was deleted, refuses all who wait for it; and who has waited for its
+    request's timeout is refused, since the high watermark may stand for a long time. Of each log one
+    moment is watched for, the earliest deadline.
 
     Requests that wait are bounded for each peer and in all. Owner: the event loop.
     """
@@ -109,6 +120,8 @@ class Purgatory:
         self._timers: list[DelayedFetch] = []
         self._completed: deque[DelayedFetch] = deque()
         self._produces: dict[Log, deque[DelayedProduce]] = {}
+        self._produce_due: dict[Log, float] = {}
+        self._produce_timers: list[tuple[float, int, Log]] = []
         self._number = 0
 
     def __len__(self) -> int:
@@ -163,6 +176,7 @@ class Purgatory:
             self._timers = [timer for timer in timers if not self._is_over(timer)]
             heapq.heapify(self._timers)
         self.sessions.expire(now)
+        self._expire_produces(now)
         return [self._completed.popleft() for _ in range(min(most, len(self._completed)))]
 
     def take_all(self) -> list[DelayedFetch]:
@@ -173,7 +187,8 @@ class Purgatory:
         """When to call `take_completed` again at the latest, in the clock of the deadlines."""
         if self._completed:
             return -inf
-        return self._timers[0].deadline if self._timers else inf
+        fetch = self._timers[0].deadline if self._timers else inf
+        return min(fetch, self._produce_timers[0][0] if self._produce_timers else inf)
 
     def _is_over(self, timer: DelayedFetch) -> bool:
         return self._fetches.get(timer.session) is not timer
@@ -181,11 +196,37 @@ class Purgatory:
     # -- delayed produces ------------------------------------------------------------------------------
 
     def delay_produce(self, log: Log, delayed: DelayedProduce) -> None:
-        """Call `delayed.done` when the log is on disk up to there, or never will be."""
+        """Call `delayed.done` when the log is committed up to there, never will be, or time is up."""
         self._produces.setdefault(log, deque()).append(delayed)
+        if delayed.deadline < self._produce_due.get(log, inf):
+            self._watch_deadline(log, delayed.deadline)
+
+    def _watch_deadline(self, log: Log, due: float) -> None:
+        self._produce_due[log] = due
+        self._number += 1
+        heapq.heappush(self._produce_timers, (due, self._number, log))
+
+    def _expire_produces(self, now: float) -> None:
+        """Refuse those that have waited too long. What they appended stays, and may be committed yet."""
+        timers = self._produce_timers
+        while timers and timers[0][0] <= now:
+            due, _, log = heapq.heappop(timers)
+            if self._produce_due.get(log) != due:
+                continue  # an earlier one was watched for since
+            del self._produce_due[log]
+            waiting = self._produces.pop(log, ())
+            if stay := deque(each for each in waiting if each.deadline > now):
+                self._produces[log] = stay
+                self._watch_deadline(log, max(min(each.deadline for each in stay), now + _GRAIN))
+            error = RequestTimeout(
+                f"{log.name}: the batch was appended, and not committed in time: it may be later"
+            )
+            for each in waiting:
+                if each.deadline <= now:
+                    each.done(error)
 
     def advanced(self, log: Log) -> None:
-        """A log's durable end has advanced, or the log is out of use."""
+        """A log's durable end or high watermark has advanced, or the log is out of use."""
         waiting = self._produces.get(log)
         if waiting is None:
             return
@@ -196,11 +237,29 @@ class Purgatory:
             error = StorageError(f"{log.name} was deleted before it was flushed")
         except FolkmootError as failure:
             error = failure
-        while waiting and (error or waiting[0].durable <= log.recovery_point_offset):
+        if error is None and not log.is_replica:
+            log.advance_high_watermark(log.recovery_point_offset)
+        while waiting and (error or waiting[0].end <= log.high_watermark):
             produce = waiting.popleft()
             if error is None:
-                log.advance_high_watermark(produce.end)
                 self.sessions.appended(log.name, produce.size)
             produce.done(error)
         if not waiting:
             self._produces.pop(log, None)
+
+    def committed(self, log: Log) -> None:
+        """The high watermark of a replica has advanced: by what somebody waits for, or by what was
+        acknowledged before, or is of a former leader."""
+        waiting = self._produces.get(log)
+        if waiting is None or waiting[0].end > log.high_watermark:
+            self.sessions.changed(log.name)
+        self.advanced(log)
+
+    def refuse(self, log: Log, error: FolkmootError) -> None:
+        """Nobody waits for this log any longer: what was appended may be committed later, or never.
+
+        Who reads it goes on waiting, and is woken by what is committed next (`committed`).
+        """
+        for produce in self._produces.pop(log, ()):
+            produce.done(error)
+        self.sessions.changed(log.name)

@@ -3,25 +3,38 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
-from typing import Final
+from itertools import islice
+from threading import Event, Thread
+from typing import Final, TypeVar
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.coordination import brokers, topics
+from folkmoot.brokers.server.watched_states import WatchedStates
+from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import (
+    STATES_PER_TRANSACTION,
+    Answer,
+    StateWrite,
+    TopicIdPartition,
+)
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
 from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 RECONNECT_PAUSE: Final = 1.0
 REMIND_AFTER: Final = 10.0
@@ -41,11 +54,13 @@ class Identity:
     listeners: Mapping[str, str]
     session_timeout: float
     rack: str = ""
+    default_replicas: int = 1
 
 
 Show = Callable[[ClusterView, Sequence[str], frozenset[str]], None]
-"""Gets a new view, the names of topics that differ from the former view's, and the ids of topics that
-were deleted. Called on the watcher's thread; must not wait."""
+"""Gets a new view, the names of topics that differ from the former view's, by themselves or by the states
+of their partitions, and the ids of topics that were deleted. Called on the watcher's thread; must not
+wait."""
 
 
 class ClusterWatcher:
@@ -55,9 +70,13 @@ class ClusterWatcher:
     rings, and shows a new view if anything differs. Only topics that changed are read.
 
     A lost session: the broker goes on serving with the view it has, and opens a new session, also while
-    it registers for the first time. That is safe while topics have one replica: nobody else can lead
-    them, so nothing that it accepts or serves can contradict another broker. Clients that know its
+    it registers for the first time. A partition of one replica nobody else can lead; of several, what
+    it accepts as a leader that was replaced is never committed (LeaderState). Clients that know its
     address notice nothing.
+
+    States of partitions are written here, too, between two refreshes. If the session ends meanwhile,
+    what was written is not known, and the first view of the next one says it: what an ended session had
+    under way was done before that, or never will be.
 
     A topic counts as deleted only if this very session has seen it before. A ZooKeeper that comes
     back empty, or the wrong one, starts a new session, and so never makes a broker delete data.
@@ -79,21 +98,29 @@ class ClusterWatcher:
         connect: Connect,
         identity: Identity,
         show: Show,
+        post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`failed` gets what ends the broker, on the watcher's thread."""
+        """`post` has something done on the event loop; `failed` gets what ends the broker, on the
+        watcher's thread."""
         self._connect = connect
         self._identity = identity
         self._show = show
+        self._post = post
         self._failed = failed
         self._wakeup = Wakeup()
         self._stopping = False
+        self._leaving = False
+        self._handed_over = Event()
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self._session: Session | None = None
         self._mine = Registration({}, "")
         self._stale: deque[object] = deque()
         self._brokers: dict[int, Registration] = {}
         self._topics: dict[str, TopicInfo] = {}
+        self._states = self._new_states()
+        self._is_fresh = True
+        self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
         self._view = ClusterView()
         self._wait_until = 0.0
 
@@ -106,6 +133,32 @@ class ClusterWatcher:
         while not self._serve_session(until_registered=True):
             self._reopen()
         self._thread.start()
+
+    def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
+        """Write partitions' states; `done` gets the answers on the event loop, None if they are not
+        known. Then all is read again in a new session, which is shown behind that. Any thread."""
+        self._writes.append((writes, done))
+        self._wakeup.wake()
+
+    def is_cut_off(self) -> bool:
+        """Whether ZooKeeper does not answer at the moment. From any thread."""
+        session = self._session
+        return session is not None and session.state is not SessionState.CONNECTED
+
+    def leave(self, timeout: float) -> bool:
+        """Have others lead what they can lead, and wait until they do, at most `timeout` seconds.
+
+        False if that took longer, as where there is no controller, or if ZooKeeper is out of reach: then
+        they lead when we are gone. With no replicas there is nothing to wait for.
+        """
+        session = self._session
+        if not self._states.states:
+            return True
+        if session is None or session.state is not SessionState.CONNECTED:
+            return False
+        self._leaving = True
+        self._wakeup.wake()
+        return self._handed_over.wait(timeout)
 
     def close(self) -> None:
         """Leave: the session ends at once, and the registration with it.
@@ -123,6 +176,16 @@ class ClusterWatcher:
         if self._session is not None:
             self._session.close()  # one that the thread may have opened meanwhile
         self._wakeup.close()
+
+    def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
+        """Carry a recipe out in the session of the moment. From any thread. Raises ZooKeeperUnreachable.
+
+        For recipes that do no harm when they are left in the middle.
+        """
+        session = self._session
+        if session is None or session.state is not SessionState.CONNECTED:
+            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
+        return execute(session, recipe, timeout)
 
     def _run(self) -> None:
         try:
@@ -166,9 +229,18 @@ class ClusterWatcher:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
         mine = self._identity
-        self._mine = Registration(dict(mine.listeners), uuid4().hex, mine.directory, mine.rack)
+        self._mine = Registration(
+            dict(mine.listeners),
+            uuid4().hex,
+            mine.directory,
+            mine.rack,
+            default_replicas=mine.default_replicas,
+        )
         self._brokers, self._topics = {}, {}
         self._stale = deque((_BROKERS, _TOPICS))
+        # The same each time: it is armed again on the nodes of brokers that stay.
+        self._brokers_rang = partial(self._changed, self._stale, _BROKERS)
+        self._states, self._is_fresh = self._new_states(), True
         self._wait_anew(session)
         session.listen(partial(self._state_changed, session))
 
@@ -185,13 +257,15 @@ class ClusterWatcher:
         if session.state is SessionState.LOST:
             raise SessionLost("the session is over")
         number = self._identity.broker_id
-        if self._brokers.get(number) != self._mine:
+        if not self._is_registered():
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        if self._brokers.get(number) == self._mine:
+        if self._is_registered():
+            self._carry_out(session)
+            if self._leaving:
+                self._leave(session)
             return True
-        gone = partial(self._changed, self._stale, _BROKERS)
-        if not execute(session, brokers.register(number, self._mine, gone)):
+        if execute(session, brokers.register(number, self._mine, self._brokers_rang)) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(
                     f"broker id {number} is still registered for this data directory by another "
@@ -204,6 +278,41 @@ class ClusterWatcher:
             self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
         return self._keep_up(session)
 
+    def _is_registered(self) -> bool:
+        found = self._brokers.get(self._identity.broker_id)
+        return found is not None and found.nonce == self._mine.nonce
+
+    def _carry_out(self, session: Session) -> None:
+        """Write the states that were asked for, each hundred in a transaction, side by side."""
+        while self._writes:
+            writes, done = self._writes.popleft()
+            items, parts = iter(writes.items()), []
+            while part := dict(islice(items, STATES_PER_TRANSACTION)):
+                parts.append(partition_states.write(part))
+            answers: dict[TopicIdPartition, Answer] = {}
+            try:
+                for answered in execute_all(session, parts):
+                    answers |= answered
+            except BaseException:
+                self._post(partial(done, None))
+                raise
+            self._post(partial(done, answers))
+
+    def _leave(self, session: Session) -> None:
+        """Say that we leave, if there is something to hand over, and notice when there is no more."""
+        number = self._identity.broker_id
+        others = {each for each, found in self._brokers.items() if not found.leaving} - {number}
+        for states in self._states.states.values():
+            for known in states.values():
+                state = known.state
+                is_ours = state.leader == number or (not state.active and number in state.isr)
+                if is_ours and others.intersection(state.isr):
+                    mine = self._brokers[number]
+                    if not mine.leaving and execute(session, brokers.leave(number, mine)):
+                        self._brokers[number] = replace(mine, leaving=True)
+                    return
+        self._handed_over.set()
+
     def _refresh(self, session: Session) -> None:
         """Read again what rang, and show what differs."""
         stale = self._stale
@@ -213,27 +322,38 @@ class ClusterWatcher:
         if not rang:
             return
         if _BROKERS in rang:
-            self._brokers = execute(session, brokers.live(partial(self._changed, stale, _BROKERS)))
+            self._brokers = execute(session, brokers.live(self._brokers_rang))
         changed = {name for name in rang if isinstance(name, str)}
         if _TOPICS in rang:
             names = execute(session, topics.names(partial(self._changed, stale, _TOPICS)))
             changed |= self._topics.keys() ^ names
-        deleted = set()
-        for name in sorted(changed):
-            before = self._topics.get(name)
-            self._read_topic(session, name)
-            now = self._topics.get(name)
-            if before is not None and (now is None or now.topic_id != before.topic_id):
-                deleted.add(before.topic_id)
+        deleted = self._read_topics(session, changed)
+        moved = self._states.refresh(session, self._topics.values(), rang)
         former = self._view
         differ = changed | (former.topics.keys() - self._topics.keys())
         differ = {name for name in differ if former.topics.get(name) != self._topics.get(name)}
-        self._view = ClusterView(self._brokers, self._topics, former, differ)
+        differ |= {name for name, topic in self._topics.items() if topic.topic_id in moved}
+        self._view = ClusterView(
+            *(self._brokers, self._topics, former, differ, self._states.states),
+            is_settled=self._is_fresh,
+        )
+        self._is_fresh = False
         self._show(self._view, sorted(differ), frozenset(deleted))
 
-    def _read_topic(self, session: Session, name: str) -> None:
+    def _read_topics(self, session: Session, names: Iterable[str]) -> set[str]:
+        """Read topics, side by side → the ids of those that were deleted."""
+        before = {name: self._topics.get(name) for name in names}
+        execute_all(session, map(self._read_topic, sorted(before)))
+        deleted = set()
+        for name, topic in before.items():
+            now = self._topics.get(name)
+            if topic is not None and (now is None or now.topic_id != topic.topic_id):
+                deleted.add(topic.topic_id)
+        return deleted
+
+    def _read_topic(self, name: str) -> Recipe[None]:
         try:
-            topic = execute(session, topics.read(name, partial(self._changed, self._stale, name)))
+            topic = yield from topics.read(name, partial(self._changed, self._stale, name))
         except Malformed as error:
             logger.warning("%s; what was known of it stays", error)
             return
@@ -241,6 +361,9 @@ class ClusterWatcher:
             self._topics.pop(name, None)
         else:
             self._topics[name] = topic
+
+    def _new_states(self) -> WatchedStates:
+        return WatchedStates(partial(partial, self._changed, self._stale))
 
     def _changed(self, stale: deque[object], what: object) -> None:
         stale.append(what)

@@ -1,12 +1,15 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition, Quota
 from folkmoot.brokers.server.metadata_cache import LEADER_EPOCH, ClusterView, MetadataCache
+from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
     DelayedFetch,
     DelayedProduce,
@@ -15,18 +18,23 @@ from folkmoot.brokers.server.purgatory import (
     Request,
     Response,
 )
+from folkmoot.brokers.server.replica_fetches import ReplicaFetches
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
+from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
-from folkmoot.brokers.storage.segment import IndexJob
 from folkmoot.protocol import messages
 from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
+    LogTruncated,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     Overloaded,
     UnknownFetch,
@@ -36,6 +44,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.wire import message_of
 
 NO_OFFSET: Final = -1
+_NOWHERE: Final = EpochEnd(-1, -1)
 
 MAX_WAIT: Final = 30.0
 MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
@@ -44,18 +53,22 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
+REPAIR_BYTES: Final = 4 * 1024 * 1024
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """So many bytes of batches wait for new partitions to be created; what is more may come again."""
 
 TOPICS_PER_STEP: Final = 50
 ENTRIES_PER_STEP: Final = 10
+GROUPED_PER_STEP: Final = 500
+PREPARED_AT_ONCE: Final = 250
+"""So many entries of a request are prepared by one trip to the background."""
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
 Outcome = Response | DelayedResponse | None
 """None: the request is delayed in the purgatory, or wants no response."""
 
-Steps = Generator[IndexJob | None, None, Outcome]
+Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
 # What a result says in place of its numbers when its entry has failed.
@@ -86,6 +99,8 @@ class _Produce(NamedTuple):
     payloads: Sequence[memoryview]
     now: Now
     peer: bytes
+    acks: int
+    timeout: float
 
     def bytes_of(self, numbers: Sequence[int]) -> int:
         return sum(len(self.payloads[number]) for number in numbers)
@@ -107,13 +122,24 @@ class RequestHandlers:
     flusher: Flusher
     retention: Retention
     damage_reports: DamageReports
+    producer_ids: ProducerIds
     purgatory: Purgatory
+    replicas: ReplicaManager
     submit: Submit
     waiting_bytes: Quota = field(
         default_factory=lambda: Quota(MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_BYTES)
     )
     _preparing: set[Log] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
+    replica_fetches: ReplicaFetches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read)
+        self.replicas.committed = self._committed
+        self.replicas.flush_ended = self.purgatory.advanced
+        self.replicas.refused = self.purgatory.refuse
+        self.replicas.appended_to = self.replica_fetches.changed
+        self.replicas.role_changed = self._role_changed
 
     def handle(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Outcome | Steps:
         """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
@@ -126,6 +152,10 @@ class RequestHandlers:
         if kind is messages.ProduceRequest:
             self.purgatory.require_room(request.peer)
             return self._produce(request, payloads, now)
+        if kind is messages.ReplicaFetchRequest:
+            return self.replica_fetches.fetch(request, now.monotonic)
+        if kind is messages.RepairFetchRequest:
+            return self._repair_fetch(body)
         if kind is messages.ListOffsetsRequest:
             return self._list_offsets(body)
         if kind is messages.DeleteRecordsRequest:
@@ -133,8 +163,14 @@ class RequestHandlers:
             return self._delete_records(body)
         if kind is messages.ReportDamageRequest:
             return self._report_damage(body)
+        if kind is messages.LogSizesRequest:
+            return self._log_sizes(body)
         if kind is messages.MetadataRequest:
-            return Response(self.metadata.view.metadata(body.topics))
+            if self.replicas.is_replaced:
+                raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
+            return Response(self.metadata.answer(body.topics))
+        if kind is messages.InitProducerIdRequest:
+            return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
         assert kind is messages.HelloRequest
         apis = [
             messages.ApiVersions(api, spec.lowest, spec.highest)
@@ -161,46 +197,73 @@ class RequestHandlers:
         topics that were deleted. The logs follow in bounded steps: the first one at once, so that a
         fetch which comes next is not woken by it; the others are posted."""
         self.metadata.view = view
-        self._topics_changed(changed[:TOPICS_PER_STEP])
+        self.replicas.brokers_are(view.registrations)
+        if view.is_settled:
+            replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
+            changed = sorted({*changed, *replicated})
+        self._topics_changed(changed[:TOPICS_PER_STEP], settled=view.is_settled)
         for first in range(TOPICS_PER_STEP, len(changed), TOPICS_PER_STEP):
-            post(partial(self._topics_changed, changed[first : first + TOPICS_PER_STEP]))
+            names = changed[first : first + TOPICS_PER_STEP]
+            post(partial(self._topics_changed, names, settled=view.is_settled))
         for topic_id in deleted:
             post(partial(self._topic_deleted, topic_id))
         if not self._saw_view:
             self._saw_view = True
             self.logs.report_orphans({topic.topic_id for topic in view.topics.values()})
 
-    def _topics_changed(self, names: Sequence[str]) -> None:
+    def _topics_changed(self, names: Sequence[str], *, settled: bool) -> None:
+        """`settled`: the view that they belong to was. There may be a newer one by now, which says no
+        more than what has changed since."""
+        view = self.metadata.view
         for name in names:
             self.metadata.forget(name)
             self.purgatory.sessions.topic_changed(name)
-            topic = self.metadata.view.topics.get(name)
+            topic = view.topics.get(name)
             if topic is not None:
                 self.logs.configure(name, topic.topic_id, topic.config)
-                led = self.metadata.led_partitions(topic)
-                self.creation.create_ahead(name, topic.topic_id, led)
+                mine = self.metadata.sole_partitions(topic)
+                self.creation.create_ahead(name, topic.topic_id, mine)
+                states = view.states_of(topic)
+                self.replicas.topic_is(name, topic, states, settled=settled)
+
+    def _committed(self, log: Log) -> None:
+        self.purgatory.committed(log)
+        self.replica_fetches.committed(log)
+
+    def _role_changed(self, log: Log) -> None:
+        """This broker leads a partition from here on, or does not any more."""
+        self.metadata.forget(log.name.topic)
+        self.purgatory.sessions.changed(log.name)
 
     def _topic_deleted(self, topic_id: str) -> None:
         self.creation.forget(topic_id)
+        self.replicas.topic_deleted(topic_id)
         self.logs.delete_topic(topic_id)
 
     # -- produce -----------------------------------------------------------------------------------------
 
     def _produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
-        """Append, partition by partition, in the order given. acks=-1 is 1 while there is one replica.
+        """Append, partition by partition, in the order given. acks=-1 is 1 where there is one replica.
 
         What goes to a partition that is still to be created waits for it; the rest is appended at once.
         """
         entries = request.body.entries
         delayed = DelayedResponse(len(entries), messages.ProduceResponse)
-        produce = _Produce(delayed, entries, payloads, now, request.peer)
+        body = request.body
+        produce = _Produce(delayed, entries, payloads, now, request.peer, body.acks, body.timeout)
         groups: dict[tuple[str, str, int, int], list[int]] = {}
         for number, entry in enumerate(entries):
             key = entry.topic, entry.topic_id, entry.partition, entry.leader_epoch
             groups.setdefault(key, []).append(number)
+            if number % GROUPED_PER_STEP == GROUPED_PER_STEP - 1:
+                yield None
         count = length = 0
-        for numbers in groups.values():
-            for part in _parts(numbers, payloads):
+        firsts = [entries[numbers[0]] for numbers in groups.values()]
+        for place, numbers in enumerate(groups.values()):
+            if len(firsts) > 1 and place % PREPARED_AT_ONCE == 0:
+                some = firsts[place : place + PREPARED_AT_ONCE]
+                yield from self._prepared(some, lambda log, _: log.prepare_append())
+            for part in _shares(numbers, payloads):
                 if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
                     count = length = 0
                     yield None
@@ -211,7 +274,7 @@ class RequestHandlers:
 
     def _append(
         self, produce: _Produce, numbers: Sequence[int], *, created: bool = False
-    ) -> IndexJob | None:
+    ) -> Job | None:
         """Append to one partition by one write; a batch that cannot be taken does not hold up others.
 
         Nothing is done before the job that comes back, if one does: then this is to be called again.
@@ -228,7 +291,10 @@ class RequestHandlers:
             if job is not None:
                 return job
             batches = [produce.payloads[number] for number in numbers]
-            outcomes = log.append_as_leader(batches, produce.now.wall, LEADER_EPOCH)
+            if log.is_replica and produce.acks < 0:
+                self._require_replicas(log)
+            epoch = log.leader_epoch if log.is_replica else LEADER_EPOCH
+            outcomes = log.append_as_leader(batches, produce.now.wall, epoch)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
             return None
@@ -249,26 +315,47 @@ class RequestHandlers:
     def _acknowledge(
         self, log: Log, size: int, produce: _Produce, results: dict[int, messages.ProduceResult]
     ) -> None:
-        """Answer for what was appended, now or when the log is on disk so far as its topic asks for."""
+        """Answer for what was appended, now or when it is committed: on disk, if its topic asks for
+        that, and at all in-sync replicas. acks=1 does not wait for replicas."""
         end = log.log_end
-        durable = self.flusher.wait_for(log, end)
-        if durable is None:
+        waits = self.flusher.wait_for(log)
+        is_replica = log.is_replica
+        if is_replica:
+            self.replicas.appended(log)
+            waits = log.high_watermark < end
+        elif not waits:
             log.advance_high_watermark(end)
+        if not waits:
             if size:
                 self.purgatory.sessions.appended(log.name, size)
             for number, result in results.items():
                 produce.delayed.put(number, result)
             return
+        if is_replica and produce.acks >= 0:
+            # Nothing of it is kept: the high watermark may stand for a long time.
+            for number, result in results.items():
+                produce.delayed.put(number, result)
+            return
 
-        def flushed(failure: FolkmootError | None) -> None:
+        def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
                 self._refuse_all(produce, list(results), failure)
                 return
             for number, result in results.items():
                 produce.delayed.put(number, result)
 
-        done = produce.delayed.later(flushed)
-        self.purgatory.delay_produce(log, DelayedProduce(durable, end, size, done))
+        done = produce.delayed.later(committed)
+        deadline = produce.now.monotonic + produce.timeout
+        self.purgatory.delay_produce(log, DelayedProduce(end, size, deadline, done))
+
+    def _require_replicas(self, log: Log) -> None:
+        """Raises NotEnoughReplicas: what is appended now could not be committed."""
+        replica = self.replicas.of(log)
+        leader = None if replica is None else replica.leader
+        if leader is not None and not leader.has_enough_replicas:
+            raise NotEnoughReplicas(
+                f"{log.name} has {len(leader.isr)} replicas in sync, and needs {leader.min_in_sync}"
+            )
 
     def _create(self, produce: _Produce, numbers: Sequence[int]) -> None:
         """Have a partition created, and append then. Raises Overloaded."""
@@ -367,8 +454,9 @@ class RequestHandlers:
         for number, entry in enumerate(entries):
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
+            parts = _NOWHERE
             try:
-                log = self.metadata.leader_log(entry, entry.leader_epoch)
+                log = self.metadata.readable_log(entry)
                 end = 0 if log is None else log.high_watermark
                 if entry.offset == end:
                     continue  # most often, of thousands
@@ -376,6 +464,16 @@ class RequestHandlers:
                     start = 0
                     raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
                 start = log.log_start
+                if log.is_replica:
+                    parts = _parts(log, entry)
+                    if parts is not _NOWHERE:
+                        raise LogTruncated(f"{log.name}: other records than read from there on")
+                    if end < entry.offset <= log.log_end:
+                        continue  # it does not know yet that it is committed
+                    if entry.offset > end and not log.is_led:
+                        raise OffsetNotAvailable(
+                            f"{log.name} has no offset {entry.offset} here yet"
+                        )
                 if start <= entry.offset < end:
                     if self._prepare_read(log, entry.offset):
                         preparing = True
@@ -393,10 +491,22 @@ class RequestHandlers:
                 failed = True
                 leader = self.metadata.current_leader(entry, error)
                 said = entry.topic, entry.partition, wire_code(error), message_of(error), start, end
-                results.append(messages.FetchResult(*said, leader=leader))
+                results.append(messages.FetchResult(*said, leader, *parts))
             chunks.append(chunk)
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
+
+    def _repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
+        """What this replica has of what another one has lost."""
+        self.replica_fetches.require_registered(body)
+        replica = self.replicas.find(body.topic_id, body.partition)
+        if replica is None or body.replica not in replica.replicas:
+            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
+        replica.log.require_open()
+        while (job := replica.log.prepare_read(body.offset)) is not None:
+            yield job
+        chunk = replica.log.read(body.offset, REPAIR_BYTES)
+        return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
 
     def _prepare_read(self, log: Log, offset: int) -> bool:
         """Whether a job has to check an index first; who waits for the partition hears of its end."""
@@ -412,16 +522,41 @@ class RequestHandlers:
                 job.finish(result)
             finally:
                 self.purgatory.sessions.changed(log.name)
+                self.replica_fetches.changed(log)
 
-        self.submit("index", job.run, prepared)
         self._preparing.add(log)
+        self.submit("index", job.run, prepared)
         return True
+
+    def _prepared(
+        self, entries: Sequence[Any], prepare: Callable[[Log, Any], Job | None]
+    ) -> Generator[Job | None, None, None]:
+        """Have done what `prepare` asks for of the entries' logs: one job of each log in each trip."""
+        waiting = entries
+        while waiting:
+            jobs: dict[Log, Job] = {}
+            later = []
+            for number, entry in enumerate(waiting, start=1):
+                with suppress(FolkmootError):  # which is told when its turn comes
+                    log = self.metadata.leader_log(entry)
+                    job = jobs.get(log) or prepare(log, entry) if log is not None else None
+                    if log is not None and job is not None:
+                        jobs[log] = job
+                        later.append(entry)
+                if number % ENTRIES_PER_STEP == 0:
+                    yield None
+            if jobs:
+                yield JobGroup(jobs.values())
+            waiting = later
 
     # -- list offsets, delete records, report damage -----------------------------------------------------
 
     def _list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
         results = []
         for number, entry in enumerate(body.entries, start=1):
+            if number % PREPARED_AT_ONCE == 1 and len(body.entries) > 1:
+                some = body.entries[number - 1 : number - 1 + PREPARED_AT_ONCE]
+                yield from self._prepared(some, _prepare_look_up)
             try:
                 log = self.metadata.leader_log(entry)
                 if log is None:
@@ -429,7 +564,7 @@ class RequestHandlers:
                 elif entry.timestamp == messages.EARLIEST:
                     offset = log.log_start
                 elif entry.timestamp == messages.LATEST:
-                    offset = log.high_watermark
+                    offset = self._latest(log)
                 else:
                     while (job := log.prepare_time(entry.timestamp)) is not None:
                         yield job
@@ -443,6 +578,17 @@ class RequestHandlers:
             if number % ENTRIES_PER_STEP == 0:
                 yield None
         return Response(messages.ListOffsetsResponse(results))
+
+    def _latest(self, log: Log) -> int:
+        """The high watermark. Raises OffsetNotAvailable while that may be behind a former leader's."""
+        replica = self.replicas.of(log) if log.is_replica else None
+        if (
+            replica is not None
+            and replica.leader is not None
+            and not replica.leader.knows_committed
+        ):
+            raise OffsetNotAvailable(f"{log.name} has a new leader: ask again")
+        return log.high_watermark
 
     def _delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
         delayed = DelayedResponse(len(body.entries), messages.DeleteRecordsResponse)
@@ -458,7 +604,7 @@ class RequestHandlers:
             log = None
             try:
                 log = self.metadata.leader_log(entry, entry.leader_epoch)
-                end = 0 if log is None else log.high_watermark
+                end = 0 if log is None else self._latest(log)
                 offset = end if entry.offset == messages.LATEST else entry.offset
                 if offset > end:
                     raise OffsetOutOfRange(
@@ -479,7 +625,8 @@ class RequestHandlers:
         results = []
         for entry in body.entries:
             try:
-                log = self.metadata.leader_log(entry)
+                replica = self.replicas.find(entry.topic_id, entry.partition)  # that follows, too
+                log = self.metadata.leader_log(entry) if replica is None else replica.log
                 if log is None or not log.log_start <= entry.offset < log.log_end:
                     raise OffsetOutOfRange(
                         f"{entry.topic}-{entry.partition} has no offset {entry.offset}"
@@ -489,6 +636,39 @@ class RequestHandlers:
             except FolkmootError as error:
                 results.append(self._refused(messages.ReportDamageResult, entry, error))
         return Response(messages.ReportDamageResponse(results))
+
+    def _log_sizes(self, body: messages.LogSizesRequest) -> Steps:
+        wanted = None if body.topics is None else frozenset(body.topics)
+        found = []
+        for number, log in enumerate(list(self.logs), 1):
+            topic, partition = log.name
+            if wanted is None or topic in wanted:
+                sizes = log.size, log.log_end
+                found.append(messages.LogSize(topic, log.topic_id, partition, *sizes))
+            if number % GROUPED_PER_STEP == 0:
+                yield None
+        return Response(messages.LogSizesResponse(found))
+
+
+def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:
+    ends = messages.EARLIEST, messages.LATEST
+    return None if entry.timestamp in ends else log.prepare_time(entry.timestamp)
+
+
+def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
+    """Where a replica's log and what the client has read part, _NOWHERE if they do not.
+
+    Of compacted logs only by offset: a replica may never have seen batches of an epoch.
+    """
+    starts, epoch = log.epoch_starts, entry.last_epoch
+    if epoch < 0 or entry.offset <= log.log_start:
+        return _NOWHERE
+    if epoch == starts.latest and entry.offset <= log.log_end:
+        return _NOWHERE  # nearly always
+    end = starts.end_of(epoch, log.log_end)
+    if entry.offset > end.offset or (end.epoch != epoch and not log.config.compacts):
+        return end
+    return _NOWHERE
 
 
 def wire_code(error: FolkmootError) -> int:
@@ -500,7 +680,7 @@ def _partition_of(result: messages.FetchResult) -> Partition:
     return result.topic, result.partition
 
 
-def _parts(numbers: list[int], payloads: Sequence[memoryview]) -> Generator[list[int], None, None]:
+def _shares(numbers: list[int], payloads: Sequence[memoryview]) -> Generator[list[int], None, None]:
     """Entries of one partition in order, as many as one write and one step are to take."""
     part: list[int] = []
     length = 0

@@ -117,7 +117,11 @@ def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
     return position
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the disk has no room, which may pass."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def disk_error(what: str, error: OSError) -> StorageError:
     """What to raise for an OSError: that the disk is full may pass, and is said as such."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return (DiskFull if full else StorageError)(f"{what}: {error.strerror or error}")
+    return (DiskFull if is_full(error) else StorageError)(f"{what}: {error.strerror or error}")

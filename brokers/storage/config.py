@@ -19,6 +19,8 @@ FOREVER: Final = 1000 * 365 * DAY
 MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 CLEANUP_POLICIES: Final = ("delete", "compact", "compact,delete")
+FSYNC: Final = "fsync"
+DURABILITIES: Final = (FSYNC, "page-cache")
 
 Age = Annotated[float, Meta(ge=0.001, le=FOREVER)]
 Lag = Annotated[float, Meta(ge=0, le=FOREVER)]
@@ -62,8 +64,12 @@ class LogConfig:
     max_batch_bytes: Annotated[int, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024
     """The largest batch taken from a producer, as it is on the wire."""
 
-    flush_records: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """After so many records the log is flushed before the last is acknowledged; None: not by count."""
+    durability: str | None = None
+    """fsync: records count when they are on disk, by group commit; page-cache: when they are written.
+    None: fsync for topics of several replicas, page-cache for others."""
+
+    min_in_sync: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """With fewer replicas in sync nothing is committed; None: 2 of three or more replicas, else 1."""
 
     flush_interval: Annotated[float, Meta(ge=0.01, le=FOREVER)] | None = None
     """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
@@ -81,6 +87,10 @@ class LogConfig:
                 f"cleanup_policy={self.cleanup_policy!r} is not allowed: use one of "
                 f"{' | '.join(CLEANUP_POLICIES)}"
             )
+        if self.durability not in (None, *DURABILITIES):
+            raise ConfigError(
+                f"durability={self.durability!r} is not allowed: use one of {' | '.join(DURABILITIES)}"
+            )
         if self.max_compaction_lag is not None and (
             self.max_compaction_lag < self.min_compaction_lag
         ):
@@ -88,6 +98,11 @@ class LogConfig:
                 f"max_compaction_lag={self.max_compaction_lag:g} is below min_compaction_lag="
                 f"{self.min_compaction_lag:g}: no record could be compacted"
             )
+
+    def least_in_sync(self, replicas: int) -> int:
+        """How many of so many replicas must be in sync for anything to be committed."""
+        wanted = (2 if replicas >= 3 else 1) if self.min_in_sync is None else self.min_in_sync
+        return min(wanted, replicas)
 
     @property
     def compacts(self) -> bool:

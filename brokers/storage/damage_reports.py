@@ -2,14 +2,12 @@
 
 import logging
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import Damage, IndexJob, Segment, SegmentReader
-from folkmoot.protocol import batch_header
-from folkmoot.protocol.batch_header import HEADER_BYTES
-from folkmoot.protocol.errors import CorruptBatch, Overloaded, StorageError
+from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
+from folkmoot.protocol.errors import Overloaded
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ class DamageReports:
     def report(self, log: Log, offset: int) -> None:
         """Have the batch looked at that holds `offset`, which the log has. Raises Overloaded."""
         report = log, offset
-        if report in self._waiting or _is_marked(log.segment_at(offset), offset):
+        if report in self._waiting or log.segment_at(offset).is_damaged(offset):
             return
         if len(self._waiting) >= MOST:
             raise Overloaded(f"{MOST} batches wait to be looked at again")
@@ -55,26 +53,10 @@ class DamageReports:
         return PAUSE if self._waiting or self._busy else _IDLE
 
     def _look(self, log: Log, offset: int) -> None:
-        index_job = log.prepare_read(offset)
-        if index_job is not None:
-            self._busy = True
-            done = partial(self._prepared, index_job, (log, offset))
-            self._submit("damage", index_job.run, done)
-            return
         segment = log.segment_at(offset)
-        try:
-            position, known = segment.position_near(offset)
-        except StorageError as error:
-            logger.error("%s", error)
-            return
-        look = partial(_read, segment.reader(), position, known, offset)
+        look = partial(_read, segment.reader(), offset)
         self._busy = True
         self._submit("damage", look, partial(self._looked, log, segment, offset))
-
-    def _prepared(self, index_job: IndexJob, report: tuple[Log, int], outcome: Any) -> None:
-        self._busy = False
-        index_job.finish(outcome)
-        self._waiting = {report: None} | self._waiting
 
     def _looked(
         self, log: Log, segment: Segment, offset: int, outcome: list[Damage] | Exception
@@ -93,20 +75,11 @@ def _has(log: Log, offset: int) -> bool:
     return log.is_open and log.log_start <= offset < log.log_end
 
 
-def _is_marked(segment: Segment, offset: int) -> bool:
-    return any(each.offset <= offset < each.next_offset for each in segment.damage)
-
-
-def _read(reader: SegmentReader, position: int, known: int, offset: int) -> list[Damage]:
-    """What is bad up to behind the batch that should hold `offset`. The background's part.
-
-    The index is no more believed than the reporter: what it leads to must be the batch it names.
-    """
+def _read(reader: SegmentReader, offset: int) -> list[Damage]:
+    """What is bad up to behind the batch that should hold `offset`. The background's part."""
     try:
-        if not _is_batch(reader, position, known):
-            position, known = 0, reader.base_offset
         bad = []
-        for found in reader.batches(position, known):
+        for found in reader.batches(reader.start_near(offset)):
             if isinstance(found, Damage):
                 bad.append(found)
             if (found if isinstance(found, Damage) else found[0]).next_offset > offset:
@@ -114,13 +87,3 @@ def _read(reader: SegmentReader, position: int, known: int, offset: int) -> list
         return bad
     finally:
         reader.close()
-
-
-def _is_batch(reader: SegmentReader, position: int, offset: int) -> bool:
-    if position >= reader.size:
-        return False
-    try:
-        header = batch_header.read_header(reader.read(position, HEADER_BYTES))
-    except CorruptBatch:
-        return False
-    return header.base_offset == offset

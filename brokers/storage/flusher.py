@@ -4,14 +4,15 @@ import heapq
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error, save_json
+from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
-from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.errors import DiskFailed, FolkmootError
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ CHECKPOINT_BYTES: Final = 512 * 1024 * 1024
 SHORTEST_INTERVAL: Final = 2.0
 LOGS_AT_ONCE: Final = 32
 """Each has a few descriptors on loan to the background meanwhile."""
+_FLUSHES: Final = ("flush", "flush 2", "flush 3", "flush 4")
+"""Jobs side by side: a file system writes its journal once for files that are flushed together."""
 
 _TICK = 0.1
 _BUSY = 0.02
@@ -37,7 +40,8 @@ class Flusher:
     nothing. A failed flush ends the log and, by `failed`, the broker: nothing is acknowledged behind it.
 
     Flushed at once are logs for which somebody waits (`wait_for`, `flush`) and those whose
-    `flush_interval` is over; what is appended while a job is under way is in the next one. Every
+    `flush_interval` is over, a few jobs side by side; what is appended to a log while its job is under
+    way is in the next one. Every
     CHECKPOINT_INTERVAL, or after CHECKPOINT_BYTES, all others follow in jobs of their own, and then
     `recovery-points` is written. It may be old, which costs the next start time, and it is never ahead
     of the disk.
@@ -46,21 +50,21 @@ class Flusher:
     checks behind the recovery point; nobody who waits was answered. A death between flush and note:
     the start checks more than it has to.
 
-    `advanced` is called when a log's recovery point has moved, and when it failed. Owner: the event
-    loop.
+    Owner: the event loop.
     """
 
     def __init__(
         self,
         logs: LogManager,
         submit: Submit,
-        advanced: Callable[[Log], None] = lambda log: None,
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self._logs = logs
         self._submit = submit
-        self._advanced = advanced
-        self._failed = failed
+        self.advanced: Callable[[Log], None] = lambda log: None
+        """A log's recovery point has moved, or the log has failed."""
+        self.failed = failed
+        """What the disk holds is not known any more: the broker ends."""
         self._wanted: dict[Log, list[tuple[int, Done | None]]] = {}
         self._timers: list[tuple[float, int, Log]] = []
         self._timed: set[Log] = set()
@@ -84,16 +88,13 @@ class Flusher:
             due = now.monotonic + min(interval, CHECKPOINT_INTERVAL)
             heapq.heappush(self._timers, (due, self._count, log))
 
-    def wait_for(self, log: Log, end_offset: int) -> int | None:
-        """What `log.recovery_point_offset` must reach before an append that ends here is acknowledged.
-
-        None: nothing. Otherwise a flush is begun, and `advanced` tells of its end.
-        """
-        records = log.config.flush_records
-        if records is None or end_offset - log.recovery_point_offset < records:
-            return None
+    def wait_for(self, log: Log) -> bool:
+        """Whether what was appended counts only when it is on disk: then a flush is begun, and
+        `advanced` tells of its end."""
+        if not log.flushes:
+            return False
         self.flush(log)
-        return end_offset - records + 1
+        return True
 
     def flush(self, log: Log, done: Done | None = None) -> None:
         """Put on disk what the log has now. `done` is called once, with what went wrong if it did."""
@@ -132,15 +133,12 @@ class Flusher:
     # -- flushing -----------------------------------------------------------------------------------
 
     def _begin_wanted(self) -> None:
-        if "flush" in self._busy:
-            return
-        some = []
-        for log in self._wanted:
-            if log not in self._under_way:
-                some.append(log)
-            if len(some) == LOGS_AT_ONCE:
-                break
-        self._begin("flush", some)
+        free = [key for key in _FLUSHES if key not in self._busy]
+        waiting = (log for log in self._wanted if log not in self._under_way)
+        some = list(islice(waiting, LOGS_AT_ONCE * len(free)))
+        for number, key in enumerate(free):
+            if key not in self._busy:  # who was answered further down may have asked for more
+                self._begin(key, some[number :: len(free)])
 
     def _begin(self, key: Hashable, logs: Iterable[Log]) -> None:
         """Have some logs flushed by one job."""
@@ -184,15 +182,17 @@ class Flusher:
             log.finish_flush(task, result)
             failure: FolkmootError | None = None
             if result.error is not None:
-                failure = disk_error(f"{log.directory} could not be flushed", result.error)
-                self._failed(failure)
+                failure = DiskFailed(
+                    f"{log.directory} could not be flushed: {result.error.strerror or result.error}"
+                )
+                self.failed(failure)
             elif log.is_open:
-                if log.recovery_point is not None:
-                    self._logs.recovery_points[log.directory.name] = log.recovery_point
+                if (point := log.point_to_note) is not None:
+                    self._logs.recovery_points[log.directory.name] = point
                     self._unnoted = True
                 if log.dirty:
                     self._logs.dirty[log] = None
-            self._advanced(log)
+            self.advanced(log)
             self._answer(log, failure)
         self._begin_wanted()
 

@@ -1,8 +1,8 @@
 """How the storage is handed its work: a moment, a periodic task, a job on another thread."""
 
 import logging
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +18,34 @@ class Now(NamedTuple):
 
 Task = Callable[[Now], float]
 """A bounded piece of work on the event loop; returns the seconds after which it is wanted again."""
+
+
+class Job(Protocol):
+    """Work that is done in the background before something can be done on the event loop.
+
+    `run` there, then `finish` on the event loop with what it returned or raised. Several may wait for
+    the same one, and run and finish it in turn: the work is done once.
+    """
+
+    def run(self) -> Any: ...
+
+    def finish(self, outcome: Any, /) -> None: ...
+
+
+class JobGroup:
+    """Jobs that are carried out by one trip to the background, each of which fails by itself."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._jobs = list(jobs)
+
+    def run(self) -> list[Any]:
+        return [result_of(job.run) for job in self._jobs]
+
+    def finish(self, outcome: Sequence[Any] | Exception) -> None:
+        each_failed = [outcome] * len(self._jobs)
+        results = each_failed if isinstance(outcome, Exception) else outcome
+        for job, result in zip(self._jobs, results, strict=True):
+            job.finish(result)
 
 
 class Submit(Protocol):
@@ -41,11 +69,15 @@ def at_once(
     key: Hashable, work: Callable[[], _T], done: Callable[[_T | Exception], None], /
 ) -> None:
     """Do a job here and now: for starts, stops and tests, where nobody else waits."""
+    done(result_of(work))
+
+
+def result_of(work: Callable[[], _T]) -> _T | Exception:
+    """What a job has found, or the exception that it has raised."""
     try:
-        result: _T | Exception = work()
+        return work()
     except Exception as error:
-        result = error
-    done(result)
+        return error
 
 
 def log_failure(what: str, outcome: object) -> None:

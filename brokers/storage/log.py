@@ -5,26 +5,39 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.storage.atomic_file import sync_directory, write_checked
-from folkmoot.brokers.storage.config import MAX_SEGMENT_BYTES, LogConfig
-from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
+from folkmoot.brokers.storage.atomic_file import (
+    disk_error,
+    is_full,
+    sync_directory,
+    write_checked,
+)
+from folkmoot.brokers.storage.config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
+from folkmoot.brokers.storage.jobs import Job, JobGroup, result_of
+from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
+from folkmoot.brokers.storage.producer_state import ProducersJob, ProducerSnapshots, ProducerState
 from folkmoot.brokers.storage.recovery import (
+    LOG_START_FILE,
     RecoveryPoint,
     list_segments,
     load_log_start,
+    note_incomplete,
+    open_again,
     recover,
 )
 from folkmoot.brokers.storage.segment import (
-    IndexJob,
+    Damage,
     OpenSegments,
     Segment,
     SegmentName,
+    SegmentReader,
     Stamped,
+    headers_from,
     summary_job,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
@@ -37,6 +50,7 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
     InvalidRequest,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     StorageError,
     UnsupportedCodec,
@@ -48,6 +62,7 @@ logger = logging.getLogger(__name__)
 SEGMENTS_AT_ONCE: Final = 50
 """As many are flushed of one log at a time, however many an unclean start has left unflushed."""
 
+NOTHING_LEFT: Final = -1
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _NOTHING: Final = memoryview(b"")
 _KNOWN_CODECS: Final = frozenset(Codec)
@@ -69,12 +84,14 @@ class FlushResult(NamedTuple):
 
     error: OSError | None
     snapshot_error: OSError | None
+    epochs_noted: bool = True
+    """False: the disk has no room for where leader epochs begin. All else is as it should be."""
 
 
 @dataclass(slots=True)
 class FlushTask:
-    """What a background job is to flush: descriptors of segments, the directory's names, and behind
-    them a snapshot of producers (its offset and content).
+    """What a background job is to flush: where leader epochs begin, if that has changed, descriptors of
+    segments, the directory's names, and behind them a snapshot of producers (its offset and content).
 
     `point` is up to where the log is on disk once that has succeeded.
     """
@@ -84,11 +101,12 @@ class FlushTask:
     descriptors: Sequence[int]
     point: RecoveryPoint
     new_names: bool
+    epoch_starts: bytes | None = None
     snapshot: tuple[int, Path, bytes] | None = None
     stale: Sequence[tuple[int, Path]] = ()
     """Older snapshots, to be removed when that one is there."""
     cut_to: int | None = None
-    """Where the log ended after it was cut meanwhile (`truncate_to`); the background does not look."""
+    """Where the log ended after it was cut meanwhile (`truncation`); the background does not look."""
 
     def run(self) -> FlushResult:
         """Flush, once, and close the descriptors. On any thread.
@@ -96,6 +114,15 @@ class FlushTask:
         A death in between leaves the log flushed and the older snapshot, or both snapshots.
         """
         error = snapshot_error = None
+        epochs_noted = True
+        try:
+            if self.epoch_starts is not None:
+                save_epoch_starts(self.directory, self.epoch_starts)
+        except FileNotFoundError:
+            pass  # the partition was deleted meanwhile
+        except OSError as failed:
+            epochs_noted = not is_full(failed)
+            error, snapshot_error = (failed, None) if epochs_noted else (None, failed)
         for fd in self.descriptors:
             try:
                 os.fdatasync(fd)
@@ -110,20 +137,21 @@ class FlushTask:
             pass  # the partition was deleted meanwhile
         except OSError as failed:
             error = failed
-        if self.snapshot is not None and error is None:
+        if self.snapshot is not None and error is None and epochs_noted:
             try:
                 write_checked(self.snapshot[1], self.snapshot[2])
                 for _, path in self.stale:
                     path.unlink(missing_ok=True)
             except OSError as failed:
                 snapshot_error = failed
-        return FlushResult(error, snapshot_error)
+        return FlushResult(error, snapshot_error, epochs_noted)
 
 
 class Log:
     """The directory of a partition with its segments.
 
-    Invariants. `log_start <= high_watermark <= log_end`, and the first two never fall. Offsets rise up
+    Invariants. `log_start <= high_watermark <= log_end`, and the first two never fall, but where damage
+    or an unclean election has lost something. Offsets rise up
     to `log_end` and, up to the recovery point, are never given twice; what is left is dense but where
     compaction has gone. Every batch was compared with its checksum when it came in. Only the last
     segment is appended to. What lies below the high watermark is never cut and may be read; the leader
@@ -143,6 +171,12 @@ class Log:
     Start. The directory is listed, and what lies behind the recovery point is checked: everything
     before was on disk when it was last flushed. Files are opened by the first append or read, and a log
     that was never written to has none: ten thousand idle partitions cost ten thousand listings.
+
+    Replica. A log that is one replica of several has a `leader_epoch`, the highest that its broker has
+    acted in, and knows where each epoch begins in it (`epoch_starts`). What it holds behind the high
+    watermark may still be cut, so a start leaves that where the log begins; and offsets that it has
+    lost are not passed over, but fetched again: until then it lacks what it has acked (`is_incomplete`,
+    which is on disk before anything is fetched).
 
     `version` grows with every change that a waiting request may care about.
 
@@ -174,6 +208,17 @@ class Log:
         self.version = 0
         self.given_up = 0
         """Records before this offset were given up, and that is on disk."""
+        self.leader_epoch = NO_EPOCH
+        """The highest leader epoch in which this replica was led or has led, and that is on disk."""
+        self.is_replica = False
+        """Whether other brokers have, or are to have, the same log: then it has a leader epoch."""
+        self.epoch_starts = EpochStarts()
+        self.is_led = True
+        """False where the leader is another broker, whose log start counts."""
+        self.is_incomplete = False
+        """Whether this replica may lack records that it has acked. That is on disk (ReplicaManager)."""
+        self.is_being_cut = False
+        """A truncation is under way: nothing is appended or flushed."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
@@ -189,34 +234,95 @@ class Log:
         """
         try:
             found = list_segments(self.directory)
-            self.given_up = load_log_start(self.directory)
+            self.is_incomplete = found.is_incomplete
+            self._load_log_start()
+            if found.segments:  # appends to a rewritten one would go past what its name says
+                newest, size = found.segments[-1]
+                found.segments[-1] = open_again(self.directory, newest), size
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be read: {error.strerror}") from error
         ends = [name.base for name, _ in found.segments[1:]]
         for (name, size), end in zip_longest(found.segments, ends):
             self.segments.append(self._segment(name, size, end))
+            if end is not None and name.base < name.end < end:
+                # Nobody else would ever miss them: a compacted segment may have gaps.
+                self.segments[-1].mark(Damage(name.end, end, size, size))
         if self.segments:
-            self.recovery_point = recover(self.segments, recovery_point, self.directory)
+            self.recovery_point = recover(
+                self.segments, recovery_point, self.directory, self._may_lack_acked
+            )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (
                 self.recovery_point.segment < self.segments[-1].base_offset
             )
         self.is_open = True
         known_end = max(self.given_up, 0 if recovery_point is None else recovery_point.end_offset)
-        if known_end > self.log_end:  # its offsets are not given again
+        if known_end > self.log_end:
             logger.error("%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1)
+            if self.is_replica:
+                if known_end > self.given_up:
+                    self._may_lack_acked()
+                known_end = self.given_up
+        if known_end > self.log_end:  # its offsets are not given again
             for last in self.segments[-1:]:
                 last.end_offset = known_end
             self._roll_at(known_end)
         self._snapshots.offsets = list(found.snapshots)
         try:
-            self._remove_snapshots_behind_end()
+            for path in self._snapshots.go_back_to(self.log_end):
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
         self.high_watermark = self.log_start
+        if self.is_replica:
+            self._load_epoch_starts()
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
             self.release()
+
+    def _load_log_start(self) -> None:
+        """A replica learns it from its leader again, if the file has rotted. Raises OSError, StorageError."""
+        try:
+            self.given_up = load_log_start(self.directory)
+        except StorageError as error:
+            if not self.is_replica:
+                raise
+            logger.error("%s", error)
+            self._may_lack_acked()
+            (self.directory / LOG_START_FILE).unlink()
+
+    def _may_lack_acked(self) -> None:
+        """What a replica is about to give up may have been acknowledged: so it says first, on disk, that
+        it lacks something. Raises StorageError."""
+        if not self.is_replica or self.is_incomplete:
+            return
+        try:
+            note_incomplete(self.directory)
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be used: {error}") from error
+        self.is_incomplete = True
+
+    def _load_epoch_starts(self) -> None:
+        """What the file says of all before the recovery point, and the headers of all behind it."""
+        try:
+            self.epoch_starts = EpochStarts.load(self.directory)
+        except OSError as error:
+            raise StorageError(f"{self.directory} cannot be read: {error}") from error
+        known = self.recovery_point_offset if self.epoch_starts.latest != NO_EPOCH else 0
+        known = max(self.log_start, min(known, self.log_end))
+        self.epoch_starts.cut(known)
+        if any(bad.next_offset > known for each in self.segments for bad in each.damage):
+            # An epoch may begin there, and who leads tells the others where epochs end.
+            self._may_lack_acked()
+        if known < self.log_end:
+            for header in self.headers(known):
+                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+
+    def become_replica(self, leader_epoch: int) -> None:
+        """The log is one replica of several from here on; its broker acts in this epoch, which is on disk."""
+        if not self.is_replica and self.log_end > self.log_start:
+            self.epoch_starts.appended(0, self.log_start)
+        self.leader_epoch, self.is_replica = max(self.leader_epoch, leader_epoch), True
 
     def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
         interval = self.config.index_interval_bytes
@@ -229,7 +335,8 @@ class Log:
         closed.
         """
         try:
-            if self.is_open and self.failed is None and self._flushing is None:
+            may_flush = self._flushing is None and not self.is_being_cut
+            if self.is_open and self.failed is None and may_flush:
                 self.flush(snapshot=self._snapshots.newest != self.log_end)
                 for last in self.segments[-1:]:
                     last.seal_index()
@@ -237,7 +344,7 @@ class Log:
             self.abandon()
         if self.failed is not None:
             raise StorageError(self.failed)
-        return self.recovery_point
+        return self.point_to_note
 
     def abandon(self) -> None:
         """Close all files as they are, without a flush."""
@@ -268,8 +375,10 @@ class Log:
             raise ClosedError(f"the log of {self.name} is not open")
 
     def require_writable(self) -> None:
-        """Raises ClosedError, or StorageError if it has failed."""
+        """Raises ClosedError, or StorageError if it has failed or is being cut."""
         self.require_open()
+        if self.is_being_cut:
+            raise StorageError(f"{self.name} is being cut: ask again later")
         if self.failed is not None:
             raise StorageError(self.failed)
 
@@ -286,14 +395,30 @@ class Log:
         return self.segments[-1].end_offset if self.segments else 0
 
     @property
+    def flushes(self) -> bool:
+        """Whether its records count only when they are on disk."""
+        chosen = self.config.durability
+        return self.is_replica if chosen is None else chosen == FSYNC
+
+    @property
     def recovery_point_offset(self) -> int:
         """Up to where all is on disk."""
         return 0 if self.recovery_point is None else self.recovery_point.end_offset
 
     @property
+    def point_to_note(self) -> RecoveryPoint | None:
+        """What the next start may believe; None while where leader epochs begin is not on disk."""
+        return None if self.is_replica and self.epoch_starts.changed else self.recovery_point
+
+    @property
     def size(self) -> int:
         """Bytes of all segments, indexes left out."""
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether some of it is known to be damaged."""
+        return any(segment.damage for segment in self.segments)
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
@@ -308,45 +433,48 @@ class Log:
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
     def sealed(self, base_offset: int) -> Segment | None:
-        """The sealed segment that begins there, if it still exists."""
+        """The sealed segment that begins there, if it still exists and may be replaced."""
         number = bisect_left(self.segments, base_offset, key=_base_offset)
-        found = self.segments[number] if self.is_open and number < len(self.segments) - 1 else None
+        is_sealed = number < len(self.segments) - 1 and not self.is_being_cut
+        found = self.segments[number] if self.is_open and is_sealed else None
         return found if found is not None and found.base_offset == base_offset else None
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
-        for segment in self.segments:
-            if segment.end_offset > offset:
-                start = segment.position_near(offset)[0] if offset > segment.base_offset else 0
-                while start < segment.size:
-                    try:
-                        for header, at in segment.headers(start):
-                            start = at + header.length
-                            if header.base_offset >= offset:
-                                yield header
-                        break
-                    except CorruptBatch:
-                        start = segment.past_damage(start)
-                        start = segment.damage_at(start, segment.base_offset).end
-                segment.release()
+        return headers_from(self._readers(offset), offset)
+
+    def _readers(self, offset: int) -> list[SegmentReader]:
+        """Of the segments that hold what comes from `offset` on."""
+        first = max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+        return [segment.reader() for segment in self.segments[first:]]
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> memoryview:
-        """Whole batches from the one that contains `offset` on, nothing at the high watermark.
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool = True, committed: bool = True
+    ) -> memoryview:
+        """Whole batches from the one that contains `offset` on, nothing at the high watermark; or, for
+        followers, up to the log's end, `committed` or not.
 
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        StorageError.
+        OffsetNotAvailable if that is going to be repaired, StorageError.
         """
         self.require_open()
         start, end = self.log_start, self.log_end
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
-        while offset < self.high_watermark:
+        if committed:
+            end = self.high_watermark
+        while offset < end:
             segment = self.segment_at(offset)
-            found = segment.fetch(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+            try:
+                found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
+            except CorruptBatch as error:
+                if not self.is_replica or segment.is_lost:
+                    raise
+                raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -369,17 +497,22 @@ class Log:
                     break
         return min(max(self.log_start, found), self.high_watermark)
 
-    def prepare_read(self, offset: int) -> IndexJob | None:
+    def prepare_read(self, offset: int) -> Job | None:
         """The background's work before a read at `offset`; None: no index has to be loaded for it."""
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
         return self.segment_at(offset).index_job()
 
-    def prepare_append(self) -> IndexJob | None:
-        """The background's work before the first append of a life; None: it can be done now."""
-        return self.segments[-1].index_job() if self.is_open and self.segments else None
+    def prepare_append(self) -> Job | None:
+        """The background's work before the first append of a life; ask again until there is none."""
+        if not self.is_open or not self.segments:
+            return None
+        index, producers = self.segments[-1].index_job(), self._producers_job(shared=True)
+        if index is not None and producers is not None:
+            return JobGroup([index, producers])
+        return index or producers
 
-    def prepare_time(self, timestamp: int) -> IndexJob | None:
+    def prepare_time(self, timestamp: int) -> Job | None:
         """The background's work before a look-up of a time; ask again until there is none."""
         if not self.is_open:
             return None
@@ -449,18 +582,23 @@ class Log:
             offsets.append(offset)
             offset += header.record_count
         self._write(stamped, [header for header, _ in accepted], offsets, offset, now_ms)
+        if self.is_replica:
+            self.epoch_starts.appended(leader_epoch, offsets[0])
 
     def append_as_follower(self, chunk: _Bytes) -> None:
         """Append whole batches, back to back, as the leader has stamped them; all or none.
 
-        Their offsets rise from the log's end on, and may have gaps. Raises CorruptBatch,
-        InvalidRequest, StorageError.
+        Their offsets rise from the log's end on, and may have gaps; only the first batch of an empty log
+        may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
         """
         self.require_writable()
         self.producers()
-        stamped, headers, offset = [], [], self.log_end
+        stamped: list[Stamped] = []
+        headers: list[BatchHeader] = []
+        offset = self.log_end
         for header, data in batch_header.split(chunk):
-            if header.base_offset < offset:
+            is_first = not stamped and not self.size and header.next_offset > offset
+            if header.base_offset < offset and not is_first:
                 raise InvalidRequest(
                     f"{self.name} ends at {self.log_end}: a batch of offset {header.base_offset} "
                     "does not follow"
@@ -476,7 +614,11 @@ class Log:
             offset = header.next_offset
         if headers:
             offsets = [header.base_offset for header in headers]
+            if offsets[0] < self.log_end:
+                self._begin_within_batch(offsets[0])
             self._write(stamped, headers, offsets, offset, headers[-1].append_time)
+            for header in headers:
+                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
 
     def _write(
         self,
@@ -538,41 +680,54 @@ class Log:
             self.high_watermark = offset
             self.version += 1
 
-    def truncate_to(self, offset: int) -> None:
-        """Give up the records from `offset` on, which the leader does not have; producers go back, too.
+    def take_back_committed(self, offset: int) -> None:
+        """An unclean election has lost what was committed from `offset` on: it may be cut."""
+        if offset < self.high_watermark:
+            logger.error(
+                "%s: an unclean election has lost what was committed from offset %d to %d",
+                *(self.name, offset, self.high_watermark),
+            )
+            self.high_watermark = offset
+            self.version += 1
 
-        If `offset` lies within a batch, that goes as well. The newest segments go first: a crash in
-        between leaves a log that is still too long, and the follower cuts it again. If the recovery point
-        goes back, it is to be noted before the log takes more, else the next start would keep the
-        offsets free. Raises ValueError below the high watermark, StorageError.
+    def truncation(self, offset: int) -> "Truncation | None":
+        """The job that gives up the records from `offset` on, which the leader does not have; None:
+        there are none. Until it has ended nothing is appended or flushed.
+
+        If `offset` lies within a batch, that goes as well; producers go back, too. If the recovery point
+        goes back, that is to be noted first, else the next start would keep the offsets free. Raises
+        ValueError below the high watermark, StorageError.
         """
         self.require_writable()
         if offset < self.high_watermark:
             raise ValueError(f"{self.name} is committed up to {self.high_watermark}, not {offset}")
         if offset >= self.log_end:
-            return
-        try:
-            while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
-                last = self.segments.pop()
-                last.release()
-                for path in last.files():
-                    path.unlink(missing_ok=True)
-            self.segments[-1].truncate(offset)
-            self._remove_snapshots_behind_end()
-        except OSError as error:
-            raise StorageError(f"{self.directory} cannot be cut: {error}") from error
+            return None
+        left = max(1, bisect_left(self.segments, offset, key=_base_offset))
         if self._flushing is not None:
             cut_to = self._flushing.cut_to
-            self._flushing.cut_to = self.log_end if cut_to is None else min(cut_to, self.log_end)
-        if self.recovery_point_offset > self.log_end:
-            last = self.segments[-1]
-            self.recovery_point = RecoveryPoint(last.end_offset, last.base_offset, last.size)
+            self._flushing.cut_to = offset if cut_to is None else min(cut_to, offset)
+        if self.recovery_point_offset > offset:
+            base = self.segments[left - 1].base_offset
+            self.recovery_point = RecoveryPoint(base, base, 0)
+        self.is_being_cut = True
+        return Truncation(self, offset, left, self._snapshots.go_back_to(offset))
+
+    def was_cut(self, left: int, position: int, end_offset: int) -> None:
+        """So many segments are left, and the last of them ends there.
+
+        If damage took what is committed with it, that comes again from the leader (`is_incomplete`)."""
+        self.is_being_cut = False
+        gone, self.segments = self.segments[left:], self.segments[:left]
+        for segment in gone:
+            segment.release()
+        self.segments[-1].was_cut(position, end_offset)
+        self.epoch_starts.cut(end_offset)
         self._new_names, self._largest_timestamps = True, None
         self.version += 1
-
-    def _remove_snapshots_behind_end(self) -> None:
-        for path in self._snapshots.go_back_to(self.log_end):
-            path.unlink(missing_ok=True)
+        if end_offset < self.high_watermark:
+            logger.error("%s: lost committed records from offset %d on", self.name, end_offset)
+            self.high_watermark, self.is_incomplete = end_offset, True
 
     # -- flush --------------------------------------------------------------------------------------
 
@@ -581,7 +736,9 @@ class Log:
         """Whether a flush would do something, and none is under way."""
         if not self.is_open or self.failed is not None or self._flushing is not None:
             return False
-        return self._new_names or self._snapshots.is_wanted or bool(self._dirty_segments())
+        if self._new_names or self._snapshots.is_wanted:
+            return True
+        return (self.is_replica and self.epoch_starts.changed) or bool(self._dirty_segments())
 
     def _dirty_segments(self) -> list[Segment]:
         """Those that are not flushed yet. They lie at the end, at most with an empty one behind."""
@@ -600,6 +757,8 @@ class Log:
         """
         if not self.segments or not (self.dirty or (snapshot and self._flushing is None)):
             return None
+        if self.is_being_cut:
+            raise StorageError(f"{self.name} is being cut: ask again later")
         snapshot = snapshot or self._snapshots.is_due(self.segments[-1].base_offset)
         dirty = self._dirty_segments()
         some = dirty[:SEGMENTS_AT_ONCE]
@@ -619,6 +778,8 @@ class Log:
             RecoveryPoint(last.end_offset, last.base_offset, last.size),
             self._new_names,
         )
+        if self.is_replica and self.epoch_starts.changed:
+            task.epoch_starts = self.epoch_starts.encode()
         if snapshot and last is self.segments[-1]:
             offset = self.log_end
             task.snapshot = offset, self._snapshots.path(offset), self.producers().encode()
@@ -631,6 +792,7 @@ class Log:
     def finish_flush(self, task: FlushTask, result: FlushResult) -> None:
         """The flush that was begun has ended so. If it failed, the log has."""
         self._flushing = None
+        self.epoch_starts.changed |= not result.epochs_noted
         if result.error is not None:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
         elif self.is_open:
@@ -649,7 +811,9 @@ class Log:
                     except OSError as error:
                         self.fail(f"{path} cannot be removed: {error}", readable=True)
         if result.snapshot_error is not None:
-            logger.warning("%s: producers are not noted: %s", self.directory, result.snapshot_error)
+            logger.warning(
+                "%s: epochs or producers are not noted: %s", self.directory, result.snapshot_error
+            )
         self.version += 1
 
     def flush(self, *, snapshot: bool = False) -> None:
@@ -674,8 +838,54 @@ class Log:
             return []
         self.given_up = offset
         self.high_watermark = max(self.high_watermark, offset)
+        self.epoch_starts.forget_before(self.log_start)
         self.version += 1
         return self.delete_segments(0)
+
+    def begin_anew(self, offset: int) -> list[Path]:
+        """Give up everything and go on at `offset`, behind the log's end; → files to be removed, in order.
+
+        For a follower whose leader's log begins there. That start is on disk already (`save_log_start`):
+        a crash right before leaves what was there, and the next start goes on at `offset` as well.
+        Raises StorageError, and nothing has changed.
+        """
+        self.require_writable()
+        former = list(self.segments)
+        snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
+        active = self._roll_at(offset)
+        self.segments = [active]
+        for segment in former:
+            segment.release()
+        self._snapshots = ProducerSnapshots(self.directory)
+        self.epoch_starts.cut(0)
+        if self._flushing is not None:
+            self._flushing.cut_to = NOTHING_LEFT
+        self.given_up = self.high_watermark = offset
+        self.recovery_point = RecoveryPoint(offset, offset, 0)
+        self._largest_timestamps = None
+        self.version += 1
+        return [*snapshots, *(path for segment in former for path in segment.files())]
+
+    def _begin_within_batch(self, base_offset: int) -> None:
+        """Have an empty log begin with the batch of its leader in which the log's start lies.
+
+        A death after the old files are gone leaves no segment: the next start goes on at the log's start,
+        which is on disk. Without room for the new one the leader is asked from offset 0 on, and says where
+        its log begins. Raises StorageError.
+        """
+        start = self.log_end
+        if self._flushing is not None:
+            self._flushing.cut_to = NOTHING_LEFT
+        self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
+        former, self.segments = self.segments, []
+        try:
+            for segment in former:
+                segment.release()
+                for path in segment.files():
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(f"{self.directory} cannot be used", error) from error
+        self._roll_at(base_offset).end_offset = start
 
     def delete_segments(self, count: int) -> list[Path]:
         """Let go of the oldest segments, and of those before the log's start; → files to be removed.
@@ -684,7 +894,7 @@ class Log:
         to know producers: the next flush takes a snapshot, and they can go then. If all are to go, a new
         one is begun, which keeps the offset.
         """
-        if not self.is_open or not self.segments:
+        if not self.is_open or not self.segments or self.is_being_cut:
             return []
         count = max(count, bisect_right(self.segments, self.given_up, key=_base_offset) - 1)
         emptied = self.given_up == self.log_end and self.segments[-1].size > 0
@@ -708,9 +918,14 @@ class Log:
         return [path for segment in dropped for path in segment.files()]
 
     def replace_segments(self, old: Sequence[Segment], name: SegmentName, size: int) -> list[Path]:
-        """Put a compacted segment, which is on disk, in the place of `old` ones; → their files."""
+        """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
-        self.segments[first : first + len(old)] = [self._segment(name, size, name.end)]
+        new = self._segment(name, size, name.end)
+        if any(segment.dirty for segment in old):
+            new.durable_size = (
+                -1
+            )  # those before it may be, too: a flush looks for them from the end on
+        self.segments[first : first + len(old)] = [new]
         self._largest_timestamps = None
         self.version += 1
         for segment in old:
@@ -729,14 +944,67 @@ class Log:
 
     def producers(self) -> ProducerState:
         """What is known of producers as of the log's end. Raises StorageError."""
+        while (job := self._producers_job(shared=False)) is not None:
+            job.finish(result_of(job.run))
+        failure, self._snapshots.failure = self._snapshots.failure, None
+        if failure is not None:
+            raise failure
         state = self._snapshots.state
-        if state is None:
-            state = self._snapshots.load(self.config.max_producers, self.log_end, self.headers)
+        assert state is not None
         state.limit = self.config.max_producers
         return state
 
+    def _producers_job(self, *, shared: bool) -> ProducersJob | None:
+        """What loads the state of producers; None: it is there, or could not be loaded."""
+        known = self._snapshots
+        if known.state is not None or known.failure is not None:
+            return None
+        end, begin = self.log_end, known.newest
+        readers = self._readers(begin) if begin < end else []
+        headers = partial(headers_from, readers, begin)
+        return known.job(self.config.max_producers, end, headers, shared=shared)
+
 
 _base_offset = attrgetter("base_offset")
+
+
+class Truncation:
+    """Cuts a log's files beside the event loop, then takes that over (Job).
+
+    The newest segments go first: a death in between leaves a log that is still too long, and the follower
+    cuts it again. A rewritten one is appended to again, and gets the name for that before.
+    """
+
+    def __init__(self, log: Log, offset: int, left: int, snapshots: Sequence[Path]) -> None:
+        self._log = log
+        self._offset = offset
+        self._committed = log.high_watermark
+        self._left = left
+        gone = reversed(log.segments[left:])
+        self._doomed = [*(path for each in gone for path in each.files()), *snapshots]
+        last = log.segments[left - 1]
+        # Damage that is marked is met again: nothing of it may stay in front of what is appended.
+        self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
+
+    def run(self) -> tuple[int, int]:
+        """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
+        last = self._last
+        position, end = last.end_before(self._offset)
+        if end < self._committed:
+            note_incomplete(last.directory)
+        for path in self._doomed:
+            path.unlink(missing_ok=True)
+        last.name = open_again(last.directory, last.name)
+        os.truncate(last.path, position)
+        return position, end
+
+    def finish(self, outcome: tuple[int, int] | Exception) -> None:
+        """Raises StorageError: the log is not to be used any more."""
+        log = self._log
+        if isinstance(outcome, Exception):
+            raise StorageError(f"{log.directory} cannot be cut: {outcome}") from outcome
+        if log.is_open:
+            log.was_cut(self._left, *outcome)
 
 
 def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:

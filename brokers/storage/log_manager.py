@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -24,8 +25,13 @@ from folkmoot.brokers.storage.atomic_file import (
 )
 from folkmoot.brokers.storage.config import LogConfig, topic_config
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
+from folkmoot.brokers.storage.leader_epochs import (
+    EPOCH_STARTS_FILE,
+    NO_EPOCH,
+    load_highest_epochs,
+)
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.recovery import RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -46,9 +52,11 @@ LAYOUT: Final = 2
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 RECOVERY_POINTS_FILE: Final = "recovery-points"
+RUNNING_FILE: Final = "running"
 TOPIC_FILE: Final = "topic"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
+REMOVE_AGAIN_AFTER: Final = 60.0
 
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -90,7 +98,9 @@ class LogManager:
     .lock                     held by flock as long as the broker lives; names its process
     broker.json               {"broker_id":1,"layout":2}: whose directory this is, and what lies in it
     recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
+    running                   there unless the stop was orderly: the machine's boot that it runs in
     scrub                     how far the scrub has come (Scrubber)
+    leader-epochs             the highest leader epoch that each replica has acted in
     <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
     <…>.deleted/              given up; removed by the deletion task, or by the next start
     ```
@@ -129,6 +139,11 @@ class LogManager:
         """The newest recovery point of each log, by the name of its directory."""
         self.checkpointed: Mapping[str, RecoveryPoint] = {}
         """What of them is in the file `recovery-points`: where a start would begin to check."""
+        self.leader_epochs: dict[str, int] = {}
+        """The highest leader epoch of each replica, by the name of its directory (ReplicaManager)."""
+        self.suspects: set[str] = set()
+        """Directories of replicas that may have lost what was in the page cache: the machine went down
+        under their broker. Until they are trusted again, each start finds them so (`trust`)."""
         self._broker_id = broker_id
         self._submit = submit
         self._lock = -1
@@ -136,6 +151,10 @@ class LogManager:
         self._ids: dict[str, set[str]] = {}
         self._count = 0
         self._deleted: deque[Log] = deque()
+        self._going: set[Path] = set()
+        self._doomed: dict[Path, list[Path]] = {}
+        self._removing: set[Path] = set()
+        self._remove_again_at = 0.0
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -143,6 +162,7 @@ class LogManager:
             self._take_lock()
             self._check_identity()
             self._open_all()
+            self._note_running()
         except OSError as error:
             self.abandon()
             raise StorageError(f"{self.data} cannot be used: {error}") from error
@@ -168,6 +188,9 @@ class LogManager:
         try:
             delete_directories(self.data, [log.directory.name for log in self._deleted])
             save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
+            if not (failures or self.suspects):
+                (self.data / RUNNING_FILE).unlink(missing_ok=True)
+                sync_directory(self.data)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
         self.abandon()
@@ -180,6 +203,9 @@ class LogManager:
             log.abandon()
         for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
             kept.clear()
+        self._doomed.clear()
+        self._removing.clear()
+        self._going.clear()
         self._count = 0
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
@@ -197,6 +223,26 @@ class LogManager:
     ) -> None:
         self.close()
 
+    # -- power --------------------------------------------------------------------------------------
+
+    def _note_running(self) -> None:
+        """A start behind a power cut finds the boot of before. Raises OSError."""
+        path = self.data / RUNNING_FILE
+        before = path.read_bytes() if path.exists() else None
+        if before is not None and (before != boot_id() or not before):
+            self.suspects = {log.directory.name for log in self if log.is_replica}
+        if not self.suspects:
+            write_atomic(path, boot_id())
+
+    def trust(self, log: Log) -> None:
+        """It has all that is committed, or does not count on the page cache."""
+        if log.directory.name in self.suspects:
+            self.suspects.discard(log.directory.name)
+            if not self.suspects:
+                work = partial(write_atomic, self.data / RUNNING_FILE, boot_id())
+                failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
+                self._submit("leader-epochs", work, failed)
+
     # -- logs ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -211,7 +257,7 @@ class LogManager:
         return None if topic is None else topic.logs.get(partition)
 
     def add(self, log: Log) -> None:
-        """Serve a log that was just opened, as the leader of a single replica."""
+        """Serve a log that was just opened; unless it is one replica of several, as its leader."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
@@ -221,7 +267,8 @@ class LogManager:
         if topic.config is not None:
             log.config, log.configured = topic.config, True
         if log.is_open:
-            log.advance_high_watermark(log.log_end)
+            if not log.is_replica:
+                log.advance_high_watermark(log.log_end)
             if log.dirty:
                 self.dirty[log] = None
 
@@ -252,6 +299,9 @@ class LogManager:
             topic.name = name
             for log in topic.logs.values():
                 log.name = TopicPartition(name, log.name.partition)
+                work = partial(write_atomic, log.directory / TOPIC_FILE, f"{name}\n".encode())
+                failed = partial(log_failure, f"{log.directory}: the topic's name was not noted")
+                self._submit("topic names", work, failed)
         self._ids.setdefault(name, set()).add(topic_id)
 
     def delete_topic(self, topic_id: str) -> None:
@@ -264,25 +314,72 @@ class LogManager:
             self._count -= len(topic.logs)
             self._deleted.extend(topic.logs.values())
 
+    def delete_partition(self, topic_id: str, partition: int) -> None:
+        """Serve a log no more, and have it removed; until then none is made in its place (`is_going`)."""
+        topic = self._topics.get(topic_id)
+        log = None if topic is None else topic.logs.pop(partition, None)
+        if log is not None:
+            self._count -= 1
+            self._deleted.append(log)
+            self._going.add(log.directory)
+
+    def is_going(self, directory: Path) -> bool:
+        """Whether a partition's directory is being removed, while its topic stays."""
+        return directory in self._going
+
     def deletion_task(self, now: Now) -> float:
-        """Close some logs of deleted topics, and hand their directories to the background."""
+        """Close some logs that were deleted, and hand their directories to the background."""
         names: list[str] = []
         while self._deleted and len(names) < DELETED_AT_ONCE:
             log = self._deleted.popleft()
             log.abandon()
             self.dirty.pop(log, None)
             self.recovery_points.pop(log.directory.name, None)
+            self.leader_epochs.pop(log.directory.name, None)
+            self.trust(log)
             names.append(log.directory.name)
         if names:
             work = partial(delete_directories, self.data, names)
-            self._submit("deletion", work, partial(log_failure, f"{self.data}: left behind"))
+            self._submit("deletion", work, partial(self._gone, names))
+        if now.monotonic >= self._remove_again_at:
+            self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
+            for directory in list(islice(self._doomed, DELETED_AT_ONCE)):
+                self._remove_from(directory, "deletion")
         return 0.0 if self._deleted else 0.2
 
+    def _gone(self, names: Sequence[str], failure: Exception | None) -> None:
+        log_failure(f"{self.data}: left behind", failure)
+        self._going.difference_update(self.data / name for name in names)
+
     def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
-        """Have files removed in the background, in order; what is left is found by the next start."""
+        """Have files of one log removed in the background, in order.
+
+        One that cannot be removed is tried again, and so are those behind it: if they went first, what
+        the next start finds would have a hole.
+        """
         if files:
-            done = partial(log_failure, f"{files[0].parent}: files are left behind")
+            directory = files[0].parent
+            self._doomed.setdefault(directory, []).extend(files)
+            self._remove_from(directory, key)
+
+    def _remove_from(self, directory: Path, key: Hashable) -> None:
+        if directory not in self._removing:
+            files = list(self._doomed[directory])
+            self._removing.add(directory)
+            done = partial(self._removed, directory, key, len(files))
             self._submit(key, partial(remove_files, files), done)
+
+    def _removed(
+        self, directory: Path, key: Hashable, count: int, failure: Exception | None
+    ) -> None:
+        self._removing.discard(directory)
+        left = self._doomed.pop(directory, [])
+        if failure is not None:
+            logger.error("%s: deleted files stay for now: %s", directory, failure)
+            self._doomed[directory] = left  # behind the others, that each has its turn
+        elif left[count:]:
+            self._doomed[directory] = left[count:]
+            self._remove_from(directory, key)
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
         """The ids of topics that have logs here and are not among the `existing` ones; says so once."""
@@ -340,6 +437,7 @@ class LogManager:
     def _open_all(self) -> None:
         _remove_deleted(self.data)
         points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
+        self.leader_epochs = load_highest_epochs(self.data)
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
         failure: FolkmootError | None = None
@@ -348,6 +446,14 @@ class LogManager:
                 logger.warning("%s: its file %r cannot be read", found.path, TOPIC_FILE)
             name = TopicPartition(found.topic or found.topic_id, found.partition)
             log = Log(found.path, name, found.topic_id, self.config, self.files)
+            epoch = self.leader_epochs.get(found.path.name)
+            if epoch is None and (found.path / EPOCH_STARTS_FILE).exists():
+                epoch = (
+                    NO_EPOCH  # the file with its epoch was lost, and with it what it may have acked
+                )
+                note_incomplete(found.path)
+            if epoch is not None:
+                log.become_replica(epoch)
             point = points.get(found.path.name)
             if point is not None:
                 self.recovery_points[found.path.name] = point
@@ -361,6 +467,14 @@ class LogManager:
         self.checkpointed = dict(self.recovery_points)
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
+
+
+def boot_id() -> bytes:
+    """What tells this boot of the machine from any other; nothing, if that is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    except OSError:
+        return b""
 
 
 # -- directories -----------------------------------------------------------------------------------
@@ -403,6 +517,8 @@ def topic_in(directory: Path) -> str:
 def delete_directories(data: Path, names: Sequence[str]) -> None:
     """Take partitions' directories out of use, durably, and remove them. Raises OSError."""
     for name in names:
+        if (data / f"{name}{DELETED}").exists():  # an earlier replica of the same partition
+            shutil.rmtree(data / f"{name}{DELETED}")
         (data / name).rename(data / f"{name}{DELETED}")
     if names:
         sync_directory(data)

@@ -89,7 +89,8 @@ class PartitionCreation:
         if self._under_way:
             return
         some: dict[PartitionDirectory, list[Done]] = {}
-        for wanted in list(islice(self._wanted, AT_ONCE)):
+        free = (each for each in self._wanted if not self._logs.is_going(each.path))
+        for wanted in list(islice(free, AT_ONCE)):
             some[wanted] = self._wanted.pop(wanted)
         for wanted in self._next_ahead(AT_ONCE - len(some)):
             some.setdefault(wanted, [])

@@ -188,12 +188,12 @@ class ProducerSnapshots:
     Loading. The state is the newest snapshot that can be read, and the headers in the log behind it; no
     body is opened. One ahead of the log (whose end was lost) is passed over, and without any the whole
     log is read. If nothing lies behind the newest snapshot, loading waits for the first append, so
-    that idle partitions cost no memory.
+    that idle partitions cost no memory; a job reads it then (ProducersJob).
 
     Owner: the log, on the broker's event loop.
     """
 
-    __slots__ = ("_batches", "_directory", "_wanted", "offsets", "state")
+    __slots__ = ("_batches", "_directory", "_job", "_wanted", "failure", "offsets", "state")
 
     def __init__(self, directory: Path, offsets: Sequence[int] = ()) -> None:
         self._directory = directory
@@ -202,6 +202,9 @@ class ProducerSnapshots:
         self.offsets = list(offsets)
         """Of those on disk, rising."""
         self.state: ProducerState | None = None
+        self.failure: Exception | None = None
+        """Why the last job could not load the state; whoever needs it next is told."""
+        self._job: ProducersJob | None = None
 
     @property
     def newest(self) -> int:
@@ -246,38 +249,88 @@ class ProducerSnapshots:
         """Forget the state, and the snapshots ahead of `offset`; → their files, to be removed."""
         ahead = [each for each in self.offsets if each > offset]
         self.offsets = [each for each in self.offsets if each <= offset]
-        self.state, self._wanted = None, 0
+        self.state, self._job, self._wanted = None, None, 0
         return [self.path(each) for each in ahead]
 
-    def load(
-        self, limit: int, end: int, headers: Callable[[int], Iterable[BatchHeader]]
-    ) -> ProducerState:
-        """The state as of the log's end, from the newest snapshot and the headers behind it."""
-        state, begin = ProducerState(limit), 0
-        while self.offsets:
-            found = self._read(self.offsets[-1], limit)
-            if found is not None:
-                state, begin = found, self.offsets[-1]
-                break
-            with suppress(OSError):
-                self.path(self.offsets.pop()).unlink(missing_ok=True)
-        if begin < end:
-            for header in headers(begin):
-                state.update(header, header.base_offset)
-        self.state = state
-        return state
+    def job(
+        self,
+        limit: int,
+        end: int,
+        headers: Callable[[], Iterable[BatchHeader]],
+        *,
+        shared: bool,
+    ) -> "ProducersJob":
+        """What loads the state as of the log's end, the same for all who wait for it in the background.
+
+        `headers` gives those from the newest snapshot on, on any thread. Who does not wait has one that
+        is not `shared`; what the background finds comes to nothing then.
+        """
+        if self._job is None or not shared:
+            self._job = ProducersJob(self, limit, end, headers)
+        return self._job
+
+    def loaded(self, job: "ProducersJob", outcome: ProducerState | Exception | None) -> None:
+        """Take over what a job has found, once, unless the log was cut since. None: no such snapshot."""
+        if self._job is not job:
+            return
+        self._job = None
+        if isinstance(outcome, Exception):
+            self.failure = outcome
+        elif outcome is not None:
+            self.state = outcome
+        else:
+            self.offsets.remove(job.offset)
 
     def path(self, offset: int) -> Path:
         return self._directory / f"{offset:020}{SNAPSHOT_SUFFIX}"
 
-    def _read(self, offset: int, limit: int) -> ProducerState | None:
-        path = self.path(offset)
+
+class ProducersJob:
+    """Reads the newest snapshot of a log, and the headers behind it, in the background (jobs.Job).
+
+    A snapshot that cannot be read is removed; the next job takes the one before it.
+    """
+
+    def __init__(
+        self,
+        snapshots: ProducerSnapshots,
+        limit: int,
+        end: int,
+        headers: Callable[[], Iterable[BatchHeader]],
+    ) -> None:
+        self.offset = snapshots.newest
+        self._end = end
+        self._snapshots = snapshots
+        self._path = snapshots.path(self.offset) if snapshots.offsets else None
+        self._limit = limit
+        self._headers = headers
+        self._found: ProducerState | None = None
+
+    def run(self) -> ProducerState | None:
+        """Any thread, one at a time. Raises StorageError where the log cannot be read."""
+        if self._found is None:
+            state = self._read()
+            if state is not None and self.offset < self._end:
+                for header in self._headers():
+                    state.update(header, header.base_offset)
+            self._found = state
+        return self._found
+
+    def finish(self, outcome: ProducerState | Exception | None) -> None:
+        """Hand it over."""
+        self._snapshots.loaded(self, outcome)
+
+    def _read(self) -> ProducerState | None:
+        if self._path is None:
+            return ProducerState(self._limit)
         try:
-            data = read_checked(path)
+            data = read_checked(self._path)
             if data is None:
                 raise ValueError("it does not match its checksum")
             snapshot = _decoder.decode(data)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            logger.warning("%s: reading the log instead: %s", path, error)
+            logger.warning("%s: reading the log instead: %s", self._path, error)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
             return None
-        return ProducerState(limit, snapshot.producers, snapshot.clock)
+        return ProducerState(self._limit, snapshot.producers, snapshot.clock)

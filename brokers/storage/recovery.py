@@ -2,20 +2,24 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
+from folkmoot.brokers.storage.atomic_file import read_checked, sync_directory, write_checked
 from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
 from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentName
+from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
+INCOMPLETE_FILE: Final = "incomplete"
+"""There while a replica may lack records that it has acked, since its disk has lost them."""
 _LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -36,6 +40,7 @@ class Listing(NamedTuple):
     """Name and size of each, in order; none covers another."""
     snapshots: list[int]
     """The offsets of the snapshots of producers, in order."""
+    is_incomplete: bool = False
 
 
 def list_segments(directory: Path) -> Listing:
@@ -48,6 +53,7 @@ def list_segments(directory: Path) -> Listing:
     snapshots: list[int] = []
     indexes: set[str] = set()
     doomed: list[Path] = []
+    is_incomplete = False
     with os.scandir(directory) as files:
         for file in files:
             name = SegmentName.parse(file.name)
@@ -60,6 +66,8 @@ def list_segments(directory: Path) -> Listing:
                 snapshots.append(int(stem))
             elif file.name.endswith(_LEFTOVER_SUFFIXES):
                 doomed.append(Path(file.path))
+            elif file.name == INCOMPLETE_FILE:
+                is_incomplete = True
     kept: list[tuple[SegmentName, int]] = []
     # The newest generation first: what has given way itself stands for nothing any more.
     for name, size in sorted(found, key=lambda each: each[0].generation, reverse=True):
@@ -72,11 +80,22 @@ def list_segments(directory: Path) -> Listing:
     ]
     for path in doomed:
         path.unlink(missing_ok=True)
-    return Listing(sorted(kept), sorted(snapshots))
+    return Listing(sorted(kept), sorted(snapshots), is_incomplete)
+
+
+def open_again(directory: Path, name: SegmentName) -> SegmentName:
+    """Rename a segment that was rewritten and is to be appended to; on disk with the next flush of names.
+    Raises OSError."""
+    if name != name.opened:
+        (directory / f"{name.stem}{INDEX_SUFFIX}").unlink(missing_ok=True)
+        os.rename(
+            directory / f"{name.stem}{LOG_SUFFIX}", directory / f"{name.opened.stem}{LOG_SUFFIX}"
+        )
+    return name.opened
 
 
 def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> bool:
-    end = name.end or name.base + 1
+    end = max(name.end, name.base + 1)
     return any(
         other.generation > name.generation and other.base < end and name.base < other.end
         for other, _ in kept
@@ -84,9 +103,20 @@ def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> b
 
 
 def load_log_start(directory: Path) -> int:
-    """The offset before which all records of a partition were given up. Raises OSError."""
-    noted = read_checked(directory / LOG_START_FILE) or b""
-    return int(noted) if noted.isdigit() else 0
+    """The offset before which all records of a partition were given up. Raises OSError, StorageError.
+
+    A file that cannot be understood is no 0: what was deleted would be there again.
+    """
+    path = directory / LOG_START_FILE
+    noted = read_checked(path)
+    if noted is not None and noted.isdigit():
+        return int(noted)
+    if noted is None and not path.exists():
+        return 0
+    raise StorageError(
+        f"{path} cannot be understood, and tells which records were deleted: remove it only if they "
+        "may be served again, then restart the broker"
+    )
 
 
 def save_log_start(directory: Path, offset: int) -> None:
@@ -94,10 +124,27 @@ def save_log_start(directory: Path, offset: int) -> None:
     write_checked(directory / LOG_START_FILE, b"%d" % offset)
 
 
+def note_incomplete(directory: Path) -> None:
+    """On disk when this returns. Raises OSError."""
+    write_checked(directory / INCOMPLETE_FILE, b"")
+
+
+def note_complete(directory: Path) -> None:
+    """On disk when this returns. Raises OSError."""
+    with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
+        (directory / INCOMPLETE_FILE).unlink()
+        sync_directory(directory)
+
+
 def recover(
-    segments: Sequence[Segment], point: RecoveryPoint | None, directory: Path
+    segments: Sequence[Segment],
+    point: RecoveryPoint | None,
+    directory: Path,
+    before_loss: Callable[[], None],
 ) -> RecoveryPoint | None:
     """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
+
+    `before_loss` is called before a bad batch is cut that is no torn end.
 
     Where the last segment ends at the point nothing lies behind it, and nothing is read: so an orderly
     stop leaves a log, and any stop an idle one. Raises StorageError.
@@ -113,10 +160,10 @@ def recover(
     for segment in segments:
         if segment.base_offset >= first:
             position, offset = 0, segment.base_offset
-            if point is not None and segment.base_offset == first:
+            if point is not None and segment.base_offset == first and not segment.sparse:
                 position, offset = point.size, point.end_offset
             if segment is last:
-                segment.recover(position, offset)
+                segment.recover(position, offset, before_loss)
             else:
                 segment.verify(position, offset)
             segment.release()

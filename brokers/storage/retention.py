@@ -162,7 +162,7 @@ class Retention:
         for log in logs:
             if log.configured and log.is_open:
                 log.expire_producers(now.monotonic)
-                self._logs.remove(log.delete_segments(expired(log.segments, log.config, now.wall)))
+                self._logs.remove(log.delete_segments(_expired(log, now)))
                 if log.dirty:
                     self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
 
@@ -227,6 +227,14 @@ class Retention:
         for each, done in waiting:
             if each <= offset:
                 done(error)
+
+
+def _expired(log: Log, now: Now) -> int:
+    """How many of a log's segments are to go: committed ones, and a follower's when the leader's have."""
+    count = expired(log.segments, log.config, now.wall) if log.is_led else 0
+    while count and log.segments[count - 1].end_offset > log.high_watermark:
+        count -= 1
+    return count
 
 
 def _why_closed(log: Log) -> FolkmootError:

@@ -21,7 +21,7 @@ LOGS_AT_ONCE: Final = 200
 NOTE_INTERVAL: Final = 60.0
 NOTHING_TO_DO: Final = 600.0
 LEAST_SHARE: Final = 0.1
-"""A round that is late takes this part of its period all the same: it leaves the disk to others."""
+"""What is left of a round that is late takes this part of its period: the disk is left to others."""
 
 _BUSY: Final = 0.1
 _SHORTEST_PAUSE: Final = 0.01
@@ -63,7 +63,7 @@ class Scrubber:
         self._busy = False
         self._unlisted: list[Log] = []
         self._left: list[tuple[str, int, Log]] = []
-        self._left_bytes = 0
+        self._listed_bytes = self._left_bytes = 0
         self._log: Log | None = None
         self._segment: Segment | None = None
         self._position = self._offset = 0
@@ -88,13 +88,14 @@ class Scrubber:
         assert segment is not None
         size = min(STEP_BYTES, segment.size - self._position)
         rest = self._place.began / 1000 + self._period - now.wall / 1000
-        rest = min(max(rest, self._period * LEAST_SHARE), self._period)
+        rest = min(max(rest, 0.0), self._period)
         pause = rest * size / max(size, self._left_bytes)
+        least = self._period * LEAST_SHARE * size / max(size, self._listed_bytes)
         self._left_bytes -= size
         self._busy = True
         step = partial(_read_step, segment.reader(), self._position, self._offset)
         self._submit("scrub", step, self._take)
-        return max(_SHORTEST_PAUSE, pause)
+        return max(_SHORTEST_PAUSE, pause, least)
 
     # -- a round ------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class Scrubber:
     def _begin_round(self, place: _Place) -> None:
         self._place = place
         self._unlisted = list(self._logs)
-        self._left_bytes = 0
+        self._listed_bytes = self._left_bytes = 0
 
     def _list_some(self, place: _Place) -> None:
         """Put some logs in the order of their directories' names."""
@@ -119,7 +120,9 @@ class Scrubber:
             if sealed and name >= place.directory:
                 heapq.heappush(self._left, (name, id(log), log))
                 first = place.base_offset if name == place.directory else 0
-                self._left_bytes += sum(each.size for each in sealed if each.base_offset >= first)
+                found = sum(each.size for each in sealed if each.base_offset >= first)
+                self._listed_bytes += found
+                self._left_bytes += found
 
     def _next_segment(self, place: _Place, now: Now) -> bool:
         while True:

@@ -1,12 +1,13 @@
 """One segment of a log: a file of batches back to back, with an index beside it."""
 
+import errno
 import logging
-import mmap
 import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-OPEN_FILES_PER_SEGMENT: Final = 4
-"""The most that one segment holds: its log and its index, and a second one of each for its mapping."""
+OPEN_FILES_PER_SEGMENT: Final = 2
+"""The most that one segment holds: its log and its index."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024
@@ -39,7 +40,8 @@ _NAME = re.compile(
 class SegmentName(NamedTuple):
     """`<base>.log`, or `<base>-<end>-<generation>.log` if compaction has made it.
 
-    A compacted segment stands for all segments of a lower generation that begin in `[base, end)`.
+    A compacted segment stands for all segments of a lower generation that begin in `[base, end)`. One
+    that is the last again has `end` = `base`: what comes behind it is never taken for what it replaced.
     """
 
     base: int
@@ -53,6 +55,11 @@ class SegmentName(NamedTuple):
         if match is None or int(match["base"]) > MAX_OFFSET:
             return None
         return cls(int(match["base"]), int(match["end"] or 0), int(match["generation"] or 0))
+
+    @property
+    def opened(self) -> "SegmentName":
+        """Its name when it is appended to again: it stands for no other then."""
+        return self._replace(end=self.base) if self.generation else self
 
     @property
     def stem(self) -> str:
@@ -84,13 +91,14 @@ class OpenSegments:
 
     At most `limit` of them: who comes on top makes the one used longest ago release its files. What
     was not used between two calls of `release_idle` is released too, so that a partition without
-    traffic holds no descriptor and no mapping. A view of a mapping that is still being sent keeps that
-    mapping alive by itself.
+    traffic holds no descriptor.
 
     Owner: the LogManager, on the broker's event loop.
     """
 
     def __init__(self, limit: int = 1_000) -> None:
+        self.damaged: dict[Segment, float] = {}
+        """Segments in which something bad was found, and when to try to repair them (Repairs)."""
         self._limit = max(1, limit)
         self._round = 0
         self._used: OrderedDict[Segment, int] = OrderedDict()
@@ -132,13 +140,14 @@ class _Broken(CorruptBatch):
 class SegmentReader:
     """The file of a segment as it was when this was made, read by a descriptor of its own.
 
-    For background jobs and tools: on any thread, one at a time. It reads without a mapping, which
-    would make a disk that cannot be read a SIGBUS.
+    For background jobs and tools: on any thread, one at a time. Nothing is ever mapped: a page that the
+    disk cannot give would be a SIGBUS.
 
-    Damage. A batch that does not match its checksums ends where its length says, if that is under a
-    right checksum and a header follows there; else at the next entry of a trusted index that leads to
-    the batch it names; else at the segment's end. Bytes are never searched for something that looks
-    like a header: a record may hold anything, a whole batch for instance.
+    Damage. What the disk cannot give (EIO) counts as bad bytes. A batch that does not match its
+    checksums ends where its length says, if that is under a right checksum and a header follows there;
+    else at the next entry of a trusted index that leads to the batch it names; else at the segment's
+    end. Bytes are never searched for something that looks like a header: a record may hold anything, a
+    whole batch for instance.
     """
 
     __slots__ = ("_fd", "base_offset", "damage", "directory", "end_offset", "name", "size")
@@ -176,11 +185,17 @@ class SegmentReader:
             os.close(fd)
 
     def read(self, position: int, count: int) -> memoryview:
-        """Up to `count` bytes, none behind `size`. Raises StorageError."""
+        """Up to `count` bytes, none behind `size`, nor behind what the disk can give.
+
+        Raises StorageError.
+        """
         fd = self._file()
         try:
             return memoryview(os.pread(fd, min(count, self.size - position), position))
         except OSError as error:
+            if error.errno == errno.EIO:
+                logger.error("%s: cannot be read at position %d", self.path, position)
+                return _NOTHING
             raise disk_error(f"{self.path} cannot be read", error) from error
 
     def headers(
@@ -270,6 +285,38 @@ class SegmentReader:
             if entry > offset and leader is not None and leader[0] == entry:
                 return Damage(offset, entry, position, at)
         return Damage(offset, max(offset, self.end_offset), position, self.size)
+
+    def start_near(self, offset: int) -> int:
+        """Where a batch at or before `offset` begins: by the index, if it leads to the batch it names."""
+        if offset <= self.base_offset:
+            return 0
+        with suppress(OSError):
+            index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, 1, self.size)
+            entry, position, _ = index.lookup(offset)
+            leader = self._leader(position) if position else None
+            if leader is not None and leader[0] == entry:
+                return position
+        return 0
+
+    def end_before(self, offset: int) -> tuple[int, int]:
+        """Where the file and the log end without the batch that holds `offset` and all behind it.
+
+        What is damaged in front of it goes, too. Raises StorageError.
+        """
+        start = self.start_near(offset)
+        position, end = start, self.base_offset
+        try:
+            for header, at in self.headers(start):
+                position, end = at, min(offset, header.base_offset)
+                if header.next_offset > offset:
+                    break
+                position, end = at + header.length, header.next_offset
+        except _Broken as broken:
+            if broken.position == start:
+                position, end = 0, self.base_offset
+        finally:
+            self.close()
+        return position, end
 
     def past_damage(self, position: int) -> int:
         """Where the next whole batch begins, if one should begin at `position`."""
@@ -397,13 +444,7 @@ class Segment(SegmentReader):
     back to `size`, so that what follows joins on; if even that fails, `torn` says so, and the log
     takes no more until it is recovered.
 
-    Reading. A sealed segment that lies wholly below the high watermark never changes again, and `read`
-    gives views of a mapping, which go to the socket without a copy; they keep the mapping alive, also
-    when the file was released or deleted since. Of all others it copies out of the page cache. So a
-    `.log` is only cut at the recovery of its active segment, before anybody reads it, and behind the
-    high watermark (`truncate`): a look at a page that is gone is SIGBUS.
-
-    The index leads near, headers lead on, and each is compared with the other. Bodies are not looked
+    Reading. The index leads near, headers lead on, and each is compared with the other. Bodies are not looked
     at: their reader compares the checksum, and so does the scrubber in time. What cannot be read is
     marked as damage, in memory alone, and its offsets are answered with `CorruptBatch`, which says
     where to go on; all others are served. A later life finds the same damage again when it reads.
@@ -412,8 +453,8 @@ class Segment(SegmentReader):
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_job", "_limit", "_map", "_next", "_summary"),
-        *("durable_size", "is_checked", "sealed", "torn"),
+        *("_files", "_index", "_interval", "_job", "_limit", "_next", "_summary"),
+        *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
     )
 
     _flags = os.O_RDWR
@@ -435,10 +476,10 @@ class Segment(SegmentReader):
         self._index: SegmentIndex | None = None
         self._job: IndexJob | None = None
         self._summary: Summary | None = None
-        self._map: mmap.mmap | None = None
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
+        self.is_lost = False  # no other replica has what is damaged here
         self.is_checked = False  # a background job has looked at the index
         self.durable_size = size
         self.torn: str | None = None
@@ -449,14 +490,11 @@ class Segment(SegmentReader):
     ) -> "Segment":
         """A new, empty, active segment. Raises StorageError, also if there is one."""
         segment = cls(directory, SegmentName(base_offset), interval, files)
-        index = SegmentIndex(segment.index_path, base_offset, interval)
         try:
             segment._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            with suppress(OSError):  # its first entry makes it
-                index.create()
         except OSError as error:
             raise disk_error(f"{segment.path} cannot be created", error) from error
-        segment._index = index
+        segment._index = SegmentIndex(segment.index_path, base_offset, interval)
         files.use(segment)
         return segment
 
@@ -535,28 +573,20 @@ class Segment(SegmentReader):
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""
-        self._map = None  # unmapped with the last view of it
         if self._index is not None:
             self._index.release()
         self.close()
         self._files.forget(self)
 
-    def truncate(self, offset: int) -> None:
-        """Cut the batch that holds `offset` and all behind it, which nobody has read.
-
-        Appends may come again. Raises StorageError, CorruptBatch.
-        """
-        self._files.use(self)
-        position = self._find(offset) if offset < self.end_offset else self.size
-        base = offset
-        for header, _ in self.headers(position):
-            base = min(base, header.base_offset)
-            break
+    def was_cut(self, position: int, end_offset: int) -> None:
+        """The file was cut there, beside the event loop, and appends may come again."""
         self.release()
+        self.name = self.name.opened
         self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
-        self._cut(position)
         self.durable_size = min(self.durable_size, position - 1)
-        self.end_offset, self.sealed, self.is_checked = base, False, False
+        self.size, self.end_offset = position, end_offset
+        self.damage = tuple(each for each in self.damage if each.end <= position)
+        self.sealed = self.is_checked = False
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
@@ -579,27 +609,17 @@ class Segment(SegmentReader):
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def read(self, position: int, count: int) -> memoryview:
-        if self._map is not None:
-            return memoryview(self._map)[position : position + count]
-        return super().read(position, count)
-
     def fetch(
-        self, offset: int, max_bytes: int, high_watermark: int, *, at_least_one: bool
+        self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
     ) -> memoryview | None:
         """Whole batches from the one that holds `offset` on, or the next behind a gap.
 
-        As many as fit into `max_bytes`, up to the high watermark and the end of the segment; the first
+        As many as fit into `max_bytes`, up to offset `end` and the end of the segment; the first
         one comes whole even if it is larger, if `at_least_one`. None, if no batch is left from there
         on. `base_offset <= offset < end_offset`. Raises CorruptBatch, StorageError.
         """
         self._files.use(self)
-        if high_watermark >= self.end_offset:
-            if self.sealed and self._map is None:
-                self._map_log()
-            limit = self.size
-        else:
-            limit = self._limit_at(high_watermark)
+        limit = self.size if end >= self.end_offset else self._limit_at(end)
         if self.damage:
             self._refuse_damaged(offset)
         # One header more than asked for: with it the batch behind the last one can be recognised.
@@ -718,7 +738,8 @@ class Segment(SegmentReader):
                 raise _Broken(position, before.base_offset, error) from error
             known, position = before.next_offset, position + before.length
         for damage in self.damage:
-            if damage.position == position < damage.end:  # behind the gap
+            # Behind the gap, or at the end of what is there.
+            if damage.position == position and (position < damage.end or position == self.size):
                 self._refuse_damaged(damage.offset)
         if position == self.size and self.sealed and not self.sparse:
             raise _Broken(position, known, "the end of the segment is missing")
@@ -744,12 +765,6 @@ class Segment(SegmentReader):
                     offset = entry if broken.position == start else broken.offset
                     self.mark(self.damage_at(broken.position, offset))
 
-    def position_near(self, offset: int) -> tuple[int, int]:
-        """A position at or before `offset`, and the offset that is there, if the index is right."""
-        self._files.use(self)
-        known, position, _ = self._ask(lambda index: index.lookup(offset))
-        return position, known
-
     # -- damage and recovery ------------------------------------------------------------------------
 
     def mark(self, damage: Damage) -> None:
@@ -759,11 +774,19 @@ class Segment(SegmentReader):
             *(self.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
         )
         others = [known for known in self.damage if known.position != damage.position]
+        self._files.damaged.setdefault(self, 0.0)
         self.damage = tuple(sorted((*others, damage), key=lambda each: each.position))
 
     def is_damaged(self, offset: int) -> bool:
         """Whether it is so marked."""
         return any(known.offset <= offset < known.next_offset for known in self.damage)
+
+    def _reread(self, position: int) -> None:
+        """Let the checks that follow see the disk: behind a flush that has failed the page cache may have
+        clean pages that are not there."""
+        start = position - position % PAGESIZE  # the kernel keeps a page that is named in part
+        with suppress(OSError):
+            os.posix_fadvise(self._file(), start, 0, os.POSIX_FADV_DONTNEED)
 
     def verify(self, position: int, offset: int) -> None:
         """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged.
@@ -772,23 +795,31 @@ class Segment(SegmentReader):
         broker that was killed has left it. Raises StorageError.
         """
         self.durable_size = min(position, self.size - 1)
+        self._reread(position)
         for found in self.batches(position, offset):
             if isinstance(found, Damage):
                 self.mark(found)
 
-    def recover(self, position: int, offset: int) -> None:
+    def recover(
+        self, position: int, offset: int, before_loss: Callable[[], None] = lambda: None
+    ) -> None:
         """Take over the active segment from `position`, where `offset` lies; up to there it is on disk.
 
-        It is cut at the first bad batch: nothing behind it was promised. Raises StorageError.
+        It is cut at the first bad batch: if that is no torn end, what goes may have been acknowledged,
+        and `before_loss` is called first. Raises StorageError.
         """
         self._files.use(self)
         found = self.size
         if position > found:
             logger.error("%s: has %d bytes, %d were on disk", self.path, found, position)
             position, offset = 0, self.base_offset
+        self._reread(position)
         valid, self.end_offset = position, offset
         for each in self.batches(position, offset):
             if isinstance(each, Damage):
+                self._require_readable(valid)
+                if not self._is_torn(valid):
+                    before_loss()
                 logger.warning(
                     "%s: cut the last %d of %d bytes, where offset %d should be",
                     *(self.path, found - valid, found, self.end_offset),
@@ -799,6 +830,21 @@ class Segment(SegmentReader):
         # On disk before anything follows: a power cut would bring the torn end back behind that.
         self._cut(valid, flush=True)
         self.durable_size = min(position, valid - 1)
+
+    def _is_torn(self, position: int) -> bool:
+        """Whether what is there is the beginning of a batch, or nothing but zeros: so a write leaves it
+        that was interrupted. Rot leaves something else."""
+        left = self.size - position
+        view = self.read(position, LEADER_BYTES)
+        if left < LEADER_BYTES or not any(view):
+            return True
+        right = crc32c(view[: LEADER_BYTES - 4]) == int.from_bytes(view[LEADER_BYTES - 4 :], "big")
+        return right and batch_header.batch_length(view) > left
+
+    def _require_readable(self, position: int) -> None:
+        """Raises StorageError where the disk gives nothing: what is there may be whole."""
+        if position < self.size and not self.read(position, 1):
+            raise StorageError(f"{self.path} cannot be read at position {position}")
 
     def _refuse_damaged(self, offset: int) -> None:
         for known in self.damage:
@@ -876,21 +922,6 @@ class Segment(SegmentReader):
         self._next = (self.base_offset, 0)
         return self._index
 
-    # -- files --------------------------------------------------------------------------------------
-
-    def _map_log(self) -> None:
-        try:
-            fd = os.open(self.path, os.O_RDONLY)
-            try:
-                # No more than is there, should the file have lost its end.
-                length = min(self.size, os.fstat(fd).st_size)
-                if length:
-                    self._map = mmap.mmap(fd, length, prot=mmap.PROT_READ)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise disk_error(f"{self.path} cannot be opened", error) from error
-
 
 class IndexJob:
     """Loads the indexes of some segments, and builds anew what is wrong, in the background.
@@ -944,6 +975,28 @@ def summary_job(segments: Sequence[Segment]) -> IndexJob | None:
     """What reads the summaries of these segments; None if all are known."""
     unknown = [each for each in segments if each.summary is None and not each.is_checked]
     return IndexJob(unknown, footers=True) if unknown else None
+
+
+def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[BatchHeader]:
+    """The headers of the batches from `offset` on, as far as they can be read, in neighbouring segments.
+
+    Any thread, one at a time. Raises StorageError.
+    """
+    for reader in readers:
+        try:
+            start = reader.start_near(offset)
+            while start < reader.size:
+                try:
+                    for header, at in reader.headers(start):
+                        start = at + header.length
+                        if header.base_offset >= offset:
+                            yield header
+                    break
+                except CorruptBatch:
+                    start = reader.past_damage(start)
+                    start = reader.damage_at(start, reader.base_offset).end
+        finally:
+            reader.close()
 
 
 def write_index(

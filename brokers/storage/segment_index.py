@@ -1,7 +1,6 @@
 """The index of a segment: where in its `.log` some batches lie, and the latest timestamp before each."""
 
 import errno
-import mmap
 import os
 import struct
 from bisect import bisect_right
@@ -20,6 +19,7 @@ _CRC = struct.Struct(">I")
 _MAGIC: Final = b"FIX1"
 _MAX_RELATIVE: Final = 2**32 - 1
 _UNKNOWN: Final = -1
+_STRETCH: Final = 128
 
 ENTRY_BYTES: Final = _ENTRY.size
 FOOTER_BYTES: Final = _FOOTER.size + _CRC.size
@@ -48,8 +48,9 @@ class SegmentIndex:
             largest timestamp i64, checksum of the entries u32, checksum of the footer u32
     ```
 
-    At least `interval` bytes of log lie between two entries; the batch at position 0 has none. All
-    three columns rise, whatever order the records' own timestamps have.
+    The file is made with the first entry, or with the footer. At least `interval` bytes of log lie
+    between two entries; the batch at position 0 has none. All three columns rise, whatever order the
+    records' own timestamps have.
 
     Sealed, with both checksums right, an index is `trusted`, and so is one that this process has
     written. What a crash leaves of an unsealed one is taken if it rises, and doubted as soon as it
@@ -63,8 +64,8 @@ class SegmentIndex:
     """
 
     __slots__ = (
-        *("_base", "_buffer", "_checksum", "_fd", "_has_footer", "_interval", "_mapped"),
-        *("_path", "_pending", "count", "due", "first_append", "last_append"),
+        *("_base", "_buffer", "_checksum", "_fd", "_has_rest", "_interval"),
+        *("_path", "_pending", "_stretch", "count", "due", "first_append", "last_append"),
         *("largest_timestamp", "trusted"),
     )
 
@@ -73,11 +74,11 @@ class SegmentIndex:
         self._base = base_offset
         self._interval = interval
         self._pending = bytearray()
-        self._buffer: mmap.mmap | bytes = b""
-        self._mapped = 0
+        self._stretch = 0, b""  # some entries, and the number of the first
+        self._buffer = b""  # all entries, if there was no room for them in the file
         self._fd = -1
         self._checksum = 0
-        self._has_footer = False
+        self._has_rest = True  # something may lie behind the entries, in the file
         self.count = 0
         self.due = interval  # the position from which on the next batch gets an entry
         self.first_append: int | None = None
@@ -108,11 +109,7 @@ class SegmentIndex:
         if footer is None or len(entries) % ENTRY_BYTES or crc32c(entries) != footer[1]:
             return None
         index = cls(path, base_offset, interval)
-        index.count, index._checksum, index._has_footer = (
-            len(entries) // ENTRY_BYTES,
-            footer[1],
-            True,
-        )
+        index.count, index._checksum = len(entries) // ENTRY_BYTES, footer[1]
         index.first_append, index.last_append, index.largest_timestamp = footer[0]
         if index.count:
             index.due = _ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)[1] + interval
@@ -146,7 +143,6 @@ class SegmentIndex:
             last = entry
             index.count += 1
         index.trusted = False
-        index._has_footer = True  # or anything else behind the entries that are taken
         index._checksum = crc32c(data[: index.count * ENTRY_BYTES])
         index.due, index.largest_timestamp = last[1] + interval, last[2]
         return index
@@ -164,10 +160,6 @@ class SegmentIndex:
             os.close(fd)
         footer = _footer(data, log_bytes, end_offset)
         return None if footer is None else footer[0]
-
-    def create(self) -> None:
-        """Begin the file anew, empty. Raises OSError."""
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
 
     # -- looking up ---------------------------------------------------------------------------------
 
@@ -202,34 +194,54 @@ class SegmentIndex:
     def is_intact(self) -> bool:
         """Whether the entries still have the checksum that they had."""
         try:
-            return crc32c(memoryview(self._view())[: self.count * ENTRY_BYTES]) == self._checksum
+            return crc32c(self._read(0, self.count)) == self._checksum
         except OSError:
             return False
 
     def _rank(self, value: int, column: int) -> int:
-        view, unpack = self._view(), _ENTRY.unpack_from
-        key = lambda number: unpack(view, number * ENTRY_BYTES)[column]  # noqa: E731
-        return bisect_right(range(self.count), value, key=key) - 1
+        """The last entry of which the column is at most `value`, -1 if there is none.
+
+        One who reads on finds it among the entries that were read last.
+        """
+        rank = self._rank_among(*self._stretch, value, column)
+        if rank is None:
+
+            def key(number: int) -> int:
+                found: int = _ENTRY.unpack(self._read(number, 1))[column]
+                return found
+
+            rank = bisect_right(range(self.count), value, key=key) - 1
+            first = max(0, rank)
+            self._stretch = first, self._read(first, min(_STRETCH, self.count - first))
+        return rank
+
+    def _rank_among(self, first: int, entries: bytes, value: int, column: int) -> int | None:
+        """The same, if it is certain by these entries alone."""
+        values = [each[column] for each in _ENTRY.iter_unpack(entries)]
+        place = bisect_right(values, value)
+        if (place == 0 and first) or not values:
+            return None
+        return first + place - 1 if place < len(values) or first + place == self.count else None
 
     def _entry(self, number: int) -> tuple[int, int]:
         if number < 0:
             return self._base, 0
-        relative, position, _ = _ENTRY.unpack_from(self._view(), number * ENTRY_BYTES)
+        first, entries = self._stretch
+        place = (number - first) * ENTRY_BYTES
+        if not 0 <= place < len(entries):
+            place, entries = 0, self._read(number, 1)
+        relative, position, _ = _ENTRY.unpack_from(entries, place)
         return self._base + relative, position
 
-    def _view(self) -> mmap.mmap | bytes:
-        """All entries: the file's mapping, made when they are first asked for after more were added."""
-        if self._mapped < self.count:
-            length = self.count * ENTRY_BYTES
-            fd = os.open(self._path, os.O_RDONLY)
-            try:
-                if os.fstat(fd).st_size < length:
-                    raise OSError(errno.EIO, "shorter than it was")
-                self._buffer = mmap.mmap(fd, length, prot=mmap.PROT_READ)
-            finally:
-                os.close(fd)
-            self._mapped = self.count
-        return self._buffer
+    def _read(self, number: int, count: int) -> bytes:
+        """Some entries, from the page cache as a rule. Raises OSError."""
+        start, length = number * ENTRY_BYTES, count * ENTRY_BYTES
+        if self._buffer or not count:
+            return self._buffer[start : start + length]
+        found = os.pread(self._file(), length, start)
+        if len(found) < length:
+            raise OSError(errno.EIO, "shorter than it was")
+        return found
 
     # -- following the log --------------------------------------------------------------------------
 
@@ -258,17 +270,12 @@ class SegmentIndex:
         if not self._pending:
             return
         pending, self._pending = bytes(self._pending), bytearray()
-        kept = self._buffer if isinstance(self._buffer, bytes) else b""
+        kept = self._buffer
         if kept:  # which found no room in the file before
             pending, self._buffer = kept + pending, b""
-            self.count = self._mapped = self._checksum = 0
+            self.count = self._checksum = 0
         try:
-            fd = self._file()
-            if self._has_footer:
-                os.ftruncate(fd, self.count * ENTRY_BYTES)
-                self._has_footer = False
-            if os.pwrite(fd, pending, self.count * ENTRY_BYTES) != len(pending):
-                raise OSError(errno.EIO, "short write")
+            self._write(pending, at_end=False)
         except OSError:
             if kept:
                 self._keep(pending)
@@ -279,18 +286,14 @@ class SegmentIndex:
     def seal(self, log_bytes: int, end_offset: int) -> None:
         """Write the footer, over an older one: the log ends so. Raises OSError."""
         self.save()
-        fd = self._file()
         times = (_UNKNOWN if each is None else each for each in self.summary)
         footer = _FOOTER.pack(_MAGIC, log_bytes, end_offset, *times, self._checksum)
-        os.ftruncate(fd, self.count * ENTRY_BYTES)
-        os.pwrite(fd, footer + _CRC.pack(crc32c(footer)), self.count * ENTRY_BYTES)
-        self._has_footer = True
+        self._has_rest = True
+        self._write(footer + _CRC.pack(crc32c(footer)), at_end=True)
+        self._has_rest = True
 
     def replace(self, log_bytes: int, end_offset: int) -> None:
-        """Write the file anew, with a footer; keep it in memory if there is no room on the disk.
-
-        It is another file, since somebody may still look at a mapping of the old one.
-        """
+        """Write the file anew, with a footer; keep it in memory if there is no room on the disk."""
         entries = bytes(self._pending)
         try:
             self._path.unlink(missing_ok=True)
@@ -299,22 +302,38 @@ class SegmentIndex:
             self._pending.clear()
             self._keep(entries)
 
+    def _write(self, data: bytes, *, at_end: bool) -> None:
+        """Put `data` behind the entries, and nothing behind it, or zeros at most. Raises OSError.
+
+        An older footer is written over: to cut it off would cost a millisecond, of each of ten thousand
+        logs that are appended to for the first time.
+        """
+        fd, position = self._file(os.O_CREAT), self.count * ENTRY_BYTES
+        if self._has_rest:
+            rest = os.fstat(fd).st_size - position - len(data)
+            if rest > (0 if at_end else FOOTER_BYTES):
+                os.ftruncate(fd, position)
+            else:
+                data += bytes(max(0, rest))
+            self._has_rest = False
+        if os.pwrite(fd, data, position) != len(data):
+            raise OSError(errno.EIO, "short write")
+
     def _keep(self, entries: bytes) -> None:
-        self.count = self._mapped = len(entries) // ENTRY_BYTES
+        self.count = len(entries) // ENTRY_BYTES
         self._buffer, self._checksum = entries, crc32c(entries)
 
-    def _file(self) -> int:
+    def _file(self, flags: int = 0) -> int:
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._fd = os.open(self._path, os.O_RDWR | flags, 0o644)
         return self._fd
 
     def release(self) -> None:
-        """Unmap and close; what was found out about the file is kept. It is opened again when needed."""
+        """Close; what was found out about the file is kept. It is opened again when needed."""
+        self._stretch = 0, b""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-        if isinstance(self._buffer, mmap.mmap):
-            self._buffer, self._mapped = b"", 0
 
 
 def _footer(data: bytes, log_bytes: int, end_offset: int) -> tuple[Summary, int] | None:

@@ -52,3 +52,10 @@ def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
     log = logs.find(topic_id, partition)
     assert log is not None
     return log
+
+
+def truncate(log: Log, offset: int) -> None:
+    """Cut a log, here and now."""
+    job = log.truncation(offset)
+    if job is not None:
+        job.finish(result_of(job.run))

@@ -1,13 +1,15 @@
 """Batches, contexts and a raw peer for the brokers' tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import zmq
 
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.config import LogConfig
@@ -44,20 +46,30 @@ def make_handlers(
     view: ClusterView = VIEW,
     submit: Submit = at_once,
     max_batch_bytes: int | None = None,
+    take_ids: Callable[[int], range] | None = None,
+    *,
+    broker_id: int = ME,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> RequestHandlers:
     """What answers requests, with all that it needs; jobs are done at once unless told otherwise."""
-    purgatory = Purgatory()
-    metadata = MetadataCache(ME, logs)
-    flusher = Flusher(logs, submit, purgatory.advanced)
+    flusher = Flusher(logs, submit)
+    creation = PartitionCreation(logs, submit)
+    retention = Retention(logs, flusher, submit)
+    replicas = ReplicaManager(
+        *(broker_id, logs, creation, flusher, retention, submit, lambda work: work()), clock
+    )
+    metadata = MetadataCache(broker_id, logs, replicas)
     handlers = RequestHandlers(
         max_batch_bytes=max_batch_bytes or logs.config.max_batch_bytes,
         metadata=metadata,
         logs=logs,
-        creation=PartitionCreation(logs, submit),
+        creation=creation,
         flusher=flusher,
-        retention=Retention(logs, flusher, submit),
+        retention=retention,
         damage_reports=DamageReports(submit),
-        purgatory=purgatory,
+        producer_ids=ProducerIds(submit, take_ids or range),
+        purgatory=Purgatory(),
+        replicas=replicas,
         submit=submit,
     )
     metadata.view = view

@@ -32,15 +32,15 @@ class Power:
         for directory, _, files in os.walk(root):
             for path in (directory, *(os.path.join(directory, each) for each in files)):
                 fd = os.open(path, os.O_RDONLY)
-                self._flushed(fd)
+                self.flushed(fd)
                 os.close(fd)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Until the end flushes are looked at, and nobody waits for them."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", self._flushed)
-            patch.setattr(os, "fdatasync", self._flushed)
+            patch.setattr(os, "fsync", self.flushed)
+            patch.setattr(os, "fdatasync", self.flushed)
             yield
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Power:
         """Make in `into` what is left."""
         self._leave(os.stat(self._root).st_ino, self._root, into, names, chance)
 
-    def _flushed(self, fd: int) -> None:
+    def flushed(self, fd: int) -> None:
         inode = self._keep(fd)
         if not S_ISDIR(os.fstat(fd).st_mode):
             self._contents[inode] = _content(fd)

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Meta
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
-from folkmoot.brokers.storage.compaction.segment_swap import (
+from folkmoot.brokers.storage.log_manager import remove_files
+from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
+from folkmoot.brokers.storage.segment_swap import (
     cleaned_path,
     commit,
     next_generation,
 )
-from folkmoot.brokers.storage.log_manager import remove_files
-from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import ClosedError
 

@@ -15,12 +15,12 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
     Pause,
     load_checkpoint,
 )
-from folkmoot.brokers.storage.compaction.segment_swap import files_of
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
 from folkmoot.brokers.storage.segment import Segment
+from folkmoot.brokers.storage.segment_swap import files_of
 from folkmoot.protocol.errors import ClosedError
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class LogCleaner:
         They lie before the one that the noted recovery point names, which has a record: so they are
         sealed and on disk, no unclean start looks into them, and behind what compaction removes a
         record is left. What they tell of producers is in a snapshot on disk. They end where
-        `min_compaction_lag` begins.
+        `min_compaction_lag` begins. What is not committed may still be cut, and stays as it is.
         """
         point = self._logs.checkpointed.get(log.directory.name)
         if point is None or point.end_offset <= point.segment:
@@ -151,7 +151,7 @@ class LogCleaner:
         youngest = self._now.wall - log.config.min_compaction_lag * 1000
         sealed = log.sealed_segments
         for number, segment in enumerate(sealed):
-            if segment.end_offset > point.segment:
+            if segment.end_offset > min(point.segment, log.high_watermark):
                 break
             dirty = segment.end_offset > self.checkpoints[log].clean_before
             if log.config.min_compaction_lag and dirty:
@@ -218,21 +218,22 @@ class LogCleaner:
         doomed: Sequence[Path],
     ) -> None:
         step = partial(work.step, doomed, self._now.wall)
-        self._submit("cleaner", step, partial(self._take, log, segments, work))
+        self._submit("cleaner", step, partial(self._take, log, segments, work, doomed))
 
     def _take(
         self,
         log: Log,
         segments: dict[int, Segment],
         work: CleaningPass,
+        doomed: Sequence[Path],
         outcome: CleanedSegment | CleanerCheckpoint | Exception,
     ) -> None:
         match outcome:
             case CleanedSegment(name, size):
                 old = [each for base, each in segments.items() if name.base <= base < name.end]
                 if _are_there(log, old):
-                    doomed = log.replace_segments(old, name, size)
-                    self._next_step(log, segments, work, doomed)
+                    replaced = log.replace_segments(old, name, size)
+                    self._next_step(log, segments, work, replaced)
                     return
                 # What was to be replaced has changed: begin again another time.
                 self._logs.remove(files_of(log.directory, name), "cleaner")
@@ -247,6 +248,8 @@ class LogCleaner:
                 # Else something was deleted meanwhile, or the broker is stopping.
                 if _are_there(log, segments.values()) and not isinstance(outcome, ClosedError):
                     logger.error("%s: not compacted: %s", log.name, outcome)
+                # Else they would be back when what has replaced them goes.
+                self._logs.remove(doomed, "cleaner")
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
         self._busy = False
 

@@ -217,7 +217,7 @@ def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(
 
     broker = make_broker(ensemble, tmp_path / "b")
     broker.start()
-    topic = execute(ensemble.connect(), topics.create("t", 2, [1], {"flush_records": "1"}))
+    topic = execute(ensemble.connect(), topics.create("t", 2, [1], {"durability": "fsync"}))
     entry = into(0, topic_id=topic.topic_id)
     with Peer(broker.listeners["client"]) as peer, Peer(broker.listeners["client"]) as other:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)

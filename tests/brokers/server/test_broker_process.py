@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,42 @@ def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
     assert list(execute(session, brokers.live())) == [1]
     broker.kill()
     eventually(lambda: execute(session, brokers.live()) == {}, timeout=10.0)
+    session.close()
+
+
+FAILING = """
+import errno, os, pathlib, sys
+real = os.fdatasync
+def fdatasync(descriptor):
+    if pathlib.Path(sys.argv[1]).exists():
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    real(descriptor)
+os.fdatasync = fdatasync
+from folkmoot.console.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_broker_whose_disk_cannot_flush_leaves_the_cluster_and_says_so_by_its_exit_code(
+    tmp_path: Path, chroot: str
+) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
+    command = broker.child.command
+    words = command[command.index("broker") :]
+    broker.child.command = (sys.executable, "-c", FAILING, str(tmp_path / "fails"), *words)
+    broker.start()
+    session = connect(chroot, 5.0)
+    topic = execute(session, topics.create("t", 1, [1], {"durability": "fsync"}))
+    with Peer(broker.address) as peer:
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        entry = into(0, topic_id=topic.topic_id)
+        response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        assert response.results[0].error == 0
+        (tmp_path / "fails").touch()
+        peer.ask(Api.PRODUCE, produce(entry), [make_batch(b"b")])
+        eventually(lambda: not broker.is_running)
+    assert broker.child.exit_code == 6
+    assert execute(session, brokers.live()) == {}, "it has left; nobody waits for its session"
     session.close()
 
 

@@ -380,7 +380,7 @@ def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_pat
 def test_a_produce_of_a_topic_that_asks_for_it_is_answered_when_it_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with make_logs(tmp_path / "data", LogConfig(flush_records=1)) as logs:
+    with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
         log = create(logs, "t", "id-1", 0)
         jobs = JobQueue()
         served = Served(make_handlers(logs, submit=jobs.submit))

@@ -142,6 +142,7 @@ class Brokers:
             process.kill()
 
 
+@pytest.mark.chaos
 def test_what_was_acknowledged_outlives_any_number_of_kills(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

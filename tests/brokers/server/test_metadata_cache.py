@@ -7,11 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterView
 from folkmoot.brokers.server.request_handlers import TOPICS_PER_STEP
+from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
-from folkmoot.protocol.errors import ResponseTooLarge, UnknownTopicOrPartition
+from folkmoot.protocol.errors import (
+    ResponseTooLarge,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
 from folkmoot.protocol.messages import Api, MetadataResponse
 from tests.brokers.parts import BROKERS, ME, OTHER, make_handlers, make_logs
 
@@ -47,6 +52,17 @@ def test_a_view_made_of_another_encodes_what_has_changed_and_nothing_else(
         view.metadata(None)
     assert encoded == ["t7"]
     assert answer(view, ["t9"]).topics[0].error == UnknownTopicOrPartition.code
+
+
+def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -> None:
+    """Consumers that are told so for seconds give the topic up."""
+    with make_logs(tmp_path) as logs:
+        metadata = make_handlers(logs, NOTHING_READ).metadata
+        for names in (["t"], None):
+            with pytest.raises(ZooKeeperUnreachable, match="not read of any topic yet"):
+                metadata.answer(names)
+        metadata.view = ClusterView(BROKERS)
+        metadata.answer(["t"])
 
 
 def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
@@ -88,3 +104,27 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
             largest = max(largest, len(configured) - before)
     assert sorted(configured) == sorted(topics)
     assert largest == TOPICS_PER_STEP
+
+
+def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {f"t{number}": TopicInfo(f"id-{number}", [[ME, OTHER]]) for number in range(200)}
+    state = VersionedState(PartitionState(OTHER, 1, (ME, OTHER), 1, active=True), 2)
+    states = {each.topic_id: {0: state} for each in topics.values()}
+    settled: set[str] = set()
+
+    def topic_is(name: str, *_: object, settled: bool, into: set[str] = settled) -> None:
+        if settled:
+            into.add(name)
+
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
+        posted: deque[Callable[[], None]] = deque()
+        first = ClusterView(BROKERS, topics, None, (), states, is_settled=True)
+        handlers.show(first, sorted(topics), frozenset(), posted.append)
+        handlers.show(ClusterView(BROKERS, topics, first), [], frozenset(), posted.append)
+        while posted:
+            posted.popleft()()
+    assert settled == set(topics)

@@ -2,13 +2,14 @@
 
 import random
 from dataclasses import dataclass
+from math import inf
 
 import pytest
 
 from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
 from folkmoot.brokers.server.purgatory import DelayedProduce, Purgatory, Request
 from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol.errors import FolkmootError, Overloaded, StorageError
+from folkmoot.protocol.errors import FolkmootError, Overloaded, RequestTimeout, StorageError
 from folkmoot.protocol.messages import FetchEntry
 from folkmoot.protocol.records import TopicPartition
 from tests.seeds import new_seed
@@ -168,6 +169,7 @@ class FlushedLog:
     name: TopicPartition
     recovery_point_offset: int = 0
     high_watermark: int = 0
+    is_replica: bool = False
     failure: FolkmootError | None = None
 
     def require_writable(self) -> None:
@@ -191,8 +193,8 @@ class Waiting:
         log: Log = self.flushed  # type: ignore[assignment]
         return log
 
-    def produce(self, end: int) -> None:
-        delayed = DelayedProduce(end, end, 10, lambda error: self.answers.append((end, error)))
+    def produce(self, end: int, deadline: float = inf) -> None:
+        delayed = DelayedProduce(end, 10, deadline, lambda error: self.answers.append((end, error)))
         self.purgatory.delay_produce(self.log, delayed)
 
 
@@ -223,3 +225,21 @@ def test_a_failed_flush_refuses_all_who_wait_for_the_log() -> None:
         (5, StorageError),
     ]
     assert waiting.flushed.high_watermark == 0
+
+
+def test_a_produce_that_has_waited_for_its_timeout_is_refused_and_the_others_wait_on() -> None:
+    waiting = Waiting()
+    purgatory = waiting.purgatory
+    for end, deadline in ((3, 30.0), (5, 10.0), (8, 20.0)):
+        waiting.produce(end, deadline)
+    refused = []
+    while (due := purgatory.next_deadline()) < 30.0:
+        purgatory.take_completed(due, 10)
+        refused.append((due, [end for end, _ in waiting.answers]))
+    assert refused == [(10.0, [5]), (20.0, [5, 8])]
+    assert {type(error) for _, error in waiting.answers} == {RequestTimeout}
+    waiting.flushed.recovery_point_offset = 8
+    purgatory.advanced(waiting.log)
+    assert waiting.answers[2:] == [(3, None)]
+    purgatory.take_completed(30.0, 10)
+    assert (len(waiting.answers), purgatory.next_deadline()) == (3, inf)

@@ -2,21 +2,30 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
 from folkmoot.brokers.server import registration as module
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
-from folkmoot.coordination import brokers, paths, topics
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import (
+    MISSING,
+    Answer,
+    PartitionState,
+    StateWrite,
+    Superseded,
+    TopicIdPartition,
+    VersionedState,
+)
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Delete, Get, Operation
+from folkmoot.coordination.zookeeper.operations import Delete, Get, Multi, Operation
 from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
 from tests.coordination.losses import write
-from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.waiting import eventually
 
 ADDRESS = {"client": "127.0.0.1:9001"}
@@ -35,7 +44,9 @@ class Watched:
         identity = Identity(
             broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
         )
-        self.watcher = ClusterWatcher(self._connect, identity, self._show, self.failures.append)
+        self.watcher = ClusterWatcher(
+            *(self._connect, identity, self._show), lambda work: work(), self.failures.append
+        )
 
     def _connect(self, session_timeout: float) -> Session:
         if not self.reachable:
@@ -44,11 +55,15 @@ class Watched:
         return self.sessions[-1]
 
     def _show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
-        former = self.views[-1].topics if self.views else {}
+        former = self.views[-1] if self.views else ClusterView()
         differ = {
-            name for name in {*former, *view.topics} if former.get(name) != view.topics.get(name)
+            name
+            for name in {*former.topics, *view.topics}
+            if former.topics.get(name) != view.topics.get(name)
+            or former.states_of(view.topics[name]) != view.states_of(view.topics[name])
         }
-        assert list(changed) == sorted(differ)
+        assert list(changed) == sorted(changed)
+        assert set(changed) == differ or (view.is_settled and differ <= set(changed))
         self.views.append(view)
         self.deleted |= deleted
 
@@ -300,3 +315,199 @@ def test_closing_ends_the_session_at_once_whatever_the_watcher_waits_for(
     suspended.watcher.close()
     assert not suspended.watcher._thread.is_alive()
     assert not idle.failures + cut_off.failures + suspended.failures
+
+
+# -- states of partitions of several replicas ---------------------------------------------------------
+
+
+class Replicated:
+    """A topic of two partitions on brokers 1 and 2, its states as a controller would write them."""
+
+    def __init__(self, ensemble: MemoryZooKeeper, session: MemorySession) -> None:
+        self.session = session
+        self.other = ensemble.connect()
+        execute(self.other, brokers.register(2, Registration({"client": "h:2"}, "n2", "d2")))
+        self.topic = execute(session, topics.create("t", 2, [1, 2], replicas=2))
+        self.sole = execute(session, topics.create("sole", 1, [1]))
+
+    def at(self, partition: int) -> TopicIdPartition:
+        return TopicIdPartition(self.topic.topic_id, partition)
+
+    def has(self, leader: int, *, active: bool = True, partition: int = 0) -> VersionedState:
+        found = execute(self.session, partition_states.read(self.at(partition)))
+        stands_on = MISSING if found is None else found.partition_epoch
+        state = PartitionState(leader, 3, (1, 2), 1, active)
+        write = {self.at(partition): StateWrite(state, stands_on)}
+        (answer,) = execute(self.session, partition_states.write(write)).values()
+        assert isinstance(answer, VersionedState)
+        return answer
+
+
+@pytest.fixture
+def replicated(ensemble: MemoryZooKeeper, user: MemorySession) -> Replicated:
+    return Replicated(ensemble, user)
+
+
+def shown(watched: Watched, replicated: Replicated) -> dict[int, VersionedState]:
+    return dict(watched.view.states_of(replicated.topic))
+
+
+def test_states_that_come_change_and_go_are_seen(
+    watched: Watched, replicated: Replicated, user: MemorySession
+) -> None:
+    first = replicated.has(1)
+    watched.watcher.start()
+    assert shown(watched, replicated) == {0: first}
+    second = replicated.has(2, partition=1)
+    eventually(lambda: shown(watched, replicated) == {0: first, 1: second})
+    moved = replicated.has(2)
+    eventually(lambda: shown(watched, replicated) == {0: moved, 1: second})
+    execute(user, topics.delete("t"))
+    eventually(lambda: "t" not in watched.view.topics)
+    assert not shown(watched, replicated)
+
+
+def test_an_illegible_state_leaves_what_was_known_of_it(
+    watched: Watched, replicated: Replicated, user: MemorySession
+) -> None:
+    first = replicated.has(1)
+    watched.watcher.start()
+    write(user, paths.partition_state(*replicated.at(0)), b"scribble")
+    second = replicated.has(2, partition=1)
+    eventually(lambda: shown(watched, replicated) == {0: first, 1: second})
+
+
+def test_only_states_that_changed_are_read_again(
+    watched: Watched, replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated.has(1)
+    replicated.has(1, partition=1)
+    watched.watcher.start()
+    read = _record_reads(monkeypatch)
+    moved = replicated.has(2)
+    eventually(lambda: shown(watched, replicated)[0] == moved)
+    assert read == {paths.partition_state(*replicated.at(0))}
+
+
+def test_states_are_written_and_the_answers_told(watched: Watched, replicated: Replicated) -> None:
+    known = replicated.has(1, active=False)
+    watched.watcher.start()
+    answers: list[Mapping[TopicIdPartition, Answer] | None] = []
+    writes = {
+        replicated.at(0): StateWrite(known.state.activate(), known.partition_epoch),
+        replicated.at(1): StateWrite(known.state.activate(), 7),
+    }
+    watched.watcher.write_states(writes, answers.append)
+    eventually(lambda: answers)
+    active = VersionedState(known.state.activate(), 1)
+    assert answers == [{replicated.at(0): active, replicated.at(1): Superseded(None)}]
+    eventually(lambda: shown(watched, replicated) == {0: active})
+
+
+class SeveringZooKeeper(MemoryZooKeeper):
+    """When armed it carries the next transaction out, or not, and ends the session instead of answering."""
+
+    def __init__(self, *, executed: bool) -> None:
+        super().__init__(deliver=self._deliver)
+        self.is_armed = False
+        self._executed = executed
+
+    def _deliver(self, request: Request) -> None:
+        if not (self.is_armed and isinstance(request.operation, Multi)):
+            request.execute()
+            request.reply()
+            return
+        self.is_armed = False
+        if self._executed:
+            request.execute()
+        self.expire(request.session)
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_view(
+    executed: bool,
+) -> None:
+    ensemble = SeveringZooKeeper(executed=executed)
+    watched, replicated = Watched(ensemble), Replicated(ensemble, ensemble.connect())
+    known = replicated.has(1, active=False)
+    watched.watcher.start()
+    assert [view.is_settled for view in watched.views] == [True, False]
+    ensemble.is_armed = True
+    activation = StateWrite(known.state.activate(), known.partition_epoch)
+    answered_after: list[tuple[object, int]] = []
+    watched.watcher.write_states(
+        {replicated.at(0): activation},
+        lambda answers: answered_after.append((answers, len(watched.views))),
+    )
+    eventually(lambda: len(watched.views) == 4)
+    assert answered_after == [(None, 2)], "the answer comes before the view that says what it was"
+    assert [view.is_settled for view in watched.views[2:4]] == [True, False]
+    expected = VersionedState(activation.state, 1) if executed else known
+    assert watched.views[2].states_of(replicated.topic) == {0: expected}
+    watched.watcher.close()
+    assert not watched.failures
+
+
+# -- leaving ------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_leaves_waits_until_others_are_active(
+    watched: Watched, replicated: Replicated, user: MemorySession
+) -> None:
+    replicated.has(1)
+    replicated.has(2, partition=1)
+    watched.watcher.start()
+    leaving = threading.Thread(target=watched.watcher.leave, args=(30.0,))
+    leaving.start()
+    eventually(lambda: execute(user, brokers.live())[1].leaving)
+    replicated.has(2, active=False)
+    eventually(lambda: not watched.view.states_of(replicated.topic)[0].state.active)
+    assert leaving.is_alive()
+    replicated.has(2)
+    leaving.join(30.0)
+    assert not leaving.is_alive()
+
+
+def test_a_broker_leaves_at_once_what_nobody_else_can_lead(
+    watched: Watched, replicated: Replicated, ensemble: MemoryZooKeeper, user: MemorySession
+) -> None:
+    replicated.has(1)
+    watched.watcher.start()
+    ensemble.expire(replicated.other)
+    eventually(lambda: 2 not in watched.view.brokers)
+    assert watched.watcher.leave(30.0)
+    assert not execute(user, brokers.live())[1].leaving
+
+
+def test_a_broker_does_not_wait_for_others_while_zookeeper_is_away(
+    watched: Watched, replicated: Replicated
+) -> None:
+    replicated.has(1)
+    watched.watcher.start()
+    watched.reachable = False
+    watched.ensemble.suspend(watched.sessions[-1])
+    began = time.monotonic()
+    assert not watched.watcher.leave(30.0)
+    assert time.monotonic() - began < 15.0
+    watched.reachable = True
+
+
+def test_a_broker_without_replicas_does_not_wait_for_others_to_lead(
+    watched: Watched, user: MemorySession
+) -> None:
+    execute(user, topics.create("t", 1, [1]))
+    watched.watcher.start()
+    watched.reachable = False
+    watched.ensemble.suspend(watched.sessions[-1])
+    began = time.monotonic()
+    assert watched.watcher.leave(30.0)
+    assert time.monotonic() - began < 15.0
+    watched.reachable = True
+
+
+def test_a_broker_that_nobody_takes_over_from_leaves_after_its_patience(
+    watched: Watched, replicated: Replicated
+) -> None:
+    replicated.has(1)
+    watched.watcher.start()
+    assert not watched.watcher.leave(0.05)

@@ -1,17 +1,20 @@
 """What the broker answers, without sockets and with a clock that stands still."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.purgatory import Response
+from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.storage import producer_state
+from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.brokers.storage.config import LogConfig
-from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.jobs import Job, Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header
@@ -353,3 +356,68 @@ def test_a_topic_created_anew_starts_empty(handlers: RequestHandlers) -> None:
     fetched, chunks = read(handlers, out_of(0, topic_id="id-2"), out_of(0))
     assert [each.error for each in fetched.results] == [StaleTopicId.code]
     assert chunks == [b""]
+
+
+# -- many entries -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["produce", "look up"])
+def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trip to the background for each of ten thousand would take seconds."""
+    monkeypatch.setattr(request_handlers, "PREPARED_AT_ONCE", 15)
+    count = 30
+    view = ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * count)})
+    jobs: list[Job] = []
+    response: Any = None
+    for life in range(2):
+        with make_logs(tmp_path / "data") as logs:
+            handlers = make_handlers(logs, view)
+            entries = [into(number) for number in range(count)]
+            request: Any = produce(*entries)
+            payloads = [memoryview(make_batch(b"x"))] * count
+            if life and what == "look up":
+                looks = [ListOffsetsEntry("t", "id-1", number, 1000) for number in range(count)]
+                request, payloads = ListOffsetsRequest(looks), []
+            steps = handlers.handle(Request(b"peer", 1, request), payloads, NOW)
+            assert isinstance(steps, Generator)
+            jobs.clear()
+            try:
+                while True:
+                    job = next(steps)
+                    if job is not None:
+                        jobs.append(job)
+                        job.finish(job.run())
+            except StopIteration as end:
+                response = end.value if isinstance(end.value, Response) else end.value.response()
+    found = [
+        result.offset if what == "look up" else result.base_offset
+        for result in response.body.results
+    ]
+    assert found == [0 if what == "look up" else 1] * count
+    assert len(jobs) == 2, "one for each half"
+
+
+def test_what_a_log_knows_of_producers_is_read_again_after_a_job_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        append(make_handlers(logs), 0, make_batch(b"x"))
+        append(make_handlers(logs), 1, make_batch(b"x"))
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        read = read_checked
+
+        def broken(path: Path) -> bytes | None:
+            if path.parent.name == "id-1-0":
+                raise MemoryError("not this one")
+            return read(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(producer_state, "read_checked", broken)
+            request = produce(into(0), into(1))
+            with pytest.raises(MemoryError):
+                carried_out(request, [make_batch(b"y")] * 2, NOW, handlers)
+        response = append(handlers, 0, make_batch(b"y"))
+        assert [each.base_offset for each in response.results] == [1], "the next one tries again"

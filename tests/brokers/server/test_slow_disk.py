@@ -12,7 +12,8 @@ import pytest
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage import producer_state, retention
+from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.brokers.storage.compaction import log_cleaner
 from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -67,6 +68,8 @@ class SlowDisk:
         for name in ("load_sealed", "load_unsealed", "load_summary"):
             check = getattr(SegmentIndex, name)
             monkeypatch.setattr(SegmentIndex, name, self._wrapped(name, check))
+        read = self._wrapped("read a snapshot", read_checked)
+        monkeypatch.setattr(producer_state, "read_checked", read)
 
     def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def slow(*args: Any, **kwargs: Any) -> Any:
@@ -122,7 +125,7 @@ def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: Slow
     with ExitStack() as stack:
         stack.enter_context(broker)
         peer, watcher = (stack.enter_context(Peer(broker.listeners["client"])) for _ in range(2))
-        flushed = execute(user, topics.create("flushed", 3, [1], {"flush_records": "1"}))
+        flushed = execute(user, topics.create("flushed", 3, [1], {"durability": "fsync"}))
         doomed = execute(user, topics.create("doomed", PARTITIONS, [1], options))
         eventually(lambda: b"doomed" in bytes(_metadata(peer)))
         entries = [into(number, "doomed", doomed.topic_id) for number in range(PARTITIONS)]
@@ -141,12 +144,15 @@ def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: Slow
     assert longest < 0.9, "a step of the loop waited for the disk"
 
 
-@pytest.mark.parametrize("what", ["produce", "fetch", "look up"])
-def test_the_loop_answers_while_what_a_kill_has_left_is_opened(
-    tmp_path: Path, disk: SlowDisk, what: str
+@pytest.mark.parametrize(
+    ("what", "stop"),
+    [("produce", "kill"), ("fetch", "kill"), ("look up", "kill"), ("produce", "orderly")],
+)
+def test_the_loop_answers_while_what_a_stop_has_left_is_opened(
+    tmp_path: Path, disk: SlowDisk, what: str, stop: str
 ) -> None:
     """The first append, fetch or look-up in the active segment of each partition of a new life."""
-    fill_cold_logs(tmp_path / "data", killed=True)
+    fill_cold_logs(tmp_path / "data", killed=stop == "kill")
     ensemble = MemoryZooKeeper()
     execute(ensemble.connect(), create_topic("cold", TopicInfo("id-cold", [[1]] * PARTITIONS)))
     config = BrokerConfig(broker_id=1, data=tmp_path / "data", zookeeper="in.memory:1", log=SMALL)
@@ -175,7 +181,11 @@ def test_the_loop_answers_while_what_a_kill_has_left_is_opened(
     assert not envelope.error
     assert what != "fetch" or len(payloads) > 0
     assert [call for thread, call in waited if thread == "event-loop"] == []
-    assert "load_unsealed" in {call for _, call in waited} or what == "look up"
+    opened = {call for _, call in waited}
+    if stop == "orderly":
+        assert {"load_sealed", "read a snapshot"} <= opened
+    else:
+        assert "load_unsealed" in opened or what == "look up"
     assert longest < 0.9, "a step of the loop waited for the disk"
 
 

@@ -11,6 +11,7 @@ from folkmoot.brokers.storage import damage_reports
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.protocol.errors import CorruptBatch, Overloaded
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
 from tests.brokers.hands import Hands, create
@@ -127,16 +128,17 @@ def test_what_is_marked_is_not_looked_at_again(bench: Bench) -> None:
 def test_an_index_that_leads_astray_does_not_make_good_batches_bad(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segment = bench.log.segment_at(7)
-    for place in [(SIZE, 7), (3 * SIZE + 5, 7), (10**9, 7)]:
-        monkeypatch.setattr(type(segment), "position_near", lambda *_, place=place: place)
-        bench.report(7)
-        bench.look()
+    bench.rot(8)
+    for position in (SIZE, 3 * SIZE, 3 * SIZE + 5, 10**9):
+        place = 7, position, None
+        with monkeypatch.context() as astray:
+            astray.setattr(SegmentIndex, "lookup", lambda *_, place=place: place)
+            bench.report(7)
+            bench.look()
         assert bench.damaged() == []
-    bench.rot(7)
-    bench.report(7)
+    bench.report(8)
     bench.look()
-    assert bench.damaged() == [7]
+    assert bench.damaged() == [8]
 
 
 def test_nothing_is_read_on_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,21 +35,17 @@ class Disk:
         self.failures: list[Exception] = []
         self.logs = LogManager(data, 1, config, submit=self.hands.submit)
         self.logs.start()
-        self.flusher = Flusher(
-            self.logs,
-            self.hands.submit,
-            lambda log: self.advanced.append((log, log.recovery_point_offset)),
-            self.failures.append,
-        )
+        self.flusher = Flusher(self.logs, self.hands.submit, self.failures.append)
+        self.flusher.advanced = lambda log: self.advanced.append((log, log.recovery_point_offset))
 
     def log(self, partition: int = 0) -> Log:
         return create(self.logs, "flights", "first", partition)
 
-    def append(self, log: Log, *batches: bytes) -> int | None:
-        """→ how far the log must be on disk before this is acknowledged."""
+    def append(self, log: Log, *batches: bytes) -> bool:
+        """→ whether this is acknowledged only when it is on disk."""
         append(log, *batches)
         self.flusher.appended(log, sum(map(len, batches)), self.now)
-        return self.flusher.wait_for(log, log.log_end)
+        return self.flusher.wait_for(log)
 
     def later(self, seconds: float) -> float:
         self.now = Now(self.now.monotonic + seconds, 0)
@@ -97,9 +93,9 @@ def checked_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_an_append_waits_for_its_flush_where_the_topic_asks_for_it(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
+    disk = Disk(tmp_path / "data", replace(SMALL, durability="fsync"))
     log = disk.log()
-    assert disk.append(log, a_batch(b"a")) == 1
+    assert disk.append(log, a_batch(b"a"))
     assert disk.hands.keys() == ["flush"]
     assert log.recovery_point_offset == 0
     disk.hands.work()
@@ -108,34 +104,20 @@ def test_an_append_waits_for_its_flush_where_the_topic_asks_for_it(tmp_path: Pat
     disk.logs.close()
 
 
-def test_what_comes_while_a_flush_is_under_way_shares_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
-    logs = [disk.log(number) for number in range(3)]
-    assert disk.append(logs[0], a_batch(b"a")) == 1
-    for log in (logs[0], logs[1], logs[0], logs[2]):
-        disk.append(log, a_batch(b"b"))
-    assert len(disk.hands.jobs) == 1
-    disk.hands.work()
-    assert disk.advanced == [(logs[0], 1)]
-    assert len(disk.hands.jobs) == 1
-    disk.hands.work()
-    assert set(disk.advanced[1:]) == {(logs[0], 3), (logs[1], 1), (logs[2], 1)}
-    assert disk.hands.jobs == []
-    disk.logs.close()
-
-
-def test_with_flush_records_only_so_many_records_are_acknowledged_before_they_are_on_disk(
+def test_a_log_is_flushed_by_one_job_at_a_time_and_logs_beside_each_other_by_a_few(
     tmp_path: Path,
 ) -> None:
-    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=3))
-    log = disk.log()
-    assert [disk.append(log, a_batch(b"a")) for _ in range(4)] == [None, None, 1, 2]
+    disk = Disk(tmp_path / "data", replace(SMALL, durability="fsync"))
+    logs = [disk.log(number) for number in range(6)]
+    for log in (logs[0], logs[0], *logs[1:]):
+        disk.append(log, a_batch(b"a"))
+    assert disk.hands.keys() == ["flush", "flush 2", "flush 3", "flush 4"]
+    disk.hands.work()
+    assert disk.advanced == [(logs[0], 1)]
+    assert len(disk.hands.jobs) == 4, "what came meanwhile shares the next one"
     disk.hands.work_all()
-    assert log.recovery_point_offset == 4
-    assert disk.flusher.wait_for(log, 4) is None
-    assert disk.append(log, a_batch(b"a")) is None
+    ends = dict(disk.advanced)
+    assert ends == {logs[0]: 2, **dict.fromkeys(logs[1:], 1)}
     disk.logs.close()
 
 
@@ -152,7 +134,6 @@ def test_nobody_is_told_of_a_flush_that_another_one_who_was_answered_has_begun(
         waiting, lambda error: told.append((str(error), waiting.recovery_point_offset))
     )
     failing.fail("its disk", readable=True)
-    disk.hands.work()
     assert told == []
     disk.hands.work_all()
     assert told == [("None", 1)]
@@ -180,9 +161,9 @@ def test_what_is_appended_is_flushed_after_the_interval_that_the_topic_asks_for(
     disk = Disk(tmp_path / "data", replace(SMALL, flush_interval=2.0))
     log = disk.log()
     disk.checkpoint()
-    assert disk.append(log, a_batch(b"a")) is None
+    assert not disk.append(log, a_batch(b"a"))
     disk.later(1.0)
-    assert disk.append(log, a_batch(b"b")) is None
+    assert not disk.append(log, a_batch(b"b"))
     disk.later(0.9)
     assert disk.hands.jobs == []
     disk.later(0.1)
@@ -253,7 +234,7 @@ def test_a_log_that_is_deleted_while_its_flush_is_under_way_is_an_error_too(disk
 def test_a_flush_that_fails_ends_the_log_and_nothing_is_acknowledged_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(tmp_path / "data", replace(SMALL, flush_records=1))
+    disk = Disk(tmp_path / "data", replace(SMALL, durability="fsync"))
     log = disk.log()
     disk.append(log, a_batch(b"a"))
     outcomes: list[object] = []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.storage.jobs import Job
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import IndexJob, SegmentReader, summary_job
 from folkmoot.brokers.storage.segment_index import SegmentIndex
@@ -53,7 +54,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def run(job: IndexJob | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(job: Job | None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert job is not None
     monkeypatch.undo()
     job.finish(job.run())

@@ -1,8 +1,6 @@
-"""How many files a broker keeps open, what it maps, and what is left to one who still reads."""
+"""How many files a broker keeps open, and what is left to one who still reads."""
 
-import mmap
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ from tests.brokers.batches import (
     random_batch,
     read_all,
     reopened,
-    values_of,
 )
 
 
@@ -36,10 +33,6 @@ def open_below(directory: Path) -> int:
     return count
 
 
-def mapped_below(directory: Path) -> int:
-    return Path("/proc/self/maps").read_text().count(str(directory))
-
-
 def many_logs(data: Path, files: OpenSegments, count: int) -> list[Log]:
     logs = []
     for number in range(count):
@@ -48,38 +41,6 @@ def many_logs(data: Path, files: OpenSegments, count: int) -> list[Log]:
         logs.append(Log(directory, TopicPartition("flights", number), "first", SMALL, files))
         logs[-1].start()
     return logs
-
-
-def test_a_sealed_segment_is_read_from_its_mapping_without_a_copy(tmp_path: Path) -> None:
-    log = make_log(tmp_path)
-    for number in range(20):
-        append(log, a_batch(bytes([number]) * 300))
-    sealed, active = log.read(0, 700), log.read(19, 700)
-    assert isinstance(sealed.obj, mmap.mmap)
-    assert sealed.readonly
-    assert isinstance(active.obj, bytes)
-    log.close()
-
-
-def test_a_chunk_of_a_mapped_segment_outlives_the_release_and_the_deletion_of_its_file(
-    tmp_path: Path,
-) -> None:
-    log = make_log(tmp_path)
-    batches = [a_batch(bytes([number]) * 300) for number in range(40)]
-    for each in batches:
-        append(log, each)
-    chunks = [log.read(offset, 700) for offset in (0, 10, 20)]
-    log.abandon()
-    assert mapped_below(tmp_path) == 3
-    shutil.rmtree(log.directory)
-    right = dict(expected(batches))
-    for chunk in chunks:
-        found = values_of(chunk)
-        assert found
-        assert all(right[offset] == value for offset, value in found)
-    del chunk
-    chunks.clear()
-    assert mapped_below(tmp_path) == 0
 
 
 def test_open_files_are_bounded_however_many_partitions_are_written_and_read(
@@ -118,7 +79,7 @@ def test_what_was_not_used_between_two_sweeps_holds_no_descriptor(tmp_path: Path
     assert open_below(tmp_path) <= OPEN_FILES_PER_SEGMENT
     files.release_idle()
     files.release_idle()
-    assert (open_below(tmp_path), mapped_below(tmp_path)) == (0, 0)
+    assert open_below(tmp_path) == 0
     assert append(idle, a_batch(b"z")) == [10]
     assert len(read_all(busy)) == 11
     for log in (idle, busy):

@@ -12,8 +12,10 @@ import pytest
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
 from folkmoot.brokers.storage.config import FOREVER, LogConfig
+from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import save_log_start
+from folkmoot.brokers.storage.segment import SegmentReader, headers_from
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (
@@ -125,7 +127,7 @@ def test_a_duplicate_is_answered_when_the_disk_is_full(
 def test_a_log_whose_flush_has_failed_takes_nothing_and_answers_no_duplicate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = make_log(tmp_path, replace(SMALL, flush_records=1))
+    log = make_log(tmp_path, replace(SMALL, durability="fsync"))
     append(log, sent(0))
     flushed(log)
     append(log, sent(1))
@@ -153,7 +155,7 @@ def test_producers_are_known_after_an_orderly_stop_without_reading_the_log(
         append(log, sent(first))
     before, end = states_of(log), log.close()
     assert snapshots(log)[-1] == 50
-    monkeypatch.setattr(Log, "headers", None)
+    monkeypatch.setattr(SegmentReader, "headers", None)
     log = reopened(tmp_path, SMALL, end)
     assert log._snapshots.state is None, "an idle log has loaded nothing"
     assert append(log, sent(49)) == [49]
@@ -173,13 +175,12 @@ def test_producers_are_known_after_a_kill_from_the_snapshot_and_the_headers_behi
     assert 0 < last < 50
     monkeypatch.setattr("folkmoot.protocol.compression.decompress", None)
     asked: list[int] = []
-    original = Log.headers
 
-    def headers(self: Log, offset: int) -> Iterator[BatchHeader]:
+    def headers(readers: list[SegmentReader], offset: int) -> Iterator[BatchHeader]:
         asked.append(offset)
-        return original(self, offset)
+        return headers_from(readers, offset)
 
-    monkeypatch.setattr(Log, "headers", headers)
+    monkeypatch.setattr("folkmoot.brokers.storage.log.headers_from", headers)
     again = killed(log, tmp_path / "b")
     assert asked == [last]
     assert states_of(again) == states_of(log)
@@ -402,3 +403,42 @@ def test_what_finds_no_room_leaves_nothing_behind(
         write_checked(tmp_path / "small", b"after")
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
     assert read_checked(tmp_path / "small") == b"before"
+
+
+def test_who_needs_the_producers_at_once_does_not_wait_for_the_background(tmp_path: Path) -> None:
+    """Nor does it share the descriptors of a job that may be running."""
+    log = make_log(tmp_path)
+    append(log, sent(0), sent(1))
+    log = reopened(tmp_path, log.config, log.close())
+    waiting, other = log.prepare_append(), log.prepare_append()
+    assert waiting is not None
+    assert other is not None
+    found = result_of(waiting.run)
+    assert append(log, sent(2)) == [2]
+    waiting.finish(found)
+    other.finish(result_of(other.run))
+    assert append(log, sent(2), sent(3)) == [2, 3]
+    assert log.prepare_append() is None
+    log.abandon()
+
+
+def test_the_job_before_the_first_append_goes_back_to_an_older_snapshot_that_can_be_read(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+    append(log, sent(0), sent(1))
+    log = reopened(tmp_path, log.config, log.close())
+    newest = log.directory / f"{2:020}.snapshot"
+    newest.write_bytes(b"spoiled")
+    jobs = 0
+    while (job := log.prepare_append()) is not None:
+        job.finish(result_of(job.run))
+        jobs += 1
+    assert jobs == 2
+    assert not newest.exists()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("open", "pread"):
+            patch.setattr(os, name, None)
+        assert len(states_of(log)) == 1, "nothing is read any more"
+    assert append(log, sent(1), sent(2)) == [1, 2]
+    log.abandon()

@@ -391,12 +391,13 @@ def test_every_offset_is_found_whatever_the_index_holds(
         assert "damaged" not in caplog.text, what
 
 
-def test_an_index_that_rots_while_it_is_mapped_is_rebuilt(crashed: Crashed) -> None:
+def test_an_index_that_rots_while_it_is_in_use_is_rebuilt(crashed: Crashed) -> None:
     crashed.index.write_bytes(crashed.sealed_index)
     log = crashed.opened(crashed.bytes, clean=True)
     log.read(1, 1)
     with crashed.index.open("r+b") as file:
         file.write(bytes(byte ^ (n % 16 == 7) for n, byte in enumerate(crashed.sealed_index)))
+    log.release()
     for offset in range(log.log_end):
         assert values_of(log.read(offset, 1))[0][0] <= offset
     assert read_all(log) == expected(crashed.batches)

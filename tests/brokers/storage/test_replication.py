@@ -1,9 +1,10 @@
 """What a log does for replicas: copies, a high watermark below its end, cuts, and group commit."""
 
-import mmap
+import os
 import random
 import shutil
 from dataclasses import replace
+from mmap import PAGESIZE
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from tests.brokers.batches import (
     timed_batch,
     values_of,
 )
+from tests.brokers.hands import truncate
 
 
 def sent(first: int, *, producer: int = 1, records: int = 1) -> bytes:
@@ -177,22 +179,6 @@ def test_a_time_is_looked_up_below_the_high_watermark(tmp_path: Path) -> None:
     log.close()
 
 
-def test_views_of_a_mapping_are_given_only_of_what_lies_wholly_below_the_high_watermark(
-    tmp_path: Path,
-) -> None:
-    """What may still be cut must not be mapped: a look at a page that is gone ends the process."""
-    log = make_log(tmp_path)
-    for number in range(40):
-        write(log, a_batch(bytes([number]) * 200))
-    first, second = log.segments[:2]
-    log.advance_high_watermark(first.end_offset + 2)
-    assert isinstance(log.read(0, 500).obj, mmap.mmap)
-    assert isinstance(log.read(second.base_offset, 500).obj, bytes)
-    log.advance_high_watermark(second.end_offset)
-    assert isinstance(log.read(second.base_offset, 500).obj, mmap.mmap)
-    log.close()
-
-
 def test_the_high_watermark_neither_falls_nor_passes_the_end(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     write(log, a_batch(b"a", b"b"))
@@ -229,7 +215,7 @@ def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
             if source.random() < 0.1 and log.dirty:
                 flushed(log)
         offset = source.randrange(log.log_end)
-        log.truncate_to(offset)
+        truncate(log, offset)
         left = max(base for base in bases if base <= offset)
         assert (log.log_end, log.size) == (left, sum(map(len, batches[: bases.index(left)])))
         assert log.recovery_point_offset <= left
@@ -258,7 +244,7 @@ def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
             flushed(log)
     assert sorted(int(path.stem) for path in log.directory.glob("*.snapshot")) == [42, 82]
     for offset in (100, 82, 60, 44):
-        log.truncate_to(offset)
+        truncate(log, offset)
         assert states_of(log) == states[offset]
     with pytest.raises(OutOfOrderSequence):
         append(log, sent(23))
@@ -271,10 +257,10 @@ def test_what_is_committed_is_never_cut(tmp_path: Path) -> None:
     write(log, a_batch(b"a"), a_batch(b"b"), a_batch(b"c"))
     log.advance_high_watermark(2)
     with pytest.raises(ValueError, match="committed up to 2, not 1"):
-        log.truncate_to(1)
-    log.truncate_to(3)
+        truncate(log, 1)
+    truncate(log, 3)
     assert log.log_end == 3
-    log.truncate_to(2)
+    truncate(log, 2)
     assert (log.log_end, read_all(log)) == (2, [(0, b"a"), (1, b"b")])
     log.close()
 
@@ -310,7 +296,7 @@ def test_a_crash_while_a_log_is_cut_leaves_it_too_long_and_whole(
         copy = reopened_without_watermark(data)
         left = steps
         try:
-            copy.truncate_to(3)
+            truncate(copy, 3)
             break
         except Killed:
             left = None
@@ -355,7 +341,7 @@ def test_a_flush_of_what_was_cut_meanwhile_moves_nothing(tmp_path: Path) -> None
         write(log, a_batch(b"%d" % number))
     task = log.begin_flush()
     assert task is not None
-    log.truncate_to(4)
+    truncate(log, 4)
     log.finish_flush(task, task.run())
     assert log.recovery_point_offset <= 4
     assert log.dirty
@@ -417,7 +403,7 @@ def test_a_snapshot_that_was_on_its_way_while_the_log_was_cut_tells_nothing_of_w
     assert task.snapshot is not None
     if committed == 10:
         write(log, sent(10))
-    log.truncate_to(committed)
+    truncate(log, committed)
     outcome = task.run()
     for first in range(8):
         write(log, sent(first, producer=2))
@@ -428,3 +414,21 @@ def test_a_snapshot_that_was_on_its_way_while_the_log_was_cut_tells_nothing_of_w
     log = reopened(tmp_path)
     assert states_of(log) == before
     log.close()
+
+
+def test_a_start_reads_whole_pages_from_the_disk_behind_the_recovery_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel keeps a page in its cache that it is asked to drop in part."""
+    log = make_log(tmp_path, ONE_SEGMENT)
+    write(log, a_batch(b"a"))
+    flushed(log)
+    write(log, a_batch(b"b"))
+    point = log.recovery_point
+    assert point is not None
+    assert 0 < point.size < PAGESIZE
+    log.abandon()
+    dropped: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *where: dropped.append(where[:2]))
+    reopened(tmp_path, ONE_SEGMENT, point).abandon()
+    assert dropped == [(0, 0)]

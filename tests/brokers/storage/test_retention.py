@@ -1,5 +1,6 @@
 """Which records go, when, and that those who still read them, and the offsets, are not disturbed."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER, LogManager
 from folkmoot.brokers.storage.retention import RETENTION_INTERVAL, Retention
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.brokers.storage.segment_index import Summary
@@ -402,3 +403,54 @@ def test_on_a_full_disk_all_goes_but_what_a_new_segment_would_be_needed_for(
     kept.expire(NOW + 2 * WEEK)
     assert (kept.log.log_start, kept.log.log_end) == (20, 20)
     kept.logs.close()
+
+
+# -- files that cannot be removed ---------------------------------------------------------------------
+
+
+class StuckFile:
+    """A disk that refuses to remove one file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+        self.is_stuck = True
+        unlink = Path.unlink
+
+        def refuse(self_: Path, missing_ok: bool = False) -> None:
+            if self.is_stuck and self_ == path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            unlink(self_, missing_ok=missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", refuse)
+
+
+def test_behind_a_file_that_cannot_be_removed_newer_ones_stay_until_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the next start would find a hole."""
+    kept = filled(tmp_path)
+    stuck = StuckFile(monkeypatch, kept.log.directory / f"{0:020}.log")
+    for later in (WEEK + 4 * HOUR, WEEK + 9 * HOUR):
+        kept.expire(NOW + later)
+    assert kept.log.log_start == 10
+    assert kept.files() == 4
+    assert "deleted files stay for now" in caplog.text
+    kept.reopen(clean=False)
+    assert [offset for offset, _ in read_all(kept.log)] == list(range(20))
+    kept.expire(NOW + WEEK + 9 * HOUR)
+    stuck.is_stuck = False
+    kept.logs.deletion_task(Now(0.0, NOW))
+    kept.logs.deletion_task(Now(REMOVE_AGAIN_AFTER, NOW))
+    kept.hands.work_all()
+    assert (kept.log.log_start, kept.files()) == (10, 2)
+    kept.logs.close()
+
+
+def test_what_is_deleted_while_a_removal_is_under_way_is_removed_behind_it(tmp_path: Path) -> None:
+    kept = filled(tmp_path)
+    first, second = (kept.log.segments[number].files() for number in (0, 1))
+    kept.logs.remove(first)
+    kept.logs.remove(second)
+    assert len(kept.hands.jobs) == 1
+    kept.hands.work_all()
+    assert not any(path.exists() for path in (*first, *second))
+    kept.logs.abandon()

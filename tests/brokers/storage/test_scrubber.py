@@ -1,8 +1,10 @@
 """What the scrubber finds that nobody reads, at its pace, and that a restart does not begin anew."""
 
+import itertools
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from folkmoot.brokers.storage import scrubber as scrubbing
@@ -105,6 +107,23 @@ def test_a_round_takes_its_period_and_reads_every_sealed_segment_once(scrubbed: 
     while scrubbed.now.monotonic < PERIOD * 2.1:
         scrubbed.step()
     assert scrubbed.read[: 2 * len(scrubbed.sealed())] == scrubbed.sealed() * 2
+    scrubbed.logs.close()
+
+
+def test_rounds_begin_one_period_apart(scrubbed: Scrubbed) -> None:
+    """Pauses at least as long as a late round's, up to the last step, made each round longer."""
+    began: list[int] = []
+    path = scrubbed.data / scrubbing.SCRUB_FILE
+    while scrubbed.now.monotonic < PERIOD * 3.5:
+        scrubbed.step()
+        if path.exists():
+            noted = msgspec.json.decode(path.read_bytes().partition(b"\n")[2])["began"]
+            began += [noted] if noted not in began else []
+    first, *others = began
+    assert first - NOW < 100
+    assert len(others) == 3
+    for one, two in itertools.pairwise(began):
+        assert PERIOD * 1000 <= two - one < PERIOD * 1000 + 100
     scrubbed.logs.close()
 
 

@@ -1,11 +1,13 @@
 """The index file of a segment: its entries, its footer, and what is believed of it."""
 
+import os
 import random
 import struct
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from folkmoot.protocol.batch_header import BatchHeader
 
 LOG_BYTES = 10**9
 BASE = 1000
+CUT = os.ftruncate
 Batch = tuple[int, int, int]
 """Offset, position, largest timestamp."""
 
@@ -30,7 +33,6 @@ def header(offset: int, timestamp: int) -> BatchHeader:
 
 def made(path: Path, batches: Sequence[Batch], interval: int = 100) -> SegmentIndex:
     index = SegmentIndex(path, BASE, interval)
-    index.create()
     for offset, position, timestamp in batches:
         index.observe(header(offset, timestamp), position)
     index.save()
@@ -72,9 +74,39 @@ def test_appends_go_on_behind_a_sealed_index_of_an_orderly_stop(tmp_path: Path) 
     index.observe(header(BASE + 2, 11), 300)
     index.observe(header(BASE + 3, 1), 400)
     index.save()
-    assert path.read_bytes() == struct.pack(">IIqIIq", 1, 256, 7, 3, 400, 11)
+    assert path.read_bytes().rstrip(bytes(1)) == struct.pack(">IIqIIq", 1, 256, 7, 3, 400, 11)
     index.seal(500, BASE + 4)
     assert SegmentIndex.load_summary(path, 500, BASE + 4) == Summary(BASE + 50, BASE + 53, 11)
+
+
+def test_a_footer_is_written_over_and_cut_off_only_when_more_lies_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To cut a file costs the disk's journal a millisecond, of each log's first append after a start."""
+    cuts: list[int] = []
+
+    def cut(fd: int, size: int) -> None:
+        cuts.append(size)
+        CUT(fd, size)
+
+    monkeypatch.setattr(os, "ftruncate", cut)
+    path, end = tmp_path / "index", 2
+    made(path, [(BASE, 0, 7), (BASE + 1, 256, 5)]).seal(300, BASE + end)
+    for number in range(5):
+        index = SegmentIndex.load_sealed(path, BASE, 100, 300 + 200 * number, BASE + end)
+        assert index is not None
+        for _ in range(number):
+            index.observe(header(BASE + end, end), 100 * end + 200)
+            end += 1
+            index.save()
+            crashed = SegmentIndex.load_unsealed(path, BASE, 100, 10_000)
+            assert entries(crashed) == entries(index)
+        index.seal(500 + 200 * number, BASE + end)
+    assert cuts == []
+    torn = SegmentIndex.load_unsealed(path, BASE, 100, 500)
+    torn.seal(500, BASE + 4)
+    assert cuts == [16 * torn.count]
+    assert SegmentIndex.load_sealed(path, BASE, 100, 500, BASE + 4) is not None
 
 
 def test_the_index_of_another_log_or_with_any_bit_flipped_is_not_believed(tmp_path: Path) -> None:
@@ -151,3 +183,15 @@ def test_what_finds_no_room_on_the_disk_is_kept_in_memory(tmp_path: Path) -> Non
     index.save()
     index.release()
     assert entries(index) == [(BASE + number, number * 100) for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("base", [2**31, 2**32, 2**62])
+def test_a_segment_far_from_the_logs_beginning_is_indexed_as_well(
+    tmp_path: Path, base: int
+) -> None:
+    index = SegmentIndex(tmp_path / "index", base, 100)
+    for offset, position in ((base, 0), (base + 1, 256), (base + 2**32 - 1, 512)):
+        index.observe(header(offset, 7), position)
+    index.observe(header(base + 2**32, 7), 768)  # an entry has no room for its offset
+    index.save()
+    assert entries(index) == [(base + 1, 256), (base + 2**32 - 1, 512)]

@@ -378,6 +378,28 @@ def test_the_work_is_done_at_a_rate_with_pauses_between(
     upkept.logs.close()
 
 
+def test_what_stays_is_written_as_it_is_copied_and_not_gathered_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, pwritev = 400, os.pwritev
+    upkept = Upkept(tmp_path, replace(COMPACT, segment_bytes=16_384))
+    for number in range(400):
+        upkept.append(keyed((b"key-%d" % (number // 2), b"x" * 40)))
+    upkept.checkpoint()
+    sizes: list[int] = []
+
+    def write(fd: int, parts: list[bytes], position: int) -> int:
+        sizes.append(sum(map(len, parts)))
+        return pwritev(fd, parts, position)
+
+    monkeypatch.setattr(cleaning_pass, "STEP_BYTES", step)
+    monkeypatch.setattr(os, "pwritev", write)
+    upkept.compact()
+    assert sum(sizes) > 20 * step
+    assert max(sizes) < step + 150, "a step, and no more than one batch beyond it"
+    upkept.logs.close()
+
+
 def test_a_broker_that_stops_is_not_kept_waiting_by_a_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,17 +3,22 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from folkmoot.brokers.storage.compaction import cleaning_pass, segment_swap
+from folkmoot.brokers.storage import segment_swap
+from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
 from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.errors import CorruptBatch
+from folkmoot.protocol.records import Record
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
 from tests.brokers.hands import result_of
 from tests.brokers.storage.compaction.test_log_cleaner import active, fill
@@ -284,3 +289,69 @@ def test_what_gives_way_to_a_later_pass_takes_nothing_else_along(tmp_path: Path)
     found = [name for name, _ in list_segments(tmp_path).segments]
     assert found == [kept, SegmentName(20), SegmentName(30)]
     assert len(list(tmp_path.glob("*.log"))) == 3
+
+
+def test_what_is_missing_behind_a_compacted_segment_is_told_to_who_reads_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was deleted while its neighbour was being compacted, and a kill has left that one behind."""
+    upkept = Upkept(tmp_path / "folkmoot")
+    written: list[Row] = []
+    fill(upkept, written, 90, keys=200)
+    upkept.compact()
+    first, second = next(
+        pair
+        for pair in pairwise(upkept.log.sealed_segments)
+        if pair[0].size and pair[0].sparse and pair[1].sparse
+    )
+    left = [(header.base_offset, header.next_offset) for header, _ in first.reader().headers(0)]
+    upkept.logs.abandon()
+    for path in second.files():
+        path.unlink()
+    upkept.open()
+    assert f"offsets {second.base_offset} to {second.end_offset - 1}" in caplog.text
+    go_on = f"go on at {second.end_offset}"
+    for offset in (left[-1][1], second.base_offset - 1, second.base_offset, second.end_offset - 1):
+        with pytest.raises(CorruptBatch, match=go_on):
+            upkept.log.read(offset, 10_000)
+    assert rows(records_in(upkept.log, second.end_offset)) == [
+        row for row in last_of_each(written, active(upkept)) if row[0] >= second.end_offset
+    ]
+    last, end = left[-1]
+    found = [at for at, *_ in rows(_records(upkept.log.read(last, 10_000)))]
+    assert found
+    assert set(found) <= set(range(last, end)), "what is left is served"
+    upkept.logs.close()
+
+
+def _records(chunk: memoryview) -> list[Record]:
+    return [
+        record
+        for header, data in batch_header.split(chunk)
+        for record in record_batch.records_of("t", 0, header, data)
+    ]
+
+
+def test_replaced_segments_that_cannot_be_removed_are_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be back when retention lets go of what has replaced them."""
+    upkept = Upkept(tmp_path / "folkmoot")
+    written: list[Row] = []
+    fill(upkept, written, 36, keys=6)
+
+    def refuse(paths: Sequence[Path]) -> None:
+        if paths:
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cleaning_pass, "remove_files", refuse)
+        upkept.checkpoint()
+        for _ in range(20):
+            upkept.step()
+    assert any(segment.sparse for segment in upkept.log.sealed_segments)
+    assert not both_lie_there(upkept.data)
+    upkept.later(RETRY_PAUSE)
+    upkept.compact()
+    assert rows(records_in(upkept.log)) == last_of_each(written, active(upkept))
+    upkept.logs.close()

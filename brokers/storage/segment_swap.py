@@ -16,7 +16,8 @@ All but 3 is done in the background. A death before 2 leaves `.cleaned`, which t
 A death from 2 on leaves both, and the next start removes the old ones. A power cut leaves one of these
 states, too: the rename is on disk before the first of the old files goes. When an old segment was
 deleted between 1 and 3, the new one is removed again; should that be interrupted, records that
-retention had deleted are back until it deletes them again, and never those before the log's start.
+retention had deleted are back until it deletes them again, and never those before the log's start;
+what was deleted between it and the next segment is answered as damage, which says where to go on.
 Each new segment has a generation above all that lie in the directory, so one that was left behind
 gives way to any later one.
 """

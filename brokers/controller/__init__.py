@@ -1,0 +1,1 @@
+"""The control plane: which broker is to lead which partition."""

@@ -1,0 +1,284 @@
+"""The leader of one partition in one leader epoch: high watermark, in-sync replicas, when to resign."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from folkmoot.brokers.storage.leader_epochs import EpochEnd, EpochStarts
+from folkmoot.coordination.partition_states import (
+    Answer,
+    PartitionState,
+    StateWrite,
+    Superseded,
+    VersionedState,
+)
+from folkmoot.protocol.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a replica stands: the leader epoch that it follows, the epoch of its last record (-1: it
+    has none), and its log end. All before it is on that replica's disk, if the topic asks for that."""
+
+    leader_epoch: int
+    last_epoch: int
+    log_end: int
+
+
+@dataclass(slots=True)
+class _Follower:
+    """What the leader knows of a replica since it leads; `log_end` is acked in this epoch. It has lacked
+    something of the leader's log since `behind_since`, None: it has all of it."""
+
+    behind_since: float | None
+    log_end: int = -1
+    broker_epoch: int = -1
+    fetched_at: float = -inf
+    leader_end_then: int = -1
+
+
+class LeaderState:
+    """What decides at the leader. No I/O, no clock: its owner brings events and carries writes out.
+
+    It exists from the answer to the activation on (rule 2), with exactly the ISR and partition epoch of
+    that write, and knows of its followers only what they said in this leader epoch.
+
+    - **Fetch** (rule 4). A fetch of another epoch is refused. One whose position is not on this log is
+      told where the records of that epoch end here, and counts for nothing. Any other position is
+      *acked in this epoch*.
+    - **High watermark** (rule 6): the lowest end acked in this epoch over the *maximal ISR*, which is
+      the known ISR together with one that was proposed and not known to have failed. It stands while
+      the known ISR has fewer than `min_in_sync` members, and never falls.
+    - **Shrink and expand** (rule 7): by compare-and-set. A replica that is to go counts until that has
+      succeeded, one that is to come counts before it is sent. It may come when it has acked all that is
+      committed, and all that this log held when the epoch began (`epoch_start`): what was committed in
+      an earlier epoch lies below that, and the high watermark may not know of it yet. The write is
+      refused if the replica's broker has registered again since it fetched.
+    - **Refused or unknown** (rule 8). A refusal brings what the state is now: this leader, active in
+      this epoch → its ISR counts from here on; anything else → `resigned`. As long as an outcome is
+      unknown both ISRs count; a read behind it (`settled`) says which.
+
+    If its broker dies, all of this is forgotten, and the next activation begins a new epoch: whether
+    a proposal was written is read with the state. A zombie needs no rule: its ISR has followed the next
+    leader before that one has activated, so nobody acks here any more, and its writes are refused.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        found: VersionedState,
+        replicas: Iterable[int],
+        starts: EpochStarts,
+        *,
+        log_end: int,
+        high_watermark: int,
+        min_in_sync: int,
+        max_lag: float,
+        now: float,
+    ) -> None:
+        """`found` is the activation as it was written; `max_lag` are the seconds after which a
+        follower that lacks something leaves the ISR. One that lacks nothing stays, however long ago it
+        has fetched: a partition at rest is not asked for again and again."""
+        self.broker_id = broker_id
+        self.epoch = found.state.leader_epoch
+        self.epoch_start = log_end
+        self.high_watermark = high_watermark
+        self.min_in_sync = min_in_sync
+        self.max_lag = max_lag
+        self.resigned = False
+        self.proposed: StateWrite | None = None
+        self._found = found
+        self._is_unsettled = False
+        self._starts = starts
+        self._own_end = -1
+        self._followers = {each: _Follower(behind_since=now) for each in replicas}
+        self._followers.pop(broker_id, None)
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The in-sync replicas that are known to be in the partition's state."""
+        return self._found.state.isr
+
+    @property
+    def partition_epoch(self) -> int:
+        return self._found.partition_epoch
+
+    @property
+    def state(self) -> PartitionState:
+        return self._found.state
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether what is appended can become committed."""
+        return len(self.isr) >= self.min_in_sync
+
+    @property
+    def knows_committed(self) -> bool:
+        """Whether the high watermark has passed all that earlier epochs may have committed."""
+        return self.high_watermark >= self.epoch_start
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether time alone changes nothing: all replicas are in sync, and lack nothing."""
+        return (
+            self.proposed is None
+            and len(self.isr) > len(self._followers)
+            and all(each.behind_since is None for each in self._followers.values())
+        )
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The known ISR, with the one that is proposed."""
+        proposed = () if self.proposed is None else self.proposed.state.isr
+        return frozenset((*self.isr, *proposed))
+
+    # -- records ------------------------------------------------------------------------------------
+
+    def fetched(
+        self,
+        replica: int,
+        broker_epoch: int,
+        position: Position,
+        log_end: int,
+        now: float,
+        *,
+        log_start: int = 0,
+    ) -> EpochEnd | None:
+        """A follower fetches from `position`. None: it is acked, and may read on from there.
+
+        Otherwise the position is not on this log: the follower has to cut its own to what both have.
+        Raises FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log
+        begins. `broker_epoch` is of its registration.
+        """
+        if position.leader_epoch < self.epoch:
+            raise FencedLeaderEpoch(f"leader epoch {position.leader_epoch} is over: {self.epoch}")
+        if position.leader_epoch > self.epoch:
+            raise UnknownLeaderEpoch(f"leader epoch {position.leader_epoch} is not known here yet")
+        if position.log_end < log_start:
+            raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
+        end = self._starts.end_of(position.last_epoch, log_end)
+        has_records = position.last_epoch >= 0 and position.log_end > log_start
+        if has_records and end.epoch != position.last_epoch:
+            return end
+        if position.log_end > (end.offset if has_records else log_end):
+            return end
+        follower = self._followers[replica]
+        if position.log_end >= log_end:
+            follower.behind_since = None
+        elif position.log_end >= follower.leader_end_then >= 0:
+            follower.behind_since = follower.fetched_at
+        elif follower.behind_since is None:
+            follower.behind_since = now
+        follower.log_end, follower.broker_epoch = position.log_end, broker_epoch
+        follower.fetched_at, follower.leader_end_then = now, log_end
+        return None
+
+    def appended(self, now: float) -> None:
+        """The log has grown: who had all of it lacks something from now on."""
+        for follower in self._followers.values():
+            if follower.behind_since is None:
+                follower.behind_since = now
+
+    def advance(self, own_end: int) -> int:
+        """The high watermark, when the leader's own log counts up to `own_end`."""
+        self._own_end = own_end
+        if self.has_enough_replicas:
+            lowest = min(self._end_of(each) for each in self.maximal_isr)
+            self.high_watermark = max(self.high_watermark, lowest)
+        return self.high_watermark
+
+    def _end_of(self, replica: int) -> int:
+        if replica == self.broker_id:
+            return self._own_end
+        follower = self._followers.get(replica)
+        return -1 if follower is None else follower.log_end
+
+    # -- in-sync replicas ---------------------------------------------------------------------------
+
+    def propose(self, live: Iterable[int], now: float) -> StateWrite | None:
+        """What to write of the ISR now, if anything; `live` are the brokers that are registered.
+
+        It counts from here on, and `answered` takes what becomes of it: one at a time.
+        """
+        if self.proposed is not None or self.resigned:
+            return None
+        alive = frozenset(live)
+        stay = [
+            each for each in self.isr if each == self.broker_id or self._keeps_up(each, alive, now)
+        ]
+        if len(stay) < len(self.isr):
+            self.proposed = StateWrite(self.state.with_isr(stay), self.partition_epoch)
+            return self.proposed
+        come = {
+            each: follower.broker_epoch
+            for each, follower in self._followers.items()
+            if each not in self.isr
+            and self._keeps_up(each, alive, now)
+            and self._has_caught_up(follower)
+        }
+        if come:
+            isr = [
+                each
+                for each in (self.broker_id, *self._followers)
+                if each in come or each in self.isr
+            ]
+            self.proposed = StateWrite(self.state.with_isr(isr), self.partition_epoch, come)
+        return self.proposed
+
+    def _keeps_up(self, replica: int, live: frozenset[int], now: float) -> bool:
+        follower = self._followers.get(replica)
+        if follower is None or replica not in live:
+            return False
+        has_lost = 0 <= follower.log_end < self.high_watermark
+        since = follower.behind_since
+        return not has_lost and (since is None or now - since <= self.max_lag)
+
+    def has_committed(self, replica: int) -> bool:
+        """Whether a replica has all that earlier epochs may have committed."""
+        follower = self._followers.get(replica)
+        return follower is not None and self._has_caught_up(follower)
+
+    def _has_caught_up(self, follower: _Follower) -> bool:
+        return follower.log_end >= max(self.high_watermark, self.epoch_start)
+
+    def answered(self, answer: Answer | None) -> None:
+        """What became of the write that was proposed; None: it is not known."""
+        proposed, self.proposed = self.proposed, None
+        if answer is None:
+            self.proposed, self._is_unsettled = proposed, True
+        elif isinstance(answer, VersionedState):
+            self._adopt(answer)
+        elif isinstance(answer, Superseded):
+            self.observed(answer.found)
+        elif answer.broker_id in self._followers and proposed is not None:
+            follower = self._followers[answer.broker_id]
+            # Its next incarnation may have fetched meanwhile, and that counts.
+            if follower.broker_epoch == proposed.in_sync.get(answer.broker_id):
+                follower.log_end = -1
+
+    def observed(self, found: VersionedState | None, *, settled: bool = False) -> None:
+        """What the state is, or was a while ago. `settled`: it was read when no write was under way."""
+        if found is None:
+            self.resigned = True
+            return
+        if found.partition_epoch > self.partition_epoch:
+            self._adopt(found)
+        if settled and self._is_unsettled and found.partition_epoch >= self.partition_epoch:
+            self.proposed, self._is_unsettled = None, False
+
+    def _adopt(self, found: VersionedState) -> None:
+        if found.partition_epoch <= self.partition_epoch:
+            return
+        state = found.state
+        if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):
+            self.resigned = True
+            return
+        self._found = found
+
+    def replicas_changed(self, replicas: Sequence[int], now: float) -> None:
+        """The partition is assigned to other brokers. One that is gone counts for nothing, and leaves the
+        ISR if it is still in there."""
+        for each in self._followers.keys() - set(replicas):
+            del self._followers[each]
+        for each in set(replicas) - self._followers.keys() - {self.broker_id}:
+            self._followers[each] = _Follower(behind_since=now)

@@ -1,0 +1,150 @@
+"""One replica of a partition: whether its broker leads, follows or waits, as the partition's state says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from folkmoot.brokers.replication.follower_state import FollowerState
+from folkmoot.brokers.replication.leader_state import LeaderState
+from folkmoot.coordination.partition_states import (
+    NOBODY,
+    Answer,
+    StateWrite,
+    Superseded,
+    VersionedState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PersistEpoch:
+    """Put on disk that this replica acts in leader epoch `epoch`; then call `persisted`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Write this state, which makes the broker the leader, or says that it cannot be; then call
+    `activated`."""
+
+    write: StateWrite
+
+
+Step = PersistEpoch | Activate | None
+
+
+class ReplicaState:
+    """What a replica is, from the state of its partition as it was read last. No I/O, no clock.
+
+    ```
+    designated, in the ISR ─► persist epoch + 1 ─► compare-and-set ─► leader
+    designated, but lacks what it has acked ─► leave the ISR, let another be designated
+    active elsewhere, in an epoch not below ours ─► persist that epoch ─► follower
+    anything else ─► as a leader: resign; as a follower: go on, until somebody else is active
+    ```
+
+    - **Activation** (rule 2). Who is designated, and in the ISR, leaves the epoch that it follows, has
+      the next one on disk, and only then writes that it leads in it. It leads once that write is known
+      to have succeeded. A restart, a refusal, an unknown outcome: it activates again, in a new epoch,
+      if it is still designated.
+    - **Persisted epochs** (rule 3). `epoch` is the highest that is on disk; nothing is done in a lower
+      one. So a broker that has left an epoch for the next leader's never acks in the old one again,
+      whatever it reads, and though it dies in between.
+    - **Not a leader** (rule 8). A leader that reads that another is designated resigns.
+    - **A disk that has lost something**, or is another one: the ISR counts on records that are not here.
+      Such a replica does not lead (`may_lead`), and leaves the ISR if it is designated and not alone in
+      there; a leader finds out by its fetch, and takes it out. With `durability=page-cache` the same
+      holds for any log whose machine went down under it, but that one leads if it is alone.
+
+    A death right before the epoch is on disk: nothing has happened. Right behind it: the epoch is
+    skipped, unless the activation finds the same number free. Right behind the compare-and-set: the
+    state names a leader that does not lead; when it is back, it activates again, or the controller has
+    designated another.
+
+    One step at a time is under way; what is read meanwhile is looked at when that has ended.
+    """
+
+    def __init__(self, broker_id: int, epoch: int) -> None:
+        self.broker_id = broker_id
+        self.epoch = epoch
+        self.leader: LeaderState | None = None
+        self.follower: FollowerState | None = None
+        self.known: VersionedState | None = None
+        self.may_lead = True
+        """False while the log may lack records that this replica has acked: it would lose them for all."""
+        self.may_lead_alone = False
+        """Whether it leads all the same where nobody else is in sync: its topic has chosen that."""
+        self._step: Step = None
+        self._wanted: VersionedState | None = None
+
+    def observed(self, found: VersionedState | None, *, settled: bool = False) -> Step:
+        """What the state is, or was a while ago → what to do next."""
+        if self.leader is not None:
+            self.leader.observed(found, settled=settled)
+        if found is None:
+            self.known = self.follower = None
+        elif self.known is None or found.partition_epoch >= self.known.partition_epoch:
+            self.known = found
+            if self.broker_id not in found.state.isr:
+                self.may_lead = (
+                    True  # it is in there again only if a leader has seen that it has all
+                )
+        return self._next()
+
+    def persisted(self, epoch: int) -> Step:
+        """The epoch is on disk."""
+        self.epoch = max(self.epoch, epoch)
+        self._step = None
+        return self._next()
+
+    def failed(self) -> None:
+        """The step could not be taken; it is tried again when the state is looked at next."""
+        self._step = None
+
+    def activated(
+        self, answer: Answer | None, lead: Callable[[VersionedState], LeaderState]
+    ) -> Step:
+        """What became of the activation; None: it is not known, and the state is read again."""
+        self._step = None
+        if isinstance(answer, VersionedState):
+            if answer.state.leader == self.broker_id:
+                self.leader = lead(answer)
+            return self.observed(answer)
+        if isinstance(answer, Superseded):
+            return self.observed(answer.found)
+        self.known = None
+        return None
+
+    def _next(self) -> Step:
+        """The next step, if none is under way; roles that are over end here."""
+        if self.leader is not None and self.leader.resigned:
+            self.leader = None
+        if self._step is not None or self.known is None or self.leader is not None:
+            return None
+        state = self.known.state
+        if state.leader == self.broker_id:
+            may_lead = self.may_lead or (self.may_lead_alone and len(state.isr) == 1)
+            if self.broker_id in state.isr and may_lead:
+                self._step = self._activation(self.known)
+            elif self.broker_id in state.isr and len(state.isr) > 1:
+                self._step = self._refusal(self.known)
+        elif state.active and state.leader_epoch > self.epoch:
+            self.follower = None
+            self._step = PersistEpoch(state.leader_epoch)
+        elif state.active and state.leader_epoch == self.epoch:
+            if self.follower is None or self.follower.epoch != state.leader_epoch:
+                self.follower = FollowerState(state.leader, state.leader_epoch)
+        return self._step
+
+    def _refusal(self, known: VersionedState) -> Step:
+        others = [each for each in known.state.isr if each != self.broker_id]
+        state = known.state.designate(NOBODY, others, known.state.controller_epoch)
+        return Activate(StateWrite(state, known.partition_epoch))
+
+    def _activation(self, known: VersionedState) -> Step:
+        following = known.state.leader_epoch + 1
+        if self.epoch > following:
+            return None  # an old read
+        self.follower = None
+        if self.epoch < following:
+            return PersistEpoch(following)
+        return Activate(StateWrite(known.state.activate(), known.partition_epoch))

@@ -1,0 +1,65 @@
+"""What a broker that ZooKeeper does not answer hears from the others: whether it was replaced."""
+
+import logging
+from collections.abc import Callable
+from itertools import cycle, islice
+from typing import Any, Final, Protocol
+
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.network.client import Reply
+from folkmoot.protocol.messages import Api, MetadataRequest
+
+logger = logging.getLogger(__name__)
+
+LOOK_AFTER: Final = 0.5
+TOPICS_AT_ONCE: Final = 200
+
+
+class Asker(Protocol):
+    """What asks other brokers (ReplicaFetcher)."""
+
+    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
+        """`answered` is called once, on the event loop."""
+        ...
+
+
+class SessionLoss:
+    """While ZooKeeper does not answer this broker, asks the others in turns who leads, some topics at a time.
+
+    Its followers have left it without a word where it was replaced, so what it takes would wait until
+    it times out, and who reads there would wait for records that come elsewhere. Where nobody was replaced,
+    as while ZooKeeper is down, all goes on. Only leader epochs are compared: any broker may be asked.
+
+    Owner: the event loop.
+    """
+
+    def __init__(
+        self, replicas: ReplicaManager, asker: Asker, is_cut_off: Callable[[], bool]
+    ) -> None:
+        self._replicas = replicas
+        self._asker = asker
+        self._is_cut_off = is_cut_off
+        self._turn = 0
+
+    def task(self, _now: Now) -> float:
+        replicas = self._replicas
+        if not self._is_cut_off():
+            replicas.is_replaced = False
+            return LOOK_AFTER
+        others = sorted(replicas.live.keys() - {replicas.broker_id})
+        topics = replicas.topics()
+        if others and topics:
+            first = self._turn // len(others) * TOPICS_AT_ONCE % len(topics)
+            some = islice(cycle(topics), first, first + min(TOPICS_AT_ONCE, len(topics)))
+            broker = others[self._turn % len(others)]
+            self._turn += 1
+            self._asker.ask(broker, Api.METADATA, MetadataRequest([*some]), self._answered)
+        return LOOK_AFTER
+
+    def _answered(self, reply: Reply) -> None:
+        if reply.error is not None or not self._is_cut_off():
+            return
+        for topic in reply.response.topics:
+            for each in topic.partitions:
+                self._replicas.heard(topic.topic_id, each)

@@ -1,0 +1,69 @@
+"""Ids for producers, of which the broker always has some in memory."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from folkmoot.brokers.storage.jobs import Submit
+from folkmoot.protocol.errors import NoProducerId
+
+logger = logging.getLogger(__name__)
+
+BLOCK: Final = 10_000
+"""Ids taken from ZooKeeper at a time: producers can be started for a while when it is down."""
+
+_ASKING: Final = "it is asking ZooKeeper for some"
+
+
+class ProducerIds:
+    """Hands out ids that nobody else has or will have, each once.
+
+    The broker takes a block of them from ZooKeeper's counter, beside its event loop, when it starts
+    and when it has less than half a block. The counter stands behind the block before the first id of
+    it is handed out: a broker that dies, at whatever moment, wastes what is left of its block, and
+    the next one begins behind it. A block whose taking failed may be taken all the same, and is wasted.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, submit: Submit, take: Callable[[int], range]) -> None:
+        """`take` gets so many ids from ZooKeeper, on any thread. Raises FolkmootError."""
+        self._submit = submit
+        self._take = take
+        self._left = range(0)
+        self._next_block = range(0)
+        self._taking = False
+        self._trouble = _ASKING
+
+    def next(self) -> int:
+        """The next id. Raises NoProducerId."""
+        if not self._left:
+            self._left, self._next_block = self._next_block, range(0)
+        if len(self._left) <= BLOCK // 2:
+            self.refill()
+        if not self._left:
+            raise NoProducerId(f"the broker has no producer id left: {self._trouble}")
+        number, self._left = self._left[0], self._left[1:]
+        return number
+
+    def refill(self) -> None:
+        """Take another block, unless there is one or it is being taken."""
+        if not self._taking and not self._next_block:
+            self._taking = True
+            self._submit("producer ids", self._take_block, self._taken)
+
+    def _take_block(self) -> range:
+        return self._take(BLOCK)
+
+    def _taken(self, result: range | Exception) -> None:
+        self._taking = False
+        if isinstance(result, Exception):
+            if self._trouble != str(result):
+                self._trouble = str(result)
+                logger.warning("no producer ids from ZooKeeper: %s", result)
+            return
+        self._trouble = _ASKING
+        if self._left:
+            self._next_block = result
+        else:
+            self._left = result

@@ -1,0 +1,309 @@
+"""What a leader answers to its followers' fetches, and what it keeps of them until there is an answer."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from folkmoot.brokers.replication.leader_state import Position
+from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
+from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.storage.leader_epochs import EpochEnd
+from folkmoot.brokers.storage.log import Log
+from folkmoot.coordination.brokers import Registration
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownFetch,
+    UnknownReplica,
+    UnknownServerError,
+)
+from folkmoot.protocol.messages import (
+    RepairFetchRequest,
+    ReplicaFetchEntry,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
+from folkmoot.protocol.wire import message_of
+
+MAX_WAIT: Final = 5.0
+TELL_WITHIN: Final = 0.01
+"""So soon followers that wait hear of a high watermark that has moved: consumers read there, too."""
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+_NO_CHUNK: Final = memoryview(b"")
+_ON_THE_LOG: Final = EpochEnd(-1, -1)
+
+Answer = tuple[ReplicaFetchResult, bytes | memoryview]
+
+
+class _Session:
+    """What one follower has named and was not told of yet; `changed` are those with news."""
+
+    __slots__ = (
+        *("broker_epoch", "changed", "deadline", "entries", "follower", "moved", "peer", "told"),
+        "waits",
+    )
+
+    def __init__(self, follower: int, peer: bytes, broker_epoch: int) -> None:
+        self.follower = follower
+        self.peer = peer
+        self.broker_epoch = broker_epoch
+        self.entries: dict[Replica, ReplicaFetchEntry] = {}
+        self.changed: dict[Replica, None] = {}
+        self.moved: dict[Replica, None] = {}  # their high watermarks
+        self.told: dict[Replica, tuple[int, bool]] = {}
+        self.waits: Request | None = None
+        self.deadline = inf
+
+    def news_of(self, replica: Replica) -> tuple[int, bool]:
+        """The high watermark, and whether the follower has all that is committed."""
+        leader = replica.leader
+        return replica.log.high_watermark, leader is not None and leader.has_committed(
+            self.follower
+        )
+
+    def is_catching_up(self, replica: Replica) -> bool:
+        return replica.leader is None or self.follower not in replica.leader.isr
+
+
+class ReplicaFetches:
+    """The followers' sessions, one for each broker that has replicas of what this one leads.
+
+    What a fetch names is acknowledged by that alone, at once. What there is to tell of is answered; the
+    rest is kept, and the fetch waits for an append, for its deadline, or for the follower's next fetch,
+    which takes over what is kept. High watermarks that have moved are told of TELL_WITHIN later.
+
+    Who fetches must be registered under that id with that nonce, as far as this broker knows: that
+    keeps a process out that has been replaced, and a client that takes itself for a replica. A session
+    belongs to one connection; a new connection begins with all partitions.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self, replicas: ReplicaManager, prepare_read: Callable[[Log, int], bool]) -> None:
+        """`prepare_read` begins a job that a read has to wait for, if there is one; `changed` follows."""
+        self._replicas = replicas
+        self._prepare_read = prepare_read
+        self._sessions: dict[int, _Session] = {}
+        self._watching: dict[Replica, set[int]] = {}
+        self._ready: dict[int, None] = {}
+        self._done: list[tuple[Request, Response]] = []
+        self._next_deadline = inf
+        self._untold: dict[_Session, None] = {}
+
+    def fetch(self, request: Request, now: float) -> Response | None:
+        """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
+        body: ReplicaFetchRequest = request.body
+        registered = self.require_registered(body)
+        session = self._sessions.get(body.replica)
+        if body.begins:
+            self._forget(body.replica)
+            session = _Session(body.replica, request.peer, registered.epoch)
+            self._sessions[body.replica] = session
+        if (
+            session is None
+            or session.peer != request.peer
+            or session.broker_epoch != registered.epoch
+        ):
+            raise UnknownFetch(
+                "nothing is kept here of an earlier fetch: name all partitions again"
+            )
+        superseded, session.waits = session.waits, None
+        if superseded is not None:
+            self._done.append((superseded, _response([])))
+        answers = [
+            answer for entry in body.entries if (answer := self._named(session, entry)) is not None
+        ]
+        self._read(session, min(body.max_bytes, MAX_RESPONSE_BYTES), answers)
+        if answers:
+            return _response(answers)
+        session.waits = request
+        wait = TELL_WITHIN if session.moved else MAX_WAIT
+        session.deadline = now + min(body.max_wait, wait)
+        self._next_deadline = min(self._next_deadline, session.deadline)
+        return None
+
+    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
+        """Raises UnknownReplica."""
+        found = self._replicas.live.get(body.replica)
+        if found is None or found.nonce != body.nonce or body.replica == self._replicas.broker_id:
+            raise UnknownReplica(f"no broker {body.replica} is registered with that nonce")
+        return found
+
+    def _forget(self, replica: int) -> None:
+        session = self._sessions.pop(replica, None)
+        self._ready.pop(replica, None)
+        if session is not None:
+            if session.waits is not None:
+                self._done.append((session.waits, _response([])))
+            for each in session.entries:
+                self._unwatch(each, replica)
+
+    def _unwatch(self, replica: Replica, follower: int) -> None:
+        watching = self._watching[replica]
+        watching.discard(follower)
+        if not watching:
+            del self._watching[replica]
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def _named(self, session: _Session, entry: ReplicaFetchEntry) -> Answer | None:
+        """Acknowledge a position, and watch for what follows it; or why not."""
+        replica = self._replicas.find(entry.topic_id, entry.partition)
+        try:
+            if replica is None:
+                raise NotLeader(f"{entry.topic}-{entry.partition} has no replica here")
+            position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
+            end = self._replicas.fetched(
+                *(replica, session.follower, session.broker_epoch, position)
+            )
+        except FolkmootError as error:
+            return _refused(entry, error, -1 if replica is None else replica.log.log_start)
+        if end is not None:
+            return _result(session, entry, replica, end), _NO_CHUNK
+        session.entries[replica] = entry
+        self._watching.setdefault(replica, set()).add(session.follower)
+        if _lacks(entry, replica):
+            session.changed[replica] = None
+        elif session.told.get(replica) != session.news_of(replica):
+            session.moved[replica] = None
+        return None
+
+    def _read(self, session: _Session, max_bytes: int, answers: list[Answer]) -> None:
+        """What has changed, as far as there is room; at least one whole batch if there is any.
+
+        First what the follower is in sync with: producers wait for that, and nobody for the rest.
+        """
+        found = 0
+        for replica in sorted(session.changed, key=session.is_catching_up):
+            entry = session.entries.get(replica)
+            if found >= max_bytes:
+                return
+            del session.changed[replica]  # a job that ends meanwhile notes it again
+            if entry is not None:
+                answer: Answer | None
+                try:
+                    chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
+                    if found and chunk is not None and not len(chunk) and _lacks(entry, replica):
+                        session.changed[replica] = None  # there is no room for its next batch
+                        return
+                    if chunk is None:
+                        answer = None
+                    else:
+                        answer = _result(session, entry, replica), chunk
+                except FolkmootError as error:
+                    answer = _refused(entry, error, replica.log.log_start)
+                if answer is not None:
+                    answers.append(answer)
+                    found += len(answer[1])
+                    self._told(session, replica)
+
+    def _chunk(
+        self, replica: Replica, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool
+    ) -> memoryview | None:
+        """None: a job has to end first. Raises NotLeader, OffsetOutOfRange, StorageError."""
+        log, leader = replica.log, replica.leader
+        if leader is None or leader.epoch != entry.leader_epoch:
+            raise NotLeader(f"{log.name} is not led here any more")
+        if entry.log_end < log.log_start:
+            raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
+        if _lacks(entry, replica) and self._prepare_read(log, entry.log_end):
+            return None
+        return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
+
+    def _told(self, session: _Session, replica: Replica) -> None:
+        del session.entries[replica]
+        session.moved.pop(replica, None)
+        session.told[replica] = session.news_of(replica)
+        self._unwatch(replica, session.follower)
+
+    # -- what happens meanwhile ---------------------------------------------------------------------
+
+    def changed(self, log: Log) -> None:
+        """A log was appended to, or has another leader, or can be read now."""
+        replica = self._replicas.of(log)
+        if replica is None:
+            return
+        for number in self._watching.get(replica, ()):
+            session = self._sessions[number]
+            session.changed[replica] = None
+            if session.waits is not None:
+                self._ready[number] = None
+
+    def committed(self, log: Log) -> None:
+        """A log's high watermark has moved."""
+        replica = self._replicas.of(log)
+        if replica is None:
+            return
+        for number in self._watching.get(replica, ()):
+            session = self._sessions[number]
+            session.moved[replica] = None
+            self._untold[session] = None
+
+    def next_deadline(self) -> float:
+        """When to call `take_done` at the latest."""
+        return -inf if self._ready or self._done or self._untold else self._next_deadline
+
+    def take_done(self, now: float) -> Sequence[tuple[Request, Response]]:
+        """Fetches that wait no longer, with their answers."""
+        for session in self._untold:
+            session.deadline = min(session.deadline, now + TELL_WITHIN)
+            self._next_deadline = min(self._next_deadline, session.deadline)
+        self._untold.clear()
+        if self._next_deadline <= now:
+            self._expire(now)
+        ready, self._ready = self._ready, {}
+        for number in ready:
+            session = self._sessions[number]
+            if session.waits is not None:
+                answers: list[Answer] = []
+                self._read(session, min(session.waits.body.max_bytes, MAX_RESPONSE_BYTES), answers)
+                if answers:
+                    self._done.append((session.waits, _response(answers)))
+                    session.waits = None
+        done, self._done = self._done, []
+        return done
+
+    def _expire(self, now: float) -> None:
+        """Answer those that have waited long enough, with high watermarks that have moved."""
+        self._next_deadline = inf
+        for session in self._sessions.values():
+            if session.waits is None:
+                continue
+            if session.deadline > now:
+                self._next_deadline = min(self._next_deadline, session.deadline)
+                continue
+            answers: list[Answer] = []
+            for replica in list(session.moved):
+                entry = session.entries.get(replica)
+                if entry is not None:
+                    answers.append((_result(session, entry, replica), _NO_CHUNK))
+                    self._told(session, replica)
+            session.moved.clear()
+            self._done.append((session.waits, _response(answers)))
+            session.waits = None
+
+
+def _result(
+    session: _Session, entry: ReplicaFetchEntry, replica: Replica, end: EpochEnd = _ON_THE_LOG
+) -> ReplicaFetchResult:
+    return ReplicaFetchResult(
+        *(entry.topic, entry.partition, 0, "", entry.leader_epoch, entry.log_end),
+        *(*end, replica.log.log_start, *session.news_of(replica)),
+    )
+
+
+def _lacks(entry: ReplicaFetchEntry, replica: Replica) -> bool:
+    return entry.log_end < replica.log.log_end
+
+
+def _refused(entry: ReplicaFetchEntry, error: FolkmootError, log_start: int = -1) -> Answer:
+    code = error.code or UnknownServerError.code
+    said = entry.topic, entry.partition, code, message_of(error), entry.leader_epoch, entry.log_end
+    return ReplicaFetchResult(*said, *_ON_THE_LOG, log_start, -1, False), _NO_CHUNK
+
+
+def _response(answers: Sequence[Answer]) -> Response:
+    results = [result for result, _ in answers]
+    return Response(ReplicaFetchResponse(results), [chunk for _, chunk in answers])

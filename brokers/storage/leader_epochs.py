@@ -1,0 +1,138 @@
+"""Where each leader epoch begins in a log, and the highest epoch that a broker has acted in."""
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from folkmoot.brokers.storage.atomic_file import load_json, write_checked
+
+logger = logging.getLogger(__name__)
+
+LEADER_EPOCHS_FILE: Final = "leader-epochs"
+"""In the data directory: the highest epoch of every replica, by the name of its directory."""
+
+EPOCH_STARTS_FILE: Final = "leader-epoch-checkpoint"
+"""In a partition's directory: where its epochs begin (`EpochStarts`)."""
+
+NO_EPOCH: Final = -1
+
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class EpochEnd(NamedTuple):
+    """Where the records of a leader epoch end in a log: the offset behind the last of them."""
+
+    epoch: int
+    offset: int
+
+
+class EpochStarts:
+    """The first offset of every leader epoch in a log; both rise from entry to entry.
+
+    Batches carry their leader's epoch, so the log itself says all of it; this is the answer without a
+    search. An epoch in which nothing was appended has no entry, and needs none: the end of the next
+    lower one is the end of what both have.
+
+    Crash story. The table of what lies below the recovery point is on disk before that point moves:
+    the job that flushes a log writes it first, and where the disk has no room for it the point that
+    is noted stays. What lies behind the point is read from the headers by
+    the next start (`cut`, then `appended`). So an entry of records that were cut, or lost, is never
+    believed: it lies behind the point, since a cut takes the point back before the log takes more.
+    """
+
+    def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._offsets: list[int] = []
+        for epoch, offset in starts:
+            self.appended(epoch, offset)
+        self.changed = False
+        """Whether it differs from what was last encoded."""
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._epochs, self._offsets, strict=True)
+
+    @property
+    def latest(self) -> int:
+        """The epoch of the log's last record, NO_EPOCH if there is none."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def appended(self, epoch: int, offset: int) -> None:
+        """A batch of this epoch was appended at `offset`."""
+        if epoch > self.latest:
+            self._epochs.append(epoch)
+            self._offsets.append(offset)
+            self.changed = True
+
+    def found(self, epoch: int, offset: int) -> None:
+        """A batch of this epoch, which could not be read when the epochs were, lies at `offset`."""
+        place = bisect_left(self._epochs, epoch)
+        if epoch not in self._epochs[place : place + 1]:
+            self._epochs.insert(place, epoch)
+            self._offsets.insert(place, offset)
+            self.changed = True
+        elif offset < self._offsets[place]:
+            self._offsets[place] = offset
+            self.changed = True
+
+    def end_of(self, epoch: int, log_end: int) -> EpochEnd:
+        """Where the records of `epoch`, or of the highest lower one that there is, end in this log.
+
+        If all are higher, NO_EPOCH and where the first of them begins.
+        """
+        number = bisect_right(self._epochs, epoch)
+        end = self._offsets[number] if number < len(self._offsets) else log_end
+        return EpochEnd(self._epochs[number - 1] if number else NO_EPOCH, end)
+
+    def cut(self, log_end: int) -> None:
+        """The log ends there now."""
+        while self._offsets and self._offsets[-1] >= log_end:
+            self._offsets.pop()
+            self._epochs.pop()
+            self.changed = True
+
+    def forget_before(self, log_start: int) -> None:
+        """The log begins there now: epochs that end before it are forgotten."""
+        gone = max(0, bisect_right(self._offsets, log_start) - 1)
+        if gone:
+            del self._epochs[:gone], self._offsets[:gone]
+            self.changed = True
+
+    def encode(self) -> bytes:
+        """For the file; from here on it has not `changed`."""
+        self.changed = False
+        return msgspec.json.encode([*self])
+
+    @classmethod
+    def load(cls, directory: Path) -> "EpochStarts":
+        """What the file says; nothing, if it is missing or is not trustworthy. Raises OSError."""
+        path = directory / EPOCH_STARTS_FILE
+        starts: list[tuple[int, int]] = load_json(path, list[tuple[_Natural, _Natural]]) or []
+        if any(new[0] <= old[0] or new[1] <= old[1] for old, new in pairwise(starts)):
+            logger.warning("%s: not in order, going on without it", path)
+            starts = []
+        return cls(starts)
+
+
+def save_epoch_starts(directory: Path, encoded: bytes) -> None:
+    """Write what `EpochStarts.encode` gave; on disk when this returns. Raises OSError."""
+    write_checked(directory / EPOCH_STARTS_FILE, encoded)
+
+
+def load_highest_epochs(data: Path) -> dict[str, int]:
+    """The highest leader epoch that each replica has acted in, by the name of its directory.
+
+    One file for all of them, so that a thousand partitions of a broker that died go to their new
+    leaders by one flush of each. Without it a replica might act in an epoch that it has left: if the file
+    is not trustworthy its broker is as one with an empty disk. Raises OSError.
+    """
+    path = data / LEADER_EPOCHS_FILE
+    epochs = load_json(path, dict[str, _Natural])
+    if epochs is None and path.exists():
+        logger.error("%s is damaged: no replica leads before it has followed again", path)
+    return epochs or {}

@@ -1,0 +1,85 @@
+"""The controller step by step: what it reads in whichever order things happen."""
+
+import pytest
+
+from folkmoot.brokers.controller.controller import Controller
+from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
+from tests.memory_zookeeper import MemoryZooKeeper
+
+
+class Scene:
+    """A controller that is elected, a broker, and a user."""
+
+    def __init__(self) -> None:
+        ensemble = MemoryZooKeeper()
+        self.user, self.session = ensemble.connect(), ensemble.connect()
+        execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d")))
+        self.controller = Controller(1, "nonce", lambda: None)
+        self.settle()
+        assert self.controller.is_elected
+
+    def run(self, recipes: list[Recipe[None]]) -> None:
+        for recipe in recipes:
+            execute(self.session, recipe)
+
+    def settle(self) -> None:
+        for _ in range(50):
+            recipes = self.controller.step(0.0)
+            if not recipes:
+                return
+            self.run(recipes)
+        raise AssertionError("the controller does not come to rest")
+
+    def create(self) -> TopicInfo:
+        return execute(self.user, topics.create("t", 2, [1]))
+
+    def check(self, topic: TopicInfo) -> None:
+        """This topic has states, and no other."""
+        assert execute(self.user, partition_states.topic_ids()) == [topic.topic_id]
+        assert execute(self.user, partition_states.partitions_of(topic.topic_id)) == [0, 1]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_topic_that_is_created_anew_while_its_end_is_read_is_a_new_topic(first: int) -> None:
+    scene = Scene()
+    scene.create()
+    scene.settle()
+    execute(scene.user, topics.delete("t"))
+    recipes = scene.controller.step(0.0)
+    assert len(recipes) == 2, "its node and the list of topics rang"
+    scene.run([recipes.pop(first)])
+    later = scene.create()
+    scene.run(recipes)
+    scene.settle()
+    scene.check(later)
+
+
+def test_a_topic_that_is_created_anew_between_two_looks_is_a_new_topic() -> None:
+    scene = Scene()
+    scene.create()
+    scene.settle()
+    execute(scene.user, topics.delete("t"))
+    later = scene.create()
+    scene.settle()
+    scene.check(later)
+
+
+def test_what_changes_while_it_is_read_is_read_again() -> None:
+    scene = Scene()
+    topic = scene.create()
+    (recipe,) = scene.controller.step(0.0)
+    operation = next(recipe)
+    names = execute(scene.session, operation)
+    execute(scene.user, topics.delete("t"))
+    with pytest.raises(StopIteration):
+        recipe.send(names)
+    scene.settle()
+    assert execute(scene.user, partition_states.topic_ids()) == []
+    again = scene.create()
+    assert again.topic_id != topic.topic_id
+    scene.settle()
+    scene.check(again)

@@ -1,0 +1,161 @@
+"""Controllers through hostile histories: by default 150 that nobody has seen before.
+
+FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
+from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import PartitionState, StateWrite, TopicIdPartition
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper import operations
+from folkmoot.coordination.zookeeper.operations import Check, Recipe, Set
+from tests.brokers.controller.simulated import ClusterHistory
+from tests.simulation.frame import expect_violation, live_through, live_through_many, silence
+
+__all__ = ["silence"]
+
+HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "150"))
+SEEDS_FOR_MUTATIONS = 150
+
+
+@pytest.mark.timeout(0)
+def test_no_two_lead_in_one_epoch_no_zombie_writes_and_all_are_led_in_the_end() -> None:
+    live_through_many(ClusterHistory, HISTORIES)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in range(3):
+        first, second = (live_through(ClusterHistory(seed)) for _ in range(2))
+        assert first.world.hash() == second.world.hash()
+
+
+@contextmanager
+def mutated(mutation: Callable[[pytest.MonkeyPatch], None]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        mutation(patch)
+        yield
+
+
+# -- that it would be seen ----------------------------------------------------------------------------
+
+
+def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unguarded(_: controllers.Controller) -> Check:
+        return Check(paths.CONTROLLER_EPOCH)
+
+    monkeypatch.setattr(controllers, "is_in_epoch", unguarded)
+
+
+def _no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unconditional(path: str, data: bytes, _version: int) -> Set:
+        return Set(path, data)
+
+    names = {**vars(operations), "Set": unconditional}
+    monkeypatch.setattr(partition_states, "zk", SimpleNamespace(**names))
+
+
+def _anybody_can_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alive(self: Leadership, broker: int, *_: object) -> bool:
+        return broker in self._registered_since
+
+    monkeypatch.setattr(Leadership, "_can_lead", alive)
+
+
+def _takes_a_moved_single_replica_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    def able(
+        self: Leadership, broker: int, _partition: TopicIdPartition, state: PartitionState
+    ) -> bool:
+        return broker in self._may_lead and (broker in state.isr or not state.leader_epoch)
+
+    monkeypatch.setattr(Leadership, "_can_lead", able)
+
+
+def _ends_when_one_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Leadership._ending
+
+    def ending(self: Leadership, partition: TopicIdPartition) -> object:
+        topic, known = self._topics.get(partition.topic_id), self._states.get(partition)
+        move = None if topic is None else topic.reassignments.get(partition.partition)
+        found = real(self, partition)
+        if found is not None or move is None or known is None or not known.state.active:
+            return found
+        stay = [each for each in move.target if each in known.state.isr]
+        if known.state.leader not in stay:
+            return None
+        return move, StateWrite(known.state.with_isr(stay), known.partition_epoch)
+
+    monkeypatch.setattr(Leadership, "_ending", ending)
+
+
+def _never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "_ending", lambda *_: None)
+
+
+def _keeps_a_leader_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Leadership._ending
+
+    def ending(self: Leadership, partition: TopicIdPartition) -> object:
+        found, known = real(self, partition), self._states.get(partition)
+        if found is None or known is None:
+            return None
+        move, write = found
+        return move, StateWrite(known.state.with_isr(write.state.isr), write.stands_on)
+
+    monkeypatch.setattr(Leadership, "_ending", ending)
+
+
+def _ends_over_whatever_the_topic_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = topics.written
+
+    def written(name: str, topic: TopicInfo, _version: int) -> Set:
+        return real(name, topic, operations.ANY_VERSION)
+
+    monkeypatch.setattr(topics, "written", written)
+
+
+def _forgets_what_was_deleted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leadership, "has_states", lambda *_: None)
+
+
+def _never_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def later(self: Leadership, now: float, *_: object) -> None:
+        self._rebalance_at = now + REBALANCE_PERIOD
+
+    monkeypatch.setattr(Leadership, "_rebalance", later)
+
+
+def _does_not_look_at_brokers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(_watch: object = None) -> Recipe[dict[int, Registration]]:
+        return live()
+
+    live = brokers.live
+    monkeypatch.setattr(brokers, "live", once)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        _no_guard,
+        _no_version,
+        _anybody_can_lead,
+        _takes_a_moved_single_replica_for_empty,
+        _ends_when_one_is_in_sync,
+        _never_ends,
+        _keeps_a_leader_that_leaves,
+        _ends_over_whatever_the_topic_is_now,
+        _forgets_what_was_deleted_before,
+        _never_gives_back,
+        _does_not_look_at_brokers_again,
+    ],
+)
+def test_a_rule_that_is_removed_is_missed(mutation: Callable[[pytest.MonkeyPatch], None]) -> None:
+    expect_violation(ClusterHistory, partial(mutated, mutation), SEEDS_FOR_MUTATIONS)

@@ -1,0 +1,77 @@
+"""What a leader makes of a follower's position, and the follower of the answer."""
+
+import pytest
+
+from folkmoot.brokers.replication.follower_state import Append, FollowerState, Truncate
+from folkmoot.brokers.replication.leader_state import LeaderState, Position
+from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochEnd, EpochStarts
+from folkmoot.coordination.partition_states import PartitionState, VersionedState
+from folkmoot.protocol.errors import OffsetOutOfRange
+
+
+def a_leader(starts: EpochStarts, log_end: int) -> LeaderState:
+    """Of epoch 9."""
+    found = VersionedState(PartitionState(1, 9, (1, 2), 1, active=True), 4)
+    return LeaderState(
+        *(1, found, (1, 2), starts),
+        log_end=log_end,
+        high_watermark=0,
+        min_in_sync=1,
+        max_lag=10.0,
+        now=0.0,
+    )
+
+
+def told(leader: LeaderState, last_epoch: int, end: int, log_end: int, start: int = 0) -> object:
+    return leader.fetched(2, 1, Position(9, last_epoch, end), log_end, 0.0, log_start=start)
+
+
+def test_a_position_on_the_leaders_log_is_acked_and_any_other_is_told_the_epochs_end() -> None:
+    leader = a_leader(EpochStarts([(1, 0), (4, 10), (7, 15)]), 20)
+    for last_epoch, end in ((NO_EPOCH, 0), (1, 5), (1, 10), (4, 12), (4, 15), (7, 20)):
+        assert told(leader, last_epoch, end, 20) is None
+    assert told(leader, 1, 11, 20) == EpochEnd(1, 10)
+    assert told(leader, 2, 12, 20) == EpochEnd(1, 10)
+    assert told(leader, 4, 16, 20) == EpochEnd(4, 15)
+    assert told(leader, 6, 30, 20) == EpochEnd(4, 15)
+    assert told(leader, 7, 21, 20) == EpochEnd(7, 20)
+    assert told(leader, 8, 18, 20) == EpochEnd(7, 20)
+
+
+def test_what_lies_before_the_leaders_log_start_is_not_compared() -> None:
+    leader = a_leader(EpochStarts([(5, 100)]), 200)
+    with pytest.raises(OffsetOutOfRange, match="begins with offset 120"):
+        told(leader, 3, 90, 200, 120)
+    assert told(leader, 3, 120, 200, 120) is None
+    assert told(leader, 3, 130, 200, 120) == EpochEnd(NO_EPOCH, 100)
+    empty = a_leader(EpochStarts(), 50)
+    assert told(empty, 3, 50, 50, 50) is None
+    assert told(empty, 3, 60, 50, 50) == EpochEnd(NO_EPOCH, 50)
+
+
+def test_a_follower_cuts_its_log_to_what_both_have() -> None:
+    starts = EpochStarts([(1, 0), (3, 8), (5, 12)])
+    follower = FollowerState(1, 9)
+    asked = follower.position(starts, 20)
+    assert asked == Position(9, 5, 20)
+
+    def cut_to(epoch: int, offset: int) -> object:
+        return follower.answered(asked, EpochEnd(epoch, offset), 0, starts, 20)
+
+    assert cut_to(5, 15) == Truncate(15)
+    assert cut_to(4, 15) == Truncate(12), "it has nothing of epoch 4"
+    assert cut_to(3, 10) == Truncate(10)
+    assert cut_to(3, 14) == Truncate(12)
+    assert cut_to(1, 10) == Truncate(8)
+    assert cut_to(NO_EPOCH, 14) == Truncate(14), "before that the leader has given up all"
+
+
+def test_an_answer_to_a_position_that_was_left_is_passed_over() -> None:
+    starts = EpochStarts([(1, 0)])
+    follower = FollowerState(1, 9)
+    asked = follower.position(starts, 5)
+    assert follower.answered(asked, None, 4, starts, 5) == Append(4)
+    assert follower.answered(asked, None, 4, starts, 6) is None
+    assert follower.answered(asked, EpochEnd(1, 2), 4, starts, 6) is None
+    other = FollowerState(2, 10)
+    assert other.answered(asked, None, 4, starts, 5) is None

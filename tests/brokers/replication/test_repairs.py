@@ -1,0 +1,560 @@
+"""What has rotted on one replica is found, and comes back from another: nothing is lost or served."""
+
+import errno
+import logging
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from folkmoot.brokers.replication import replica_manager
+from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
+from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
+from folkmoot.coordination.partition_states import NOBODY
+from folkmoot.protocol.errors import (
+    CorruptBatch,
+    FolkmootError,
+    NotEnoughReplicasAfterAppend,
+    OffsetNotAvailable,
+)
+from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest
+from tests.brokers.batches import values_of
+from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
+from tests.seeds import new_seed
+
+RECORDS = 60
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's power goes here."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda fd: None)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = filled(tmp_path)
+    yield made
+    made.stop()
+
+
+def filled(directory: Path, source: random.Random | None = None) -> Cluster:
+    """Three replicas of some segments, all committed and on disk."""
+    source = source or random.Random(5)
+    cluster = Cluster(directory)
+    for number in range(RECORDS):
+        done = cluster.nodes[1].produce(b"%d " % number + source.randbytes(30))
+        cluster.run(4)
+        assert done[0].error == 0
+    cluster.later(1.0)
+    assert set(cluster.ends()) == {RECORDS}
+    assert all(len(node.log.segments) > 3 for node in cluster.nodes.values())
+    return cluster
+
+
+def contents(node: Node) -> list[tuple[int, bytes | None]]:
+    found: list[tuple[int, bytes | None]] = []
+    while len(found) < RECORDS:
+        found += values_of(node.log.read(len(found), 1 << 20, committed=False))
+    return found
+
+
+def flip(path: Path, position: int, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= bit
+    path.write_bytes(content)
+
+
+def bad_in(segment: Segment) -> list[Damage]:
+    reader = segment.reader()
+    try:
+        return [found for found in reader.batches() if isinstance(found, Damage)]
+    finally:
+        reader.close()
+
+
+def scrub(node: Node) -> None:
+    """What the scrub finds, all at once; the active segment has its turn when it is sealed."""
+    for segment in node.log.segments:
+        for found in bad_in(segment):
+            segment.mark(found)
+
+
+def is_whole(node: Node) -> bool:
+    return not any(segment.damage or bad_in(segment) for segment in node.log.segments)
+
+
+def by_scrub(cluster: Cluster, node: Node, offset: int) -> None:
+    scrub(node)
+
+
+def by_report(cluster: Cluster, node: Node, offset: int) -> None:
+    node.handlers.damage_reports.report(node.log, offset)
+    node.handlers.damage_reports.task(node.now)
+
+
+def by_start(cluster: Cluster, node: Node, offset: int) -> None:
+    """The recovery points were not noted, so all of it is checked."""
+    cluster.kill(node.number)
+    cluster.start(node.number)
+    cluster.show()
+    cluster.run()
+
+
+@pytest.mark.parametrize("number", REPLICAS)
+@pytest.mark.parametrize("found", [by_scrub, by_report, by_start])
+def test_a_bad_batch_comes_back_from_another_replica_whoever_leads(
+    cluster: Cluster, number: int, found: Callable[[Cluster, Node, int], None]
+) -> None:
+    node = cluster.nodes[number]
+    right = contents(node)
+    segment = node.log.segments[1]
+    flip(segment.path, segment.size // 2)
+    offset = bad_in(segment)[0].offset
+    found(cluster, node, offset)
+    node = cluster.nodes[number]
+    if found is not by_start:
+        with pytest.raises(OffsetNotAvailable, match="about to be repaired"):
+            node.log.read(offset, 1)
+    settle(cluster)
+    assert contents(node) == right
+    assert is_whole(node)
+
+
+def settle(cluster: Cluster) -> None:
+    """Time passes; a leader that has resigned is followed by another."""
+    for _ in range(30):
+        state = cluster.state.state
+        if state.leader not in cluster.nodes or not state.active:
+            live = [each for each in state.isr if each in cluster.nodes]
+            cluster.designate(live[0], *state.isr)
+        cluster.show()
+        cluster.later(1.0)
+        leader = cluster.nodes.get(cluster.state.state.leader)
+        ends = set(cluster.ends())
+        in_sync = len(cluster.state.state.isr) == 3 and len(ends) == 1
+        in_sync = in_sync and leader is not None and leader.log.high_watermark in ends
+        if in_sync and all(map(is_whole, cluster.nodes.values())):
+            return
+    raise AssertionError(f"no peace: {cluster.state}, {cluster.ends()}")
+
+
+def die_at(cluster: Cluster, node: Node, jobs: int, *, behind: bool) -> bool:
+    """Carry so many of the repair's jobs out and die, right before the next one or behind it, with
+    nobody left to hear of its end; → whether there was a next one."""
+    node.by_hand = True
+    for _ in range(100):
+        cluster.now += 0.1
+        node.repairs.task(node.now)
+        cluster.run(2)
+        if not node.hands.jobs:
+            continue
+        if not jobs:
+            if behind:
+                node.hands.jobs[0][1]()
+            return True
+        jobs -= 1
+        node.hands.work()
+    return False
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("number", REPLICAS)
+def test_a_broker_that_dies_at_any_step_of_a_repair_has_it_done_in_its_next_life(
+    tmp_path: Path, number: int, behind: bool
+) -> None:
+    cluster = filled(tmp_path)
+    right = contents(cluster.nodes[1])
+    steps, goes_on = 0, True
+    while goes_on:
+        node = cluster.nodes[number]
+        segment = node.log.segments[1]
+        flip(segment.path, segment.size // 2)
+        scrub(node)
+        goes_on = die_at(cluster, node, steps, behind=behind)
+        cluster.kill(number)
+        cluster.start(number)
+        scrub(cluster.nodes[number])
+        settle(cluster)
+        node = cluster.nodes[number]
+        assert contents(node) == right
+        left = [path.name for path in node.log.directory.iterdir() if "cleaned" in path.name]
+        assert (left, len(node.log.segments)) == ([], len(list(node.log.directory.glob("*.log"))))
+        steps += 1
+    assert steps >= 5
+    cluster.stop()
+
+
+def test_a_leader_whose_damage_is_not_committed_lets_another_lead(cluster: Cluster) -> None:
+    cluster.cut |= {(2, 1), (3, 1)}
+    lost = cluster.nodes[1].produce(b"x")
+    segment = cluster.nodes[1].log.segments[-1]
+    flip(segment.path, segment.size - 1)
+    scrub(cluster.nodes[1])
+    cluster.nodes[1].repairs.task(cluster.nodes[1].now)
+    assert cluster.state.state.leader == NOBODY
+    assert set(cluster.state.state.isr) == {2, 3}
+    assert lost[0].error == NotEnoughReplicasAfterAppend.code
+    cluster.mend()
+    settle(cluster)
+    assert contents(cluster.nodes[1]) == contents(cluster.nodes[2])
+
+
+def test_what_no_other_replica_has_is_told_as_damaged(cluster: Cluster) -> None:
+    for node in cluster.nodes.values():
+        flip(node.log.segments[1].path, 40)
+        scrub(node)
+    offset = cluster.nodes[1].log.segments[1].damage[0].offset
+    for _ in range(10):
+        cluster.later(3.0)
+    with pytest.raises(CorruptBatch, match="go on at"):
+        cluster.nodes[1].log.read(offset, 1)
+
+
+def test_a_bad_batch_that_a_follower_gets_is_looked_at_by_its_leader(cluster: Cluster) -> None:
+    right = contents(cluster.nodes[1])
+    cluster.kill(3)
+    shutil.rmtree(cluster.directory / "3")
+    flip(cluster.nodes[1].log.segments[1].path, 100)
+    cluster.start(3)
+    settle(cluster)
+    assert contents(cluster.nodes[3]) == right == contents(cluster.nodes[1])
+
+
+def test_a_sector_that_cannot_be_read_is_repaired(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.nodes[2]
+    right = contents(node)
+    segment = node.log.segments[1]
+    bad, real = segment.path, os.pread
+
+    def pread(fd: int, count: int, position: int) -> bytes:
+        if Path(f"/proc/self/fd/{fd}").readlink() == bad and position + count > 300:
+            if position >= 300:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            count = 300 - position
+        return real(fd, count, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    scrub(node)
+    settle(cluster)
+    assert contents(node) == right
+    assert not bad.exists()
+
+
+@pytest.mark.parametrize("number", REPLICAS)
+def test_a_reader_reports_a_bad_batch_to_whoever_sent_it(cluster: Cluster, number: int) -> None:
+    node = cluster.nodes[number]
+    flip(node.log.segments[1].path, 40)
+    [damage] = bad_in(node.log.segments[1])
+    node.ask(ReportDamageRequest([ReportDamageEntry("t", TOPIC_ID, 0, damage.offset)]))
+    settle(cluster)
+    assert is_whole(node)
+
+
+def test_what_is_missing_behind_a_segment_comes_back_with_what_is_bad_in_it(
+    cluster: Cluster,
+) -> None:
+    right = contents(cluster.nodes[2])
+    flip(cluster.nodes[2].log.segments[1].path, 40)
+    scrub(cluster.nodes[2])
+    settle(cluster)
+    rewritten, next_one = cluster.nodes[2].log.segments[1:3]
+    cluster.kill(2)
+    flip(rewritten.path, 40)
+    for path in next_one.files():
+        path.unlink()
+    cluster.start(2)
+    scrub(cluster.nodes[2])
+    settle(cluster)
+    assert contents(cluster.nodes[2]) == right
+
+
+def test_what_was_given_up_is_not_missed_by_a_repair(cluster: Cluster) -> None:
+    segment = cluster.nodes[2].log.segments[1]
+    start = segment.base_offset + 1
+    right = contents(cluster.nodes[2])[start:]
+    leader = cluster.nodes[1]
+    leader.handlers.retention.delete_records(leader.log, start, lambda error: None)
+    told = leader.produce(b"tell of it")
+    cluster.run()
+    assert told[0].error == 0
+    cluster.later(1.0)
+    assert {node.log.log_start for node in cluster.nodes.values()} == {start}
+    for position in (40, segment.size - 1):
+        flip(segment.path, position)
+    scrub(cluster.nodes[2])
+    settle(cluster)
+    found: list[tuple[int, bytes | None]] = []
+    while len(found) < len(right):
+        found += values_of(cluster.nodes[2].log.read(start + len(found), 1 << 20))
+    assert found[: len(right)] == right
+
+
+def test_many_segments_that_cannot_be_repaired_keep_no_other_one_waiting(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.nodes[1]
+    begun: set[Segment] = set()
+    monkeypatch.setattr(Repairs, "_begin", lambda self, segment: begun.add(segment))
+    some = [Segment(Path(), SegmentName(number), 1, OpenSegments()) for number in range(50)]
+    node.logs.files.damaged.update(dict.fromkeys(some, 0.0))
+    for _ in some:
+        cluster.now += LOOK_AFTER
+        node.repairs.task(node.now)
+    assert begun == set(some)
+
+
+def test_a_log_is_not_cut_while_a_segment_of_it_is_written_anew(cluster: Cluster) -> None:
+    cluster.cut |= {(2, 1), (3, 1)}
+    cluster.nodes[1].produce(b"x")
+    cluster.designate(3, 2, 3)
+    segment = cluster.nodes[1].log.segments[-1]
+    flip(segment.path, 40)
+    scrub(cluster.nodes[1])
+    cluster.mend()
+    one = cluster.nodes[1]
+    one.replica.is_rewritten = True
+    cluster.show()
+    cluster.later(1.0)
+    assert one.replica.state.follower is not None
+    assert one.log.log_end == RECORDS + 1
+    one.replica.is_rewritten = False
+    settle(cluster)
+    assert one.log.log_end == RECORDS
+    assert contents(one) == contents(cluster.nodes[2])
+
+
+def test_a_replica_is_marked_while_a_segment_of_it_is_written_anew(cluster: Cluster) -> None:
+    node = cluster.nodes[2]
+    flip(node.log.segments[1].path, 40)
+    scrub(node)
+    assert die_at(cluster, node, 2, behind=False)
+    while node.hands.keys()[0] != "cleaner":
+        assert [node.replica.is_rewritten] == [False]
+        node.hands.work()
+        cluster.run(2)
+    marks = [node.replica.is_rewritten]
+    node.hands.work_all()
+    marks.append(node.replica.is_rewritten)
+    assert marks == [True, False]
+    assert is_whole(node)
+
+
+def test_a_replica_that_was_repaired_may_lead_again_though_nobody_writes(cluster: Cluster) -> None:
+    segment = cluster.nodes[2].log.segments[1]
+    flip(segment.path, segment.size // 2)
+    cluster.kill(2)
+    cluster.start(2)
+    cluster.show()
+    for _ in range(3):
+        cluster.run()
+        cluster.now += 1.0
+    node = cluster.nodes[2]
+    assert node.log.is_damaged
+    assert not node.replica.state.may_lead
+    for _ in range(3):
+        cluster.now += LOOK_AFTER
+        node.repairs.task(node.now)
+        cluster.run(20)
+    assert is_whole(node)
+    assert node.replica.state.may_lead
+
+
+def test_a_disk_that_takes_no_leader_epoch_ends_the_broker_and_a_full_one_does_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.nodes[2]
+    ended: list[Exception] = []
+    node.handlers.flusher.failed = ended.append
+    reason = errno.ENOSPC
+
+    def refuse(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(replica_manager, "save_json", refuse)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show(2)
+    assert not ended
+    reason = errno.EIO
+    cluster.later(2.0)
+    assert "leader epochs" in str(ended[0])
+    assert node.replica.leader is None
+
+
+def tail_of(cluster: Cluster, number: int) -> Segment:
+    """One more record that this leader alone has → the segment, which holds committed ones as well."""
+    cluster.nodes[number].produce(b"committed")
+    cluster.run()
+    cluster.later(1.0)
+    cluster.cut |= {(other, number) for other in REPLICAS}
+    cluster.nodes[number].produce(b"never committed")
+    segment = cluster.nodes[number].log.segments[-1]
+    assert segment.base_offset < cluster.nodes[number].log.high_watermark
+    return segment
+
+
+def test_what_is_appended_behind_a_repaired_segment_that_was_cut_is_there_after_a_start(
+    cluster: Cluster,
+) -> None:
+    segment = tail_of(cluster, 1)
+    flip(segment.path, 40)
+    scrub(cluster.nodes[1])
+    for pair in ((1, 2), (1, 3)):
+        cluster.cut.discard(pair)
+    while cluster.nodes[1].log.is_damaged:
+        cluster.later(1.0)
+    cluster.designate(2, 2, 3)
+    cluster.mend()
+    settle(cluster)
+    one = cluster.nodes[1]
+    one.log.roll()
+    for _ in range(3):
+        cluster.nodes[2].produce(b"later")
+        cluster.run()
+    settle(cluster)
+    end = one.log.log_end
+    cluster.kill(1)
+    cluster.start(1)
+    one = cluster.nodes[1]
+    assert one.log.log_end == end
+    assert not one.log.is_damaged
+    assert contents(one) == contents(cluster.nodes[2])
+
+
+def test_a_replica_that_is_cut_behind_damage_does_not_lead_before_it_has_all_again(
+    cluster: Cluster,
+) -> None:
+    segment = tail_of(cluster, 1)
+    flip(segment.path, 2)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    cluster.mend()
+    one = cluster.nodes[1]
+    one.by_hand = True
+    cluster.now += 1.0
+    for _ in range(9):
+        cluster.run(1)
+        while one.hands.jobs and one.log.log_end > RECORDS:
+            one.hands.work()
+    assert one.log.log_end == RECORDS
+    cluster.kill(1)
+    cluster.start(1)
+    assert cluster.nodes[1].log.is_incomplete
+    settle(cluster)
+    for _ in range(3):
+        cluster.later(0.5)
+    one = cluster.nodes[1]
+    assert one.replica.state.may_lead
+    assert contents(one) == contents(cluster.nodes[2])
+
+
+# -- one flipped bit anywhere -----------------------------------------------------------------------
+
+CLUSTERS = 20
+FLIPS = 50
+
+
+class Rot:
+    """Bits that flip in the files of one replica of three, one after another, each found and mended."""
+
+    def __init__(self, directory: Path, source: random.Random) -> None:
+        self.cluster = filled(directory, source)
+        self.source = source
+        self.acknowledged = dict(contents(self.cluster.nodes[1]))
+        self.hit: Counter[str] = Counter()
+        self.emptied = 0
+
+    def step(self) -> None:
+        number = self.source.choice(REPLICAS)
+        node = self.cluster.nodes[number]
+        ways: list[Callable[[Node], None]] = [self.kill, self.kill, self.stop, self.run_on]
+        self.source.choice(ways)(node)
+        settle(self.cluster)
+        self.produce()
+        self.check(number)
+
+    def flip(self, node: Node) -> None:
+        data = self.cluster.directory / f"{node.number}"
+        paths = [each for each in sorted(data.rglob("*")) if each.is_file() and each.stat().st_size]
+        kinds = sorted({each.suffix or each.name for each in paths} - {".lock"})
+        kind = self.source.choice([*kinds, ".log", ".log"])
+        path = self.source.choice([each for each in paths if (each.suffix or each.name) == kind])
+        self.hit[kind] += 1
+        flip(path, self.source.randrange(path.stat().st_size), 1 << self.source.randrange(8))
+
+    def kill(self, node: Node) -> None:
+        self.cluster.kill(node.number)
+        self.flip(node)
+        self.start(node.number)
+
+    def stop(self, node: Node) -> None:
+        node.logs.close()
+        self.kill(node)
+
+    def run_on(self, node: Node) -> None:
+        self.flip(node)
+        scrub(node)
+
+    def start(self, number: int) -> None:
+        try:
+            self.cluster.start(number)
+        except FolkmootError:
+            # It says which file, and what an operator is to do: give it an empty directory.
+            shutil.rmtree(self.cluster.directory / f"{number}")
+            self.emptied += 1
+            self.cluster.start(number)
+        self.cluster.show()
+        scrub(self.cluster.nodes[number])
+
+    def produce(self) -> None:
+        value = self.source.randbytes(20)
+        leader = self.cluster.nodes[self.cluster.state.state.leader]
+        results = leader.produce(value)
+        self.cluster.run()
+        assert results[0].error == 0
+        self.acknowledged[results[0].base_offset] = value
+
+    def check(self, number: int) -> None:
+        assert set(self.cluster.state.state.isr) == set(REPLICAS)
+        node = self.cluster.nodes[number]
+        scrub(node)
+        settle(self.cluster)
+        assert is_whole(node)
+        found: dict[int, bytes | None] = {}
+        while len(found) < node.log.log_end:
+            found.update(values_of(node.log.read(len(found), 1 << 20, committed=False)))
+        assert found == self.acknowledged
+
+
+def test_one_flipped_bit_anywhere_on_one_replica_loses_nothing_and_is_repaired(
+    tmp_path: Path,
+) -> None:
+    first = new_seed()
+    hit: Counter[str] = Counter()
+    emptied = 0
+    for seed in range(first, first + CLUSTERS):
+        rot = Rot(tmp_path / str(seed), random.Random(seed))
+        for number in range(FLIPS):
+            print(f"seed {seed}, flip {number}")
+            rot.step()
+        hit += rot.hit
+        emptied += rot.emptied
+        rot.cluster.stop()
+        shutil.rmtree(tmp_path / str(seed))
+    print(dict(hit), f"{emptied} directories emptied")
+    assert hit.total() == CLUSTERS * FLIPS
+    assert len(hit) > 6

@@ -1,0 +1,1005 @@
+"""Brokers with a replica each: what is committed, who may lead, and what clients and impostors are told."""
+
+import shutil
+from collections.abc import Iterator
+from errno import EIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from folkmoot.brokers.replication.leader_state import Position
+from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.storage.atomic_file import load_json
+from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
+from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import Segment
+from folkmoot.coordination.partition_states import NOBODY, BrokerReplaced, VersionedState
+from folkmoot.protocol.errors import (
+    DiskFull,
+    FencedLeaderEpoch,
+    FolkmootError,
+    LogTruncated,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    RequestTimeout,
+    UnknownFetch,
+    UnknownLeaderEpoch,
+    UnknownReplica,
+)
+from folkmoot.protocol.messages import (
+    LATEST,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    ReplicaFetchEntry,
+    ReplicaFetchRequest,
+)
+from tests.brokers.batches import values_of
+from tests.brokers.parts import carried_out, fetch, into, make_batch, out_of, produce
+from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.stop()
+
+
+def committed(node: Node) -> list[bytes | None]:
+    """What a consumer reads of a leader."""
+    found: list[tuple[int, bytes | None]] = []
+    offset = node.log.log_start
+    while offset < node.log.high_watermark:
+        request = fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1))
+        outcome = node.handlers.handle(Request(b"consumer", 1, request), (), node.now)
+        if isinstance(outcome, Response):  # else an index is read by a job first
+            for chunk in outcome.payloads:
+                found += values_of(memoryview(chunk))
+            offset = found[-1][0] + 1
+    return [value for _, value in found]
+
+
+def latest(node: Node) -> tuple[int, int]:
+    """(error, offset) of the newest record's."""
+    entries = [ListOffsetsEntry("t", TOPIC_ID, 0, LATEST)]
+    result = node.ask(ListOffsetsRequest(entries)).results[0]
+    return result.error, result.offset
+
+
+def isr(cluster: Cluster) -> tuple[int, ...]:
+    """Who is in sync, as ZooKeeper has it."""
+    return cluster.state.state.isr
+
+
+def leads(node: Node) -> bool:
+    return node.replica.leader is not None
+
+
+def same_logs(cluster: Cluster) -> bool:
+    contents = {
+        b"".join(path.read_bytes() for path in sorted(node.log.directory.glob("*.log")))
+        for node in cluster.nodes.values()
+    }
+    return len(contents) == 1
+
+
+# -- records --------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_acknowledged_and_seen_once_all_in_sync_replicas_have_it(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    answer = one.produce(b"a")
+    assert answer == []
+    assert committed(one) == []
+    cluster.run()
+    assert answer[0].error == 0
+    assert committed(one) == [b"a"]
+    assert cluster.ends() == [1, 1, 1]
+    assert same_logs(cluster)
+
+
+def test_acks_1_is_answered_by_the_leader_alone_and_seen_later(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    [result] = one.produce(b"a", acks=1)
+    assert (result.error, committed(one)) == (0, [])
+    cluster.run()
+    assert committed(one) == [b"a"]
+
+
+def test_what_is_not_on_the_leaders_disk_is_not_committed(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.by_hand = True
+    answer = one.produce(b"a")
+    cluster.run()
+    assert cluster.ends() == [1, 1, 1]
+    assert (answer, committed(one)) == ([], [])
+    one.hands.work_all()
+    assert answer[0].error == 0
+    one.by_hand = False
+
+
+def test_what_is_not_on_a_followers_disk_does_not_count(cluster: Cluster) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    two.by_hand = True
+    answer = one.produce(b"a")
+    cluster.run()
+    assert (two.log.log_end, answer) == (1, [])
+    two.hands.work_all()
+    two.by_hand = False
+    cluster.run()
+    assert answer[0].error == 0
+
+
+def test_with_page_cache_nobody_waits_for_a_disk(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    for node in cluster.nodes.values():
+        node.by_hand = True
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    for node in cluster.nodes.values():
+        node.hands.work_all()
+        node.by_hand = False
+    cluster.stop()
+
+
+def test_who_waits_is_told_of_what_is_committed_later_though_nothing_is_produced_any_more(
+    cluster: Cluster,
+) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    cluster.kill(1)
+    cluster.cut = {(3, 2)}
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert leads(two)
+    offset = two.log.high_watermark
+    assert offset < two.log.log_end, "it knows already that all is committed"
+    request = Request(
+        b"consumer", 1, fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1), max_wait=5.0)
+    )
+    assert two.handlers.handle(request, (), two.now) is None
+    cluster.mend()
+    cluster.run()
+    cluster.now += 1.0
+    cluster.run()
+    assert two.log.high_watermark == two.log.log_end
+    [woken] = two.handlers.purgatory.take_completed(cluster.now, 10)
+    answer = two.handlers.complete_fetch(woken, two.now)
+    assert answer is not None
+    assert [len(chunk) > 0 for chunk in answer.payloads] == [True]
+
+
+def test_nothing_is_kept_of_a_produce_with_acks_1_while_the_high_watermark_stands(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    payload = bytearray(make_batch(b"a"))
+    request = produce(into(0, topic_id=TOPIC_ID, epoch=-1), acks=1)
+    answer = carried_out(request, [memoryview(payload)], one.now, one.handlers)  # type: ignore[list-item]
+    assert isinstance(answer, Response)
+    assert (one.log.high_watermark, one.log.log_end) == (0, 1)
+    payload.clear()  # raises BufferError if somebody still looks at it
+
+
+# -- in-sync replicas -----------------------------------------------------------------------------------
+
+
+def test_a_replica_whose_broker_is_gone_leaves_the_isr_and_comes_back_with_all(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    answer = one.produce(b"a")
+    cluster.run()
+    assert answer == [], "it is in sync still"
+    cluster.show()
+    cluster.run()
+    assert isr(cluster) == (1, 2)
+    assert answer[0].error == 0
+    cluster.start(3)
+    cluster.show()
+    cluster.run()
+    assert isr(cluster) == (1, 2, 3)
+    assert same_logs(cluster)
+
+
+def test_a_replica_that_lags_leaves_the_isr(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(3, 1)}
+    answer = one.produce(b"a")
+    cluster.later(5.0)
+    assert isr(cluster) == (1, 2, 3)
+    cluster.later(6.0)
+    assert isr(cluster) == (1, 2)
+    assert answer[0].error == 0
+
+
+def test_a_refusal_of_a_former_incarnation_takes_nothing_from_the_next_one(
+    cluster: Cluster,
+) -> None:
+    """A partition at rest is named once, so what was said then has to stay."""
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.show()
+    leader = one.replica.leader
+    assert leader is not None
+    cluster.start(3)
+    registered = cluster.registrations[3].epoch
+    position = Position(1, -1, 0)
+    leader.fetched(3, registered - 1, position, 0, cluster.now)
+    refused = leader.propose((1, 2, 3), cluster.now)
+    assert refused is not None
+    leader.fetched(3, registered, position, 0, cluster.now)
+    leader.answered(BrokerReplaced(3))
+    again = leader.propose((1, 2, 3), cluster.now)
+    assert again is not None
+    assert again.in_sync == {3: registered}
+    leader.answered(BrokerReplaced(3))
+    assert leader.propose((1, 2, 3), cluster.now) is None, "nobody has fetched since"
+
+
+def test_a_partition_at_rest_keeps_its_replicas_in_sync_and_lag_counts_from_the_next_record(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    cluster.later(1_000.0)
+    assert isr(cluster) == (1, 2, 3)
+    cluster.cut = {(3, 1)}
+    answer = one.produce(b"b")
+    cluster.later(5.0)
+    assert (isr(cluster), answer) == ((1, 2, 3), [])
+    cluster.later(6.0)
+    assert isr(cluster) == (1, 2)
+    assert answer[0].error == 0
+
+
+def test_below_min_in_sync_nothing_is_appended_with_acks_all_and_nothing_is_committed(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    waiting = one.produce(b"a")
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    assert isr(cluster) == (1,)
+    assert waiting[0].error == NotEnoughReplicasAfterAppend.code
+    [result] = one.produce(b"b")
+    assert result.error == NotEnoughReplicas.code
+    assert "1 replicas in sync, and needs 2" in result.message
+    [result] = one.produce(b"c", acks=1)
+    assert (result.error, result.base_offset) == (0, 1)
+    assert committed(one) == []
+    cluster.start(2)
+    cluster.show()
+    cluster.run()
+    assert committed(one) == [b"a", b"c"]
+
+
+def test_what_is_not_committed_in_time_is_refused_and_committed_later(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    waiting = one.produce(b"a")
+    one.handlers.purgatory.take_completed(cluster.now + 60.0, 10)
+    assert waiting[0].error == RequestTimeout.code
+    cluster.mend()
+    cluster.run()
+    cluster.later(1.0)
+    assert committed(one) == [b"a"]
+
+
+def test_after_an_unclean_election_a_replica_that_is_ahead_cuts_what_was_committed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, three = (cluster.nodes[number] for number in (1, 2, 3))
+    one.produce(b"a")
+    cluster.run()
+    cluster.cut = {(3, 1)}
+    cluster.later(5.0)
+    one.produce(b"lost")
+    cluster.later(11.0)
+    assert isr(cluster) == (1, 2)
+    assert committed(one) == [b"a", b"lost"]
+    cluster.later(1.0)
+    assert two.log.high_watermark == 2
+    cluster.kill(1)
+    epoch = cluster.state.state.leader_epoch + 1
+    cluster.designate(3, 3)
+    unclean = replace(cluster.state.state, unclean_epoch=epoch)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch)
+    cluster.show()
+    cluster.run()
+    assert three.replica.leader is not None
+    assert "has lost what was committed from offset 1 to 2" in caplog.text
+    cluster.later(1.0)
+    three.produce(b"b")
+    cluster.run()
+    assert (two.log.failed, committed(three)) == (None, [b"a", b"b"])
+    assert two.log.log_end == 2
+
+
+def test_min_in_sync_can_be_changed_while_brokers_run(cluster: Cluster) -> None:
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    [result] = cluster.nodes[1].produce(b"a")
+    assert result.error == NotEnoughReplicas.code
+    cluster.topic = msgspec.structs.replace(cluster.topic, config={"min_in_sync": "1"})
+    cluster.show()
+    [result] = cluster.nodes[1].produce(b"b")
+    assert result.error == 0
+
+
+# -- leaders --------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_on_disk_before_the_activation_is_written(cluster: Cluster) -> None:
+    two = cluster.nodes[2]
+    two.by_hand = True
+    cluster.designate(2, 1, 2, 3)
+    before = len(cluster.writes)
+    cluster.show()
+    assert len(cluster.writes) == before
+    assert two.hands.keys() == ["leader-epochs"]
+    two.hands.work_all()
+    two.by_hand = False
+    assert cluster.writes[before].state.leader_epoch == 2
+    noted = load_json(two.logs.data / LEADER_EPOCHS_FILE, dict[str, int])
+    assert noted == {f"{TOPIC_ID}-0": 2}
+
+
+def test_who_is_not_leader_any_more_says_so_and_cuts_what_nobody_else_has(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    first = one.produce(b"a")
+    cluster.run()
+    cluster.cut = {(2, 1), (3, 1)}
+    lost = one.produce(b"lost 1") + one.produce(b"lost 2")
+    cluster.designate(2, 1, 2, 3)
+    cluster.show(2, 3)
+    cluster.run()
+    assert (first[0].error, lost) == (0, [])
+    [zombie] = one.produce(b"lost 3", acks=1)
+    assert zombie.error == 0, "it does not know yet, and acks=1 promises no more"
+    waiting = one.produce(b"lost 4")
+    cluster.show(1)
+    assert waiting[0].error == NotEnoughReplicasAfterAppend.code
+    [result] = one.produce(b"no")
+    assert result.error == NotLeader.code
+    cluster.run()
+    assert two.replica.leader is not None
+    kept = two.produce(b"b")
+    cluster.run()
+    assert kept[0].error == 0
+    assert "cut from offset 5 to 1" in caplog.text
+    assert same_logs(cluster)
+    assert committed(two) == [b"a", b"b"]
+
+
+def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(cluster: Cluster) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.cut = {(1, 2), (3, 2)}
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    two = cluster.nodes[2]
+    two.log.high_watermark = 0
+    assert two.replica.leader is not None
+    two.replica.leader.high_watermark = 0
+    assert latest(two) == (OffsetNotAvailable.code, -1)
+    request = fetch(out_of(0, 1, topic_id=TOPIC_ID, epoch=-1), max_wait=10.0)
+    waiting = two.handlers.handle(Request(b"consumer", 1, request), (), two.now)
+    assert waiting is None, "an offset that is committed is not out of range"
+    cluster.mend()
+    cluster.later(1.0)
+    cluster.kill(1)
+    cluster.kill(3)
+    cluster.start(1)
+    cluster.start(3)
+    cluster.show()
+    cluster.run()
+    assert latest(two) == (0, 1)
+
+
+def test_an_activation_whose_outcome_is_not_known_is_done_again_in_a_new_epoch(
+    cluster: Cluster,
+) -> None:
+    two = cluster.nodes[2]
+    cluster.designate(2, 1, 2, 3)
+    cluster.lose_answers = True
+    cluster.show(2)
+    assert cluster.state.state.leader_epoch == 2
+    assert not leads(two)
+    cluster.lose_answers = False
+    cluster.show(2)
+    assert leads(two)
+    assert two.log.leader_epoch == 3
+
+
+def test_an_isr_change_whose_outcome_is_not_known_counts_until_the_state_is_read_again(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.lose_answers = True
+    cluster.show()
+    assert one.replica.leader is not None
+    answer = one.produce(b"a")
+    cluster.run()
+    assert answer == [], "3 may be in sync still"
+    assert one.replica.leader.maximal_isr == {1, 2, 3}
+    cluster.lose_answers = False
+    cluster.show()
+    cluster.run()
+    assert one.replica.leader.isr == (1, 2)
+    assert answer[0].error == 0
+
+
+def test_all_brokers_killed_at_once_come_back_with_all_that_was_acknowledged(
+    cluster: Cluster,
+) -> None:
+    answers = [cluster.nodes[1].produce(b"%d" % number) for number in range(20)]
+    cluster.run()
+    assert all(answer[0].error == 0 for answer in answers)
+    for number in (1, 2, 3):
+        cluster.kill(number)
+    for number in (1, 2, 3):
+        cluster.start(number)
+    cluster.show()
+    cluster.run()
+    one = cluster.nodes[1]
+    assert one.replica.leader is not None
+    assert one.replica.leader.epoch == 2
+    assert committed(one) == [b"%d" % number for number in range(20)]
+
+
+def test_a_replica_that_has_lost_what_it_had_on_disk_does_not_lead(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for number in range(5):
+        cluster.nodes[1].produce(b"%d" % number)
+    cluster.run()
+    path = cluster.nodes[2].log.segments[0].path
+    cluster.nodes[2].logs.close()
+    del cluster.nodes[2]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    cluster.start(2)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    two = cluster.nodes[2]
+    assert 0 < two.log.log_end < 5
+    assert two.replica.leader is None
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.later(1.0)
+    assert two.log.log_end == 5, "it fetches what it lacks"
+    assert two.replica.state.may_lead
+
+
+def test_a_broker_with_another_disk_does_not_lead_though_it_was_in_sync(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It would make all others cut what they have."""
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    for number in (1, 2, 3):
+        cluster.kill(number)
+    shutil.rmtree(tmp_path / "1")
+    for number in (1, 2, 3):
+        cluster.start(number)
+    cluster.show()
+    assert not leads(cluster.nodes[1])
+    assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert committed(cluster.nodes[2]) == [b"a"]
+    cluster.later(1.0)
+    assert isr(cluster) == (2, 1, 3)
+    assert cluster.nodes[1].replica.state.may_lead
+    assert same_logs(cluster)
+
+
+def test_a_broker_with_another_disk_does_not_lead_after_a_second_restart_either(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The first start has followed, and so it has an epoch on that disk."""
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    for number in (1, 2, 3):
+        cluster.kill(number)
+    shutil.rmtree(tmp_path / "1")
+    for number in (1, 2):
+        cluster.start(number)
+    cluster.designate(2, 1, 2)
+    cluster.cut = {(1, 2)}
+    cluster.show()
+    assert leads(cluster.nodes[2])
+    assert isr(cluster) == (1, 2), "nobody knows yet that it has nothing"
+    cluster.kill(1)
+    cluster.start(1)
+    assert cluster.nodes[1].log.leader_epoch > 0
+    cluster.kill(2)
+    cluster.designate(1, 1, 2)
+    cluster.show()
+    assert not leads(cluster.nodes[1])
+    assert (cluster.state.state.leader, isr(cluster)) == (-1, (2,))
+    cluster.mend()
+    cluster.start(2)
+    cluster.designate(2, 2)
+    cluster.show()
+    cluster.run()
+    cluster.later(1.0)
+    cluster.later(1.0)
+    assert isr(cluster) == (2, 1)
+    assert same_logs(cluster)
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.designate(1, 1, 2)
+    cluster.show()
+    assert leads(cluster.nodes[1]), "it has all by now"
+
+
+def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    waiting = one.produce(b"a")
+    one.log.fail("a write was torn", readable=True)
+    cluster.later(1.0)
+    assert not leads(one)
+    assert waiting[0].error != 0
+    assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    answer = cluster.nodes[2].produce(b"b")
+    cluster.run()
+    assert answer[0].error == 0
+
+
+def test_who_is_alone_in_sync_and_cannot_write_any_more_can_be_read(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    cluster.later(1.0)
+    assert isr(cluster) == (1,)
+    one.log.fail("a write was torn", readable=True)
+    cluster.later(1.0)
+    assert leads(one)
+    assert committed(one) == [b"a"]
+
+
+def test_who_cannot_open_its_log_has_another_lead(cluster: Cluster) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.nodes[1].log.fail("it cannot be read")
+    cluster.show()
+    assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+
+
+def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    assert isr(cluster) == (1,)
+    cluster.kill(1)
+    shutil.rmtree(tmp_path / "1")
+    cluster.start(1)
+    cluster.show()
+    assert not leads(cluster.nodes[1])
+    assert isr(cluster) == (1,), "only a command that says what it costs elects another"
+
+
+# -- followers ------------------------------------------------------------------------------------------
+
+
+def test_a_follower_takes_the_log_start_of_its_leader(cluster: Cluster) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    for number in range(6):
+        one.produce(b"%d" % number)
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    assert one.log.log_start == 4
+    one.produce(b"6")
+    cluster.run()
+    cluster.later(1.0)
+    assert two.log.log_start == 4
+
+
+@pytest.mark.parametrize("batches", [6, 2, 1])
+def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
+    cluster: Cluster, batches: int
+) -> None:
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.show()
+    for _ in range(batches):
+        one.produce(*[b"%d" % number for number in range(6 // batches)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    cluster.show()
+    cluster.later(1.0)
+    three = cluster.nodes[3]
+    assert (three.log.log_start, three.log.log_end, three.log.high_watermark) == (4, 6, 6)
+    assert isr(cluster) == (1, 2, 3)
+    cluster.kill(3)
+    cluster.start(3)
+    cluster.show()
+    cluster.run()
+    assert (cluster.nodes[3].log.log_start, cluster.nodes[3].log.log_end) == (4, 6)
+    there = committed(one)  # whole batches: a client leaves out what lies before its offset
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert committed(cluster.nodes[3]) == there
+
+
+@pytest.mark.parametrize("then", ["it goes on", "it dies"])
+def test_a_follower_that_finds_no_room_for_its_leaders_first_batch_begins_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.show()
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    real = Log._roll_at
+    refused: list[int] = []
+
+    def full(log: Log, base_offset: int) -> Segment:
+        if base_offset == 0 and log is not one.log and not refused:
+            refused.append(base_offset)
+            raise DiskFull("no room")
+        return real(log, base_offset)
+
+    monkeypatch.setattr(Log, "_roll_at", full)
+    cluster.start(3)
+    cluster.show()
+    cluster.run()
+    assert refused
+    if then == "it dies":
+        cluster.kill(3)
+        cluster.start(3)
+        cluster.show()
+    for _ in range(20):
+        cluster.later(1.0)
+    three = cluster.nodes[3].log
+    assert (three.log_start, three.log_end, three.high_watermark) == (4, 6, 6)
+    assert isr(cluster) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_follower_from_epochs_that_the_leader_has_given_up_goes_on_where_the_log_begins(
+    cluster: Cluster, more: int
+) -> None:
+    for number in range(3):
+        cluster.nodes[1].produce(b"%d" % number)
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    cluster.designate(2, 1, 2)
+    cluster.show()
+    cluster.run()
+    two = cluster.nodes[2]
+    for number in range(4):
+        two.produce(b"later %d" % number)
+    cluster.run()
+    two.handlers.retention.delete_records(two.log, 7, lambda error: None)
+    assert (two.log.log_start, two.log.log_end) == (7, 7)
+    for number in range(more):
+        two.produce(b"last %d" % number)
+    cluster.start(3)
+    cluster.show()
+    cluster.later(1.0)
+    three = cluster.nodes[3]
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (7, 7 + more, None)
+    assert set(isr(cluster)) == {1, 2, 3}
+
+
+def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    for number in range(4):
+        one.produce(b"lost %d" % number)
+    one.logs.recovery_points[one.log.directory.name] = one.log.recovery_point  # type: ignore[assignment]
+    assert one.log.recovery_point_offset == 4
+    one.by_hand = True
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    one.hands.work_all()
+    cluster.run(2)
+    assert one.hands.keys() == ["checkpoint"]
+    assert one.log.log_end == 4
+    one.hands.work_all()
+    noted = load_json(one.logs.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint])
+    assert noted == {}
+    assert one.log.log_end == 0
+    one.by_hand = False
+    cluster.run()
+
+
+def test_who_could_not_cut_its_log_has_another_lead(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"lost")
+    cluster.designate(2, 1, 2, 3)
+
+    def broken(*_: object) -> None:
+        raise OSError(EIO, "input/output error")
+
+    monkeypatch.setattr("folkmoot.brokers.storage.log.Truncation.run", broken)
+    cluster.show()
+    cluster.run()
+    assert one.log.failed is not None
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.later(0.6)
+    assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+
+
+def test_a_follower_outlives_a_leader_that_reads_something_else_than_it_wrote(
+    cluster: Cluster,
+) -> None:
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    answer = one.produce(b"a")
+    [path] = one.log.directory.glob("*.log")
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(content[:-1] + bytes([content[-1] ^ 1]))
+    cluster.run()
+    assert (cluster.ends(), three.log.failed, answer) == ([1, 0, 0], None, [])
+    with path.open("r+b") as file:
+        file.write(content)
+    cluster.later(2.0)
+    assert answer[0].error == 0
+    assert same_logs(cluster)
+
+
+def test_a_replica_whose_log_has_failed_asks_its_leader_no_more(cluster: Cluster) -> None:
+    three = cluster.nodes[3]
+    three.log.fail("a write was torn", readable=True)
+    cluster.nodes[1].produce(b"a")
+    cluster.later(2.0)
+    asked = three.wire.sent
+    for _ in range(5):
+        cluster.later(2.0)
+    assert three.wire.sent - asked <= 1, "it is asked again and again"
+
+
+def test_what_is_tried_again_soon_does_not_have_all_others_looked_at_as_often(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    looks: list[object] = []
+    cluster.kill(3)
+    cluster.show()
+    cluster.run()
+    monkeypatch.setattr(one.replicas, "_look_after_isr", looks.append)
+    for _ in range(20):
+        cluster.now += 0.1
+        one.replicas._again[one.replica] = cluster.now
+        one.replicas.task(one.now)
+    assert 3 <= len(looks) <= 5
+
+
+# -- power cuts without fsync -----------------------------------------------------------------------
+
+
+def lose_power(cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine goes down, and with it what was in its page cache."""
+    directory = cluster.nodes[number].log.directory
+    cluster.kill(number)
+    for path in directory.glob("*.log"):
+        path.write_bytes(b"")
+    boot = f"boot {cluster.now}".encode()
+    monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: boot)
+
+
+@pytest.mark.parametrize("killed_again", [False, True])
+def test_who_has_lost_its_page_cache_does_not_lead_before_it_has_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_again: bool
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    lose_power(cluster, 1, monkeypatch)
+    cluster.start(1)
+    if killed_again:
+        cluster.kill(1)
+        cluster.start(1)
+    cluster.show()  # it is still designated, and in the ISR
+    assert cluster.state.state.leader == NOBODY
+    assert set(cluster.state.state.isr) == {2, 3}
+    cluster.designate(2, 2, 3)
+    for _ in range(4):
+        cluster.show()
+        cluster.later(1.0)
+    assert cluster.ends() == [1, 1, 1]
+    assert set(cluster.state.state.isr) == {1, 2, 3}
+    assert not cluster.nodes[1].logs.suspects
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    assert cluster.nodes[1].replica.leader is not None
+    cluster.stop()
+
+
+def test_who_was_alone_in_sync_leads_without_its_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache", "min_in_sync": "1"})
+    cluster.designate(1, 1)
+    cluster.show()
+    lose_power(cluster, 1, monkeypatch)
+    cluster.start(1)
+    cluster.show()
+    assert cluster.nodes[1].replica.leader is not None
+    cluster.stop()
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_broker_that_ends_without_its_machine_leads_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    if end == "stopped":
+        cluster.nodes[1].logs.close()
+        monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: b"another")
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.show()
+    assert cluster.nodes[1].replica.leader is not None
+    assert cluster.nodes[1].log.log_end == 1
+    cluster.stop()
+
+
+# -- impostors ------------------------------------------------------------------------------------------
+
+
+def ask(node: Node, entry: ReplicaFetchEntry, **changed: Any) -> object:
+    """What a replica fetch of broker 2 comes to: the first result, or the error."""
+    mine = node.cluster.registrations[2].nonce
+    request = ReplicaFetchRequest(2, mine, True, 0.0, 1000, [entry])
+    request = msgspec.structs.replace(request, **changed)
+    try:
+        response = node.handlers.handle(Request(b"2", 77, request), (), node.now)
+    except FolkmootError as error:
+        return type(error)
+    assert isinstance(response, Response)
+    return response.body.results[0].error
+
+
+def test_who_is_not_a_registered_replica_is_refused(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    entry = ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0)
+    assert ask(one, entry, nonce="of a former life") is UnknownReplica
+    assert ask(one, entry, replica=7) is UnknownReplica
+    assert ask(one, entry, replica=1) is UnknownReplica, "it is this broker itself"
+    assert ask(one, entry, begins=False, nonce=cluster.registrations[3].nonce) is UnknownReplica
+    leader = one.replica.leader
+    assert leader is not None
+    assert one.log.high_watermark == 0
+
+
+def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    request = ReplicaFetchRequest(2, cluster.registrations[2].nonce, False, 0.0, 1000, [])
+    with pytest.raises(UnknownFetch, match="name all partitions again"):
+        one.handlers.handle(Request(b"another connection", 1, request), (), one.now)
+
+
+def test_a_fetch_of_another_leader_epoch_is_refused(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    for epoch, error in ((0, FencedLeaderEpoch), (2, UnknownLeaderEpoch)):
+        entry = ReplicaFetchEntry("t", TOPIC_ID, 0, epoch, -1, 0)
+        assert ask(one, entry) == error.code
+    entry = ReplicaFetchEntry("t", "another id", 0, 1, -1, 0)
+    assert ask(one, entry) == NotLeader.code
+    assert ask(cluster.nodes[3], ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0)) == NotLeader.code
+
+
+def test_nobody_acknowledges_more_than_the_log_has(cluster: Cluster) -> None:
+    """A position behind the end is not on the log: it is told where that ends, and does not count."""
+    one = cluster.nodes[1]
+    answer = one.produce(b"a")
+    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, 1, 99)) == 0
+    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 99)) == 0
+    assert answer == []
+
+
+def fetched(node: Node, offset: int, *, epoch: int, last_epoch: int = -1) -> Any:
+    """What a consumer is told of a position, None if it waits."""
+    entry = msgspec.structs.replace(
+        out_of(0, offset, topic_id=TOPIC_ID, epoch=epoch), last_epoch=last_epoch
+    )
+    outcome = node.ask(fetch(entry))
+    return outcome.results[0] if outcome.results else None
+
+
+def test_a_follower_serves_what_is_committed_as_far_as_it_has_heard_and_only_while_it_is_in_sync(
+    cluster: Cluster,
+) -> None:
+    leader, follower = cluster.nodes[1], cluster.nodes[2]
+    leader.produce(b"a", b"b")
+    cluster.run()
+    assert (leader.log.high_watermark, follower.log.high_watermark) == (2, 0)
+    assert fetched(follower, 0, epoch=1) is None, "it does not know yet that it is committed"
+    cluster.later(TELL_WITHIN)
+    assert fetched(follower, 0, epoch=1).high_watermark == 2, "and hears of it soon"
+    assert fetched(follower, 2, epoch=1) is None
+    assert fetched(follower, 3, epoch=1).error == OffsetNotAvailable.code
+    assert fetched(leader, 3, epoch=1).error == OffsetOutOfRange.code
+    for epoch in (0, 2, -1):
+        assert fetched(follower, 0, epoch=epoch).error == NotLeader.code, "another epoch's"
+    cluster.cut = {(2, 1)}
+    leader.produce(b"c")
+    cluster.later(11.0)
+    cluster.show()
+    assert cluster.state.state.isr == (1, 3)
+    assert fetched(follower, 0, epoch=1).error == NotLeader.code
+    assert fetched(cluster.nodes[3], 0, epoch=1).error == 0
+
+
+def test_a_consumer_is_told_where_its_position_has_left_the_log(cluster: Cluster) -> None:
+    first = cluster.nodes[1]
+    first.produce(b"a", b"b")
+    cluster.run()
+    cluster.later(1.0)
+    cluster.cut = {(2, 1), (3, 1)}
+    first.produce(b"lost", b"lost", acks=1)
+    cluster.kill(1)
+    cluster.cut.clear()
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    second = cluster.nodes[2]
+    epoch = second.replica.state.epoch
+
+    def parts(offset: int, last_epoch: int) -> tuple[int, int] | None:
+        found = fetched(second, offset, epoch=epoch, last_epoch=last_epoch)
+        if found is None or found.error == 0:
+            return None
+        assert found.error == LogTruncated.code
+        return found.diverging_epoch, found.diverging_end
+
+    assert parts(4, 1) == (1, 2), "behind its end"
+    second.produce(b"c", b"d", b"e")
+    cluster.run()
+    cluster.later(1.0)
+    assert parts(4, 1) == (1, 2), "and where others are now"
+    assert parts(2, 1) is None
+    assert parts(3, epoch) is None
+    assert parts(3, -1) is None
+    assert parts(3, 1) == (1, 2)
