@@ -1,21 +1,26 @@
 """What a consumer can be told."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from importlib import import_module
+from math import log
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.names import check_name
+from folkmoot.protocol.names import MAX_NAME_CHARACTERS, check_name
 from folkmoot.protocol.options import check_numbers
 
 LEAST_PROCESSING_TIME: Final = 2.0
 """While it waits for records a consumer shows itself every second."""
+MOST_WAYS: Final = log(MAX_NAME_CHARACTERS**4) + 1
+"""Of a pattern: some seconds, for the most adverse of names."""
 
 _Seconds = Annotated[float, Meta(gt=0)]
 _Bytes = Annotated[int, Meta(gt=0)]
@@ -25,8 +30,11 @@ _Bytes = Annotated[int, Meta(gt=0)]
 class ConsumerConfig:
     """Settings of a consumer; durations in seconds, sizes in bytes."""
 
-    zookeeper: str | Connect
-    """Connect string with its chroot, or something that opens a session."""
+    zookeeper: str | Connect = ""
+    """Connect string with its chroot, or something that opens a session. This, or `bootstrap`."""
+    bootstrap: str | Sequence[str] = ()
+    """Addresses of some brokers, "host:port,host:port" or a list, in place of `zookeeper`: for consumers
+    without a group, which ZooKeeper keeps."""
     group: str | None = None
     """The group to join; without one, partitions are assigned by hand and nothing is committed."""
     topics: Sequence[str] = ()
@@ -42,7 +50,8 @@ class ConsumerConfig:
     """Ways of dividing that this member supports, preferred first: "sticky", "range", "round-robin", or
     an object. The one that the eldest member prefers counts."""
     rack: str = ""
-    """Where this member stands: of equal choices, sticky prefers partitions whose leader stands there."""
+    """Where this consumer stands: it reads from in-sync replicas of that rack, if there are any, else from
+    leaders; and of equal choices, sticky prefers partitions whose leader stands there."""
     client_id: str = "consumer"
     """Begins the member's name, and is what brokers see."""
     listener: str = "client"
@@ -81,6 +90,12 @@ class ConsumerConfig:
         for topic in self.topics:
             check_name("topic", topic)
         check_name("client id", self.client_id)
+        check_cluster(self.zookeeper, self.bootstrap)
+        if self.group is not None and self.bootstrap:
+            raise ConfigError(
+                "a group's members find each other in ZooKeeper, and its offsets are there: give "
+                f"zookeeper=… for group={self.group!r}, in place of bootstrap=…"
+            )
         if self.group is not None:
             check_name("group", self.group)
         if self.instance_id is not None:
@@ -93,6 +108,11 @@ class ConsumerConfig:
             raise ConfigError(
                 f"pattern {self.pattern!r} is no regular expression: {error}"
             ) from None
+        if _ways(import_module("re._parser").parse(self.pattern)) > MOST_WAYS:
+            raise ConfigError(
+                f"pattern {self.pattern!r} may take for ever to match: use at most four repetitions, and "
+                "within them neither others nor alternatives"
+            )
         if isinstance(self.assignors, str):
             raise ConfigError(f"assignors must be a list of names: assignors=[{self.assignors!r}]")
         assignors_of(self.assignors)
@@ -101,3 +121,23 @@ class ConsumerConfig:
                 f"auto_offset_reset {self.auto_offset_reset!r} is not known: "
                 "use 'earliest', 'latest' or 'error'"
             )
+
+
+def _ways(expression: Iterable[tuple[Any, Any]]) -> float:
+    """In how many ways a topic's name could be tried against a parsed expression, at most; its logarithm.
+
+    Matching holds the interpreter's lock: a member that takes for ever could not even be told so.
+    """
+    ways = 0.0
+    for kind, argument in expression:
+        if str(kind) == "BRANCH":
+            ways += log(len(argument[1])) + max(map(_ways, argument[1]))
+            continue
+        parts = argument if isinstance(argument, tuple) else (argument,)
+        inner = sum(_ways(each) for each in parts if hasattr(each, "getwidth"))
+        if str(kind).endswith("_REPEAT"):
+            least, most = (min(int(each), MAX_NAME_CHARACTERS) for each in argument[:2])
+            ways += log(most - least + 1) + most * inner
+        else:
+            ways += inner
+    return ways

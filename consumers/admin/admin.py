@@ -1,27 +1,74 @@
 """What is done to topics, records and groups as a whole, for applications and the command line."""
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Final, Literal
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
 
-from folkmoot.consumers.admin.group_admin import GroupAdmin
-from folkmoot.consumers.admin.offset_reset import whole_offset
-from folkmoot.consumers.admin.session import TIMEOUT
-from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
+from folkmoot.consumers.admin.offset_reset import (
+    Planned,
+    Target,
+    checked_target,
+    planned,
+    whole_offset,
+)
+from folkmoot.consumers.admin.record_deletion import Before, Deletion
+from folkmoot.consumers.admin.replica_moves import (
+    PlannedMove,
+    ReplicaMoves,
+    ReplicaSize,
+    RunningMove,
+    cancel_drain,
+    drain,
+)
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
+from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
-from folkmoot.coordination import brokers, topics
+from folkmoot.coordination import brokers, reassignments, topics
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.groups import group_deletion, history, inspection, offset_admin, planning
+from folkmoot.coordination.groups.history import Entry
+from folkmoot.coordination.groups.inspection import GroupState, PartitionState
+from folkmoot.coordination.groups.membership import instance_of
+from folkmoot.coordination.placement import racks_of
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import execute_all
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.deletion import Before, Deletion
-from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, RecordsNotDeleted
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    ClosedError,
+    ConfigError,
+    OffsetOutOfRange,
+    RecordsNotDeleted,
+    StaleTopicId,
+    UnknownGroup,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import TopicPartition
 
-_ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+TIMEOUT: Final = 30.0
+PATIENCE: Final = 5.0
+"""So long the ends of partitions, and the ages of records, are waited for in a description."""
+_TURN: Final = 1.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
 
 
-class Admin(GroupAdmin):
+class Admin:
     """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
 
     ```
@@ -38,22 +85,88 @@ class Admin(GroupAdmin):
     session. One thread uses it.
     """
 
+    # -- life -------------------------------------------------------------------------------------
+
+    def __init__(
+        self,
+        *,
+        zookeeper: str | Connect,
+        listener: str = "client",
+        client_id: str = "admin",
+        session_timeout: float = 10.0,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._config = ConsumerConfig(
+            zookeeper=zookeeper,
+            listener=listener,
+            client_id=client_id,
+            session_timeout=session_timeout,
+        )
+        self._timeout = timeout
+        self._connect: Connect = (
+            partial(connect, zookeeper, connect_timeout=timeout)
+            if isinstance(zookeeper, str)
+            else zookeeper
+        )
+        self._is_open = False
+        self._session: Session | None = None
+
+    def start(self) -> Self:
+        """Connect to ZooKeeper. Raises ZooKeeperUnreachable."""
+        self._is_open = True
+        with self._opened():
+            return self
+
+    def close(self) -> None:
+        self._is_open = False
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     # -- topics -----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self._execute(topics.names())
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Raises TopicExists, BrokerUnreachable, ConfigError, InvalidName."""
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Raises UnknownTopicOrPartition, InvalidName."""
+        found = self._topics((topic,))
+        if topic not in found:
+            raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+        return [TopicPartition(topic, number) for number in range(len(found[topic].partitions))]
+
+    def create_topic(self, topic: str, partitions: int = 1, *, replicas: int | None = None) -> None:
+        """Spread a new topic over the live brokers, replicas of a partition over different racks; how many
+        of each partition, the brokers' `default_replicas` says if `replicas` is None.
+
+        Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
+        it is to have replicas, ConfigError, InvalidName.
+        """
         count = whole("number of partitions", partitions)
-        self._execute(topics.create(topic, count, self._alive()))
+        live = self._execute(brokers.usable())
+        copies = brokers.default_replicas(live)
+        if replicas is not None:
+            copies = whole("number of replicas", replicas)
+        self._execute(topics.create(topic, count, racks_of(live), replicas=copies))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
 
         What was written stays where it is, so a key's records may then be in two partitions, with no
-        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
+        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable,
+        InvalidReplicationFactor, ConfigError, InvalidName.
         """
         check_name("topic", topic)
         count = whole("number of partitions", partitions)
@@ -64,6 +177,113 @@ class Admin(GroupAdmin):
         check_name("topic", topic)
         self._execute(topics.delete(topic))
 
+    # -- replicas ---------------------------------------------------------------------------------
+
+    def plan_reassignment(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        *,
+        brokers: Sequence[int] | None = None,
+        replicas: int | None = None,
+    ) -> list[PlannedMove]:
+        """Where replicas of a topic, or of some of its partitions, would go; nothing is changed.
+
+        `brokers`: each partition on all of these, the preferred leader first; without `partitions` they
+        take turns in that. `replicas`: so many each, moving as little as possible. What
+        could not be begun is refused as by `reassign`. Raises UnknownTopicOrPartition,
+        InvalidReplicationFactor, InvalidReplicaAssignment, ReassignmentInProgress, ConfigError,
+        InvalidName.
+        """
+        check_name("topic", topic)
+        if (brokers is None) is (replicas is None):
+            raise ConfigError("say where to: either brokers, or a number of replicas")
+        count = None if replicas is None else whole("number of replicas", replicas)
+        with self._moves() as moves:
+            return moves.plan(topic, partitions, brokers, count)
+
+    def reassign(
+        self, topic: str, targets: Mapping[int, Sequence[int]], *, throttle: int = 0
+    ) -> None:
+        """Begin to move partitions' replicas to these brokers: partition → brokers, preferred first.
+
+        All or none; the controller does it, and `reassignments` tells how far it is. Records stay
+        readable and writable meanwhile. `throttle`: so many bytes a second each broker copies at most
+        for what it does not have in sync yet, 0: no limit. Raises UnknownTopicOrPartition,
+        InvalidReplicaAssignment, ReassignmentInProgress, ConfigError if the topic's `min_in_sync` is
+        above the number of replicas, InvalidName.
+        """
+        check_name("topic", topic)
+        rate = whole("throttle", throttle)
+        self._execute(reassignments.start(topic, targets, rate))
+
+    def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
+        """Change the rate of what is being moved of a topic → which partitions.
+
+        Raises UnknownTopicOrPartition, NoReassignmentInProgress, ConfigError, InvalidName.
+        """
+        check_name("topic", topic)
+        return self._execute(reassignments.set_throttle(topic, whole("throttle", throttle)))
+
+    def cancel_reassignments(
+        self, topic: str, partitions: Iterable[int] | None = None
+    ) -> list[int]:
+        """Have what is being moved of a topic go back to where it was → which partitions.
+
+        Nothing is lost: it ends when enough of the original replicas are in sync. Raises
+        UnknownTopicOrPartition, NoReassignmentInProgress, InvalidName.
+        """
+        check_name("topic", topic)
+        return self._execute(reassignments.cancel(topic, partitions))
+
+    def reassignments(self, topics: Sequence[str] | None = None) -> list[RunningMove]:
+        """What is being moved of these topics, or of all, and how far it is.
+
+        Raises UnknownTopicOrPartition.
+        """
+        with self._moves() as moves:
+            return moves.running(topics)
+
+    def plan_drain(self, broker: int) -> list[PlannedMove]:
+        """Where everything that a broker holds would go; nothing is changed.
+
+        Raises InvalidReplicationFactor if nobody else can hold it, InvalidReplicaAssignment if the
+        broker is the last in-sync replica of a partition, ReassignmentInProgress.
+        """
+        with self._moves() as moves:
+            return moves.plan_drain(broker)
+
+    def drain(self, broker: int, *, throttle: int = 0) -> list[PlannedMove]:
+        """Have a broker get nothing new until `cancel_drain`, and begin to move away what it holds.
+
+        Raises what `plan_drain` does, and then has done nothing.
+        """
+        rate = whole("throttle", throttle)
+        with self._opened() as session:
+            return drain(self._moves_in(session), session, broker, rate)
+
+    def cancel_drain(self, broker: int) -> list[TopicPartition]:
+        """Have a broker get replicas again, and keep what it still has → what is taken back."""
+        with self._opened() as session:
+            return cancel_drain(session, broker, self._timeout)
+
+    def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
+        """How much of these topics, or of all, lies on each broker, as far as they answer.
+
+        Raises UnknownTopicOrPartition.
+        """
+        with self._moves() as moves:
+            return moves.sizes(topics)
+
+    @contextmanager
+    def _moves(self) -> Iterator[ReplicaMoves]:
+        with self._opened() as session:
+            yield self._moves_in(session)
+
+    def _moves_in(self, session: Session) -> ReplicaMoves:
+        config = self._config
+        return ReplicaMoves(session, config.listener, config.client_id, self._timeout)
+
     # -- records ----------------------------------------------------------------------------------
 
     def offsets(
@@ -73,9 +293,9 @@ class Admin(GroupAdmin):
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
-        if place not in _ENDS:
+        if place not in ENDS:
             raise ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
-        return self._find(self._topic_ids(self.partitions_of(topic)), _ENDS[place], timeout)
+        return self._find(self._topic_ids(self.partitions_of(topic)), ENDS[place], timeout)
 
     def offsets_for_times(
         self, topic: str, moment: datetime, timeout: float = TIMEOUT
@@ -84,10 +304,8 @@ class Admin(GroupAdmin):
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, RequestTimeout, ConfigError, InvalidName.
         """
-        times = dict.fromkeys(self.partitions_of(topic), moment)
-        found = first_offsets(self._config, self._discover(timeout), times, timeout)
-        latest = self.offsets(topic, "latest", timeout) if None in found.values() else {}
-        return {each: latest[each] if at is None else at for each, at in found.items()}
+        partitions = self.partitions_of(topic)
+        return self._at_time(partitions, moment, partial(self.offsets, topic, "latest"), timeout)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -134,8 +352,290 @@ class Admin(GroupAdmin):
         offsets = {each: given[each] for each in latest}
         return {each: latest[each] if at == "latest" else at for each, at in offsets.items()}
 
-    def _alive(self) -> list[int]:
-        return list(self._execute(brokers.live()))
+    # -- groups -----------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupSummary]:
+        """All groups, by name."""
+        found = (self._described(name) for name in self._execute(inspection.names()))
+        return [
+            GroupSummary(
+                name=state.name,
+                state=state.state,
+                members=len(state.members),
+                partitions=len(state.partitions),
+                generation=state.plan.generation,
+            )
+            for state in found
+            if state is not None
+        ]
+
+    def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
+        """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
+        check_name("group", group)
+        state = self._described(group)
+        if state is None:
+            raise _unknown(group)
+        ids = self.topic_ids(each.partition.topic for each in state.partitions)
+        wanted = {
+            each.partition: ids[each.partition.topic]
+            for each in state.partitions
+            if each.partition.topic in ids
+        }
+        deadline = time.monotonic() + timeout
+        latest = self._find(wanted, LATEST, timeout, some=True)
+        committed = _committed(state.partitions, ids)
+        unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
+        left = max(0.0, deadline - time.monotonic())
+        discover = self._discover(timeout)
+        stamps = first_timestamps(self._config, discover, unread, left) if unread else {}
+        now = time.time() * 1000
+        rows = []
+        for each in state.partitions:
+            at, end = committed.get(each.partition), latest.get(each.partition)
+            stamp = stamps.get(each.partition)
+            behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
+            lag = _lag(at, end)
+            rows.append(
+                Progress(
+                    partition=each.partition,
+                    owner=each.owner,
+                    epoch=None if each.offset is None else each.offset.epoch,
+                    committed=at,
+                    latest=end,
+                    lag=lag,
+                    behind=0.0 if lag == 0 else behind,
+                    state=state.state_of(each),
+                )
+            )
+        return GroupView(
+            name=group,
+            state=state.state,
+            generation=state.plan.generation,
+            assignor=state.plan.assignor,
+            protocol=state.plan.protocol,
+            members=tuple(_member(state, assignee) for assignee in state.members),
+            partitions=tuple(rows),
+        )
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What a group has committed, of topics that exist. Raises UnknownGroup."""
+        self._check_known(group)
+        partitions = sorted(self._execute(inspection.with_offsets(group)))
+        ids = self.topic_ids(each.topic for each in partitions)
+        return _committed(self._offsets(group, partitions), ids)
+
+    def group_events(self, group: str) -> list[Entry]:
+        """What the group has noted of its last rebalances and resets, oldest first.
+
+        For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
+        """
+        self._check_known(group)
+        return self._execute(history.entries(group))
+
+    # -- resets -----------------------------------------------------------------------------------
+
+    def plan_reset(
+        self,
+        group: str,
+        to: Target | Mapping[TopicPartition, int],
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] = (),
+        timeout: float = TIMEOUT,
+    ) -> list[Planned]:
+        """What `reset_offsets` would be given; nothing is changed.
+
+        In the partitions named, and in all of the `topics` named; without both, in all topics of the
+        group. A group that does not exist yet can be given offsets: then something must be named.
+        Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable,
+        ConfigError, InvalidName.
+        """
+        check_name("group", group)
+        to = checked_target(to)
+        if isinstance(to, Mapping):
+            wanted = set(to)
+        else:
+            wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
+        ids = self._topic_ids(wanted)
+        by_name = {each.topic: topic_id for each, topic_id in ids.items()}
+        found = _committed(self._offsets(group, ids), by_name)
+        committed = {each: found.get(each) for each in ids}
+        earliest = self._find(ids, EARLIEST, timeout)
+        latest = self._find(ids, LATEST, timeout)
+        moment = _before_now(to) if isinstance(to, timedelta) else to
+        by_time: dict[TopicPartition, int] = {}
+        if isinstance(moment, datetime):
+            by_time = self._at_time(ids, moment, lambda timeout: latest, timeout)
+        return planned(to, committed, earliest, latest, by_time)
+
+    def reset_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """Have a group go on at these offsets, also while it runs.
+
+        Its owners are fenced: what they have under way cannot be committed any more, they hear
+        `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
+        then reset each for itself, and to do it again is harmless. Raises
+        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable, ConfigError, InvalidName.
+        """
+        wanted = {
+            TopicPartition(*each): whole_offset(each, offset) for each, offset in offsets.items()
+        }
+        ids = self._topic_ids(wanted)
+        self.plan_reset(group, wanted, timeout=timeout)
+        mark = secrets.token_hex(8)
+        moves = [
+            offset_admin.reset(group, each, topic_id, wanted[each], mark)
+            for each, topic_id in ids.items()
+        ]
+        self._execute_all(moves, timeout)
+        with suppress(ZooKeeperUnreachable):  # it is done, noted or not
+            self._execute(history.record_reset(group, self._config.client_id, wanted), timeout)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist: a topic that is made anew gets another one.
+
+        Raises InvalidName.
+        """
+        return {name: topic.topic_id for name, topic in self._topics(topics).items()}
+
+    def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
+        """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
+        ids = self.topic_ids(each.topic for each in known)
+        for each, topic_id in known.items():
+            if ids.get(each.topic, topic_id) != topic_id:
+                raise StaleTopicId(
+                    f"topic {each.topic} was made anew since: old offsets mean nothing in it"
+                )
+
+    def delete_group(self, group: str, force: bool = False) -> None:
+        """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.
+
+        With `force` also while members live: they join anew, and start as those of a new group do.
+        """
+        check_name("group", group)
+        self._execute(group_deletion.delete(group, force))
+
+    # -- ZooKeeper --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[Session]:
+        """The session, another one if it is over.
+
+        One that does not answer is given up: what waits in it to be sent would be done later, when the
+        caller has been told that it was not. What was sent already may be done.
+        """
+        if not self._is_open:
+            raise ClosedError("the admin is not open: use it in a with block, or call start()")
+        if self._session is None or self._session.state is SessionState.LOST:
+            self._session = self._connect(self._config.session_timeout)
+        try:
+            yield self._session
+        except ZooKeeperUnreachable:
+            self._session.close()
+            self._session = None
+            raise
+
+    def _execute(self, recipe: Recipe[T], timeout: float | None = None) -> T:
+        """Raises ZooKeeperUnreachable after the timeout, and what the recipe raises."""
+        (result,) = self._execute_all((recipe,), timeout)
+        return result
+
+    def _execute_all(self, recipes: Iterable[Recipe[T]], timeout: float | None = None) -> list[T]:
+        with self._opened() as session:
+            limit = self._timeout if timeout is None else timeout
+            return execute_all(session, recipes, timeout=limit)
+
+    def _topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Those that exist. Raises InvalidName."""
+        wanted = sorted({check_name("topic", name) for name in names})
+        found = self._execute_all(map(topics.read, wanted))
+        return {name: info for name, info in zip(wanted, found, strict=True) if info is not None}
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """The ids of the partitions' topics, in the order of the partitions.
+
+        Raises UnknownTopicOrPartition, InvalidName.
+        """
+        ordered = sorted(partitions)
+        found = self._topics(each.topic for each in ordered)
+        for topic, number in ordered:
+            if topic not in found:
+                raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+            count = len(found[topic].partitions)
+            if not 0 <= number < count:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic} has no partition {number}, only 0 to {count - 1}"
+                )
+        return {each: found[each.topic].topic_id for each in ordered}
+
+    def _discover(self, timeout: float) -> Callable[[], list[str]]:
+        """Finds the addresses of live brokers."""
+        return lambda: self._execute(brokers.addresses(self._config.listener), timeout)
+
+    def _find(
+        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float, some: bool = False
+    ) -> dict[TopicPartition, int]:
+        """The offsets at EARLIEST or LATEST, of partitions with their topics' ids.
+
+        Raises BrokerUnreachable, or why no broker told; with `some`, only as far as they are told in time.
+        """
+        discover = self._discover(timeout)
+        if some and not (wanted and discover()):
+            return {}
+        deadline = time.monotonic() + timeout
+        found: dict[TopicPartition, int] = {}
+        with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
+            while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
+                left := deadline - time.monotonic()
+            ) > 0:
+                found.update(lookups.find(missing, place, min(left, _TURN)))
+            if missing and not some:
+                raise lookups.trouble or BrokerUnreachable(
+                    f"no leader answers within {timeout:g} s for {', '.join(map(str, sorted(missing)))}"
+                )
+        return {each: found[each] for each in wanted if each in found}
+
+    def _at_time(
+        self,
+        partitions: Iterable[TopicPartition],
+        moment: datetime,
+        latest: Callable[[float], Mapping[TopicPartition, int]],
+        timeout: float,
+    ) -> dict[TopicPartition, int]:
+        """The first offset of that time or later in each, which is the `latest` if there is none."""
+        times = dict.fromkeys(partitions, moment)
+        found = first_offsets(self._config, self._discover(timeout), times, timeout)
+        ends = latest(timeout) if None in found.values() else {}
+        return {each: ends[each] if at is None else at for each, at in found.items()}
+
+    def _described(self, group: str) -> GroupState | None:
+        with self._opened() as session:
+            return inspection.describe(session, group, self._timeout)
+
+    def _check_known(self, group: str) -> None:
+        check_name("group", group)
+        if group not in self._execute(inspection.names()):
+            raise _unknown(group)
+
+    def _offsets(self, group: str, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
+        return self._execute_all(inspection.partition(group, each) for each in partitions)
+
+    def _scope(
+        self, group: str, named: Iterable[str] | None, partitions: set[TopicPartition]
+    ) -> set[TopicPartition]:
+        if named is None and not partitions:
+            self._check_known(group)
+            divided = self._execute(planning.get(group)).plan.topics.keys()
+            with_offsets = {each.topic for each in self._execute(inspection.with_offsets(group))}
+            named = (with_offsets | divided) & set(self._execute(topics.names()))
+        return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
+
+    def _alive(self) -> dict[int, str]:
+        """The live brokers that are not drained, and where each stands."""
+        return racks_of(self._execute(brokers.usable()))
 
 
 def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["latest"]:
@@ -146,3 +646,46 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
     return whole_offset(partition, offset)
+
+
+def _unknown(group: str) -> UnknownGroup:
+    return UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+
+
+def _committed(
+    partitions: Iterable[PartitionState], ids: Mapping[str, str]
+) -> dict[TopicPartition, int]:
+    """What is committed in the topics with these ids: in one that was made anew it means nothing."""
+    return {
+        each.partition: each.offset.offset
+        for each in partitions
+        if each.offset is not None
+        and each.offset.offset is not None
+        and each.offset.topic_id == ids.get(each.partition.topic)
+    }
+
+
+def _before_now(length: timedelta) -> datetime:
+    """What is longer ago than there are dates was before everything."""
+    try:
+        return max(_EPOCH, datetime.now(UTC) - length)
+    except OverflowError:
+        return _EPOCH
+
+
+def _lag(committed: int | None, latest: int | None) -> int | None:
+    """A partition that never had a record leaves nothing to do, wherever the group begins."""
+    if latest is None or (committed is None and latest > 0):
+        return None
+    return max(0, latest - (committed or 0))
+
+
+def _member(state: GroupState, assignee: str) -> MemberView:
+    member = state.members[assignee]
+    return MemberView(
+        name=member.name,
+        instance_id=instance_of(assignee),
+        info=member.info,
+        partitions=tuple(each.partition for each in state.partitions if each.owner == assignee),
+        age=round(max(0.0, time.time() - member.joined_ms / 1000), 1),
+    )

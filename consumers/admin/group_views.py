@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.protocol.records import TopicPartition
 
 
@@ -34,24 +35,16 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberView:
-    """A live member, by what it publishes; durations in seconds."""
+    """A live member; durations in seconds."""
 
     name: str
-    host: str
     instance_id: str | None
-    topics: tuple[str, ...]
-    pattern: str
-    assignors: tuple[str, ...]
-    protocol: int
-    rack: str
+    info: MemberInfo
+    """What it publishes: its host, what it wants, how long it may take to let go."""
     partitions: tuple[TopicPartition, ...]
     """What it owns."""
     age: float
     """Since it joined; by the clocks of the server and of this machine."""
-    revoke_timeout: float
-    """How long it may take to give a partition up."""
-    rejoin_timeout: float
-    """How long its partitions wait for it, if it has an instance id."""
 
 
 @dataclass(frozen=True, kw_only=True)

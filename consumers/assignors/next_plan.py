@@ -11,6 +11,7 @@ from typing import Final
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
+from folkmoot.consumers.assignors.time_limit import TakesTooLong
 from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot
 from folkmoot.protocol.errors import ConfigError
@@ -98,6 +99,9 @@ def _divide(
         for partition, owner in owners.items():
             if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
+    except TakesTooLong as late:
+        log.error("%s: %s divides instead", late, DEFAULT.name)
+        return DEFAULT.name, DEFAULT.assign(given)
     except Exception:
         if assignor is DEFAULT:
             raise

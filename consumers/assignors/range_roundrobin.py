@@ -3,7 +3,7 @@
 They move more than they must when members come and go.
 """
 
-from collections import Counter
+from itertools import islice
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.protocol.records import TopicPartition
@@ -20,17 +20,16 @@ class Range:
 
     def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
         owners: dict[TopicPartition, str] = {}
-        divided = Counter(partition.topic for partition in given.partitions())
-        done: Counter[str] = Counter()
-        members = {topic: given.subscribed(topic) for topic in divided}
+        divided: dict[str, list[TopicPartition]] = {}
         for partition in given.partitions():
-            topic = partition.topic
-            if members[topic]:
-                share, larger = divmod(divided[topic], len(members[topic]))
-                place, first = done[topic], larger * (share + 1)
-                rank = place // (share + 1) if place < first else larger + (place - first) // share
-                owners[partition] = members[topic][rank]
-                done[topic] += 1
+            divided.setdefault(partition.topic, []).append(partition)
+        for topic, partitions in divided.items():
+            members = given.subscribed(topic)
+            share, larger = divmod(len(partitions), max(1, len(members)))
+            remaining = iter(partitions)
+            for rank, member in enumerate(members):
+                some = islice(remaining, share + (rank < larger))
+                owners.update(dict.fromkeys(some, member))
         return owners
 
 

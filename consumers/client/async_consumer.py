@@ -1,15 +1,21 @@
-"""The consumer for event loops: the same words with `await`, around the same consumer."""
+"""The consumer for event loops: the same words with `await`, around the same consumer in a thread."""
 
 import asyncio
+import contextvars
 import logging
+import threading
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from inspect import isawaitable
 from itertools import islice
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from folkmoot.consumers.client.background import NOT_OPEN, Worker
 from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.group.events import Rebalanced
@@ -26,7 +32,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_GRACE: Final = 1.0
+LOOK: Final = 0.5
 RECORDS_IN_A_ROW: Final = 1000
+_NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
+_LOOP_CLOSED: Final = "the event loop of this consumer is closed"
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +45,45 @@ OnAssign = Callable[
 OnPartitions = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None]
 OnRebalance = Callable[["AsyncConsumer", Rebalanced], Awaitable[None] | None]
 
+_calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
+"""In a callback, and in tasks that it has begun: what that one call of it asks for (`_aside`)."""
+
+
+_Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+"""What is to be done, and who is told what it returned or raised."""
+
 
 class _Core(Consumer):
     """What it finds is only offered: it is handed out when somebody accepts it, else read again.
 
-    For a consumer in the worker's thread, whose records go to tasks that may be gone when they come.
-    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and may call `_wake`;
-    everything else belongs to the worker's thread. While a read waits, the thread does there what other
-    tasks ask for.
+    For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
+    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and counts what it
+    asks for (`asked`); everything else belongs to the thread, which counts what it does.
     """
-
-    worker: Worker
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.offered: list[tuple[Progress, int]] = []
+        self.asked = self.begun = self.ended = 0
 
-    def _serve(self) -> None:
-        super()._serve()
-        self.worker.do_waiting()  # behind it, which silences what has told of them
+    def work(self, jobs: "SimpleQueue[_Job | None]") -> None:
+        """The thread: one job after another, until there is None."""
+        while (job := jobs.get()) is not None:
+            self.do(*job)
+
+    def do(
+        self, call: Callable[[], Any], tell: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        self.begun += 1
+        try:
+            result, error = call(), None
+        except BaseException as raised:
+            result, error = None, raised
+        self.ended += 1
+        tell(result, error)
 
     def _is_wanted(self) -> bool:
-        return self.worker.is_abandoned()
+        return self.asked > self.begun
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
         self.offered.append((self._positions.of(partition), end))
@@ -82,7 +108,7 @@ def _awaited(
 
     @wraps(method)
     async def ask(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._thread.ask(partial(method, self._core, *args, **options))
+        return await self._ask(partial(method, self._core, *args, **options))
 
     return ask
 
@@ -90,14 +116,16 @@ def _awaited(
 def _awaited_read(
     method: Callable[Concatenate[Consumer, P], T],
 ) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
-    """The same for a method that hands out: one task at a time."""
+    """The same for a method that hands out, and begins with `timeout`: one task at a time."""
 
     @wraps(method)
-    async def read(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
-        call = partial(method, self._core, *args, **options)
-        return await self._read(call, asyncio.current_task())
+    async def read(self: "AsyncConsumer", /, timeout: float = 1.0, *args: Any, **options: Any) -> T:
+        def call(left: float) -> T:
+            return method(self._core, left, *args, **options)  # type: ignore[arg-type]
 
-    return read
+        return await self._read(call, timeout, asyncio.current_task())
+
+    return read  # type: ignore[return-value]
 
 
 def _plain(
@@ -121,20 +149,21 @@ class AsyncConsumer:
             await handle(record)
     ```
 
-    Options, rules and errors are those of `Consumer`, which this one holds in a thread (`Worker`):
-    what is asked of it is done there, in order, and awaited here. An iteration gets its records
-    batch by batch and waits once for each; between two records nothing is awaited and no thread is
-    changed. The group's own thread keeps the membership, so a loop that is blocked loses partitions
-    after `revoke_timeout` and is fenced, as a handler that takes too long always is.
+    Options, rules and errors are those of `Consumer`, which this one holds in a thread: what is asked
+    of it is done there, in order, and awaited here. An iteration gets its records batch by batch and
+    waits once for each; between two records nothing is awaited and no thread is changed. The group's
+    own thread keeps the membership, so a loop that is blocked loses partitions after `revoke_timeout`
+    and is fenced, as a handler that takes too long always is.
 
     One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes
-    on, which ends when it is left or its task has ended. Others may call everything else meanwhile:
-    the thread does it within that wait, which `close` ends. `commit` without offsets counts all that
-    was handed out as processed: it is for the task that reads. One whose task is cancelled may come
-    to pass.
+    on, which ends when it is left or its task has ended. Others may call everything else meanwhile: a
+    wait for records gives way to it and goes on afterwards; `close` ends it. `commit` without offsets
+    counts all that was handed out as processed: it is for the task that reads. One whose task is
+    cancelled may come to pass.
 
     Callbacks may be coroutine functions. They are called on the loop, as tasks of their own, and the
-    consumer waits for them as for others; they may not read or close.
+    consumer waits for them as for others; they may not read or close, and tasks that they begin may
+    when they have ended.
 
     Records are handed out when the task that asked goes on: what was on its way to a task that is
     cancelled then is read again by the next one. `close` goes on when the task that awaits it is
@@ -161,39 +190,44 @@ class AsyncConsumer:
             **options,
         )
         self._core = self._make()
-        self._worker: Worker | None = None
         self.config = self._core.config
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that has started it."""
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._aside = self._jobs
+        """Another one while a callback runs, for which the thread waits: what it asks for is done then."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration that goes on, the task that has begun it."""
+        self._untold_errors: deque[BaseException] = deque()
+        """Of reads whose task was cancelled."""
+        self._starting = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
         self._end_of_loop: AsyncGenerator[None, None] | None = None
-
-    def _on_loop(
-        self, callback: Callable[["AsyncConsumer", Any], Any] | None
-    ) -> Callable[[Consumer, Any], Any] | None:
-        """What the consumer calls in its thread, so that the callback is called on the loop."""
-        if callback is None:
-            return None
-        return lambda _, notice: self._thread.call_back(partial(callback, self, notice))
 
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
-        if self._closing is not None:
+        async with self._starting:  # two tasks may, and each is told how it went
+            return await self._start()
+
+    async def _start(self) -> Self:
+        if self._closing is not None or self._core._closed:
             raise ClosedError("the consumer is closed: make another one")
-        if self._worker is not None:
-            await self._worker.ask(self._core.start)
+        if self._loop is not None:
+            await self._ask(self._core.start)
             return self
-        core = self._core
-        core.worker = worker = self._worker = Worker("folkmoot-consumer", core._wake)
+        core, self._loop = self._core, asyncio.get_running_loop()
+        work = partial(core.work, self._jobs)
+        threading.Thread(target=work, name="folkmoot-consumer", daemon=True).start()
         try:
-            await worker.ask(core.start)
+            await self._ask(core.start)
         except BaseException:
-            worker.post(partial(core._close, CLOSE_TIMEOUT, processed=False))
-            worker.stop()
-            self._core, self._worker = self._make(), None
+            self._submit(partial(core._close, CLOSE_TIMEOUT, processed=False))
+            self._jobs.put(None)
+            self._jobs = self._aside = SimpleQueue()
+            self._core, self._loop = self._make(), None
             raise
         self._end_of_loop = self._close_with_the_loop()
         await anext(self._end_of_loop)
@@ -234,26 +268,23 @@ class AsyncConsumer:
     async def _close(self, close: Callable[[], None], timeout: float) -> None:
         """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
         self._check_not_called_back()
-        worker, closing = self._worker, self._closing
-        if worker is None:
-            close()
-            self._closing = asyncio.get_running_loop().create_future()
-            self._closing.set_result(None)
-            return
-        if worker.is_forked or (closing is not None and closing.done()):
-            return
+        if self._loop is None:
+            return close()
+        closing = self._closing
+        if self._core._is_forked or (closing is not None and closing.done()):
+            return None
+        self._check_usable()
         if closing is not None:
-            worker.check_usable()
             await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
-            return
-        closing = self._closing = worker.submit(close, alone=True)
-        closing.add_done_callback(partial(_closed, worker))
+            return None
+        closing = self._closing = self._submit(close, alone=True)
+        closing.add_done_callback(self._closed)
         ended, _ = await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
         if not ended:
             raise RequestTimeout(f"closing a consumer takes longer than {timeout:g} s; it goes on")
         if self._end_of_loop is not None:
             await self._end_of_loop.aclose()
-        closing.result()
+        return closing.result()
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -270,7 +301,7 @@ class AsyncConsumer:
         with self._iterating(task):
             while not core._stopped:
                 with self._reading(task):
-                    cursor = await self._thread.ask(core._next_cursor, alone=True)
+                    cursor = await self._ask(core._next_cursor, alone=True)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
                     cursor.asks_for_more, begun = False, cursor.row
@@ -283,7 +314,7 @@ class AsyncConsumer:
 
     def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        read = partial(self._core.poll_batch, TURN, max_records)
+        read = partial(self._core.poll_batch, max_records=max_records)
         return self._batches(read, asyncio.current_task())
 
     def arrow(
@@ -291,28 +322,35 @@ class AsyncConsumer:
     ) -> AsyncGenerator["pa.RecordBatch", None]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
         make = partial(RecordBatchView.arrow, headers=headers)
-        read = partial(self._core._read_one, TURN, max_records, make)
+        read = partial(self._core._read_one, max_records=max_records, make=make)
         return self._batches(read, asyncio.current_task())
 
     async def _batches(
-        self, read: Callable[[], T | None], task: "asyncio.Task[Any] | None"
+        self, read: Callable[[float], T | None], task: "asyncio.Task[Any] | None"
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
             while not self._core._stopped:
-                found = await self._read(read, task)
+                found = await self._read(read, TURN, task)
                 if found is not None:
                     yield found
 
-    async def _read(self, read: Callable[[], T], task: "asyncio.Task[Any] | None") -> T:
-        """What `read` finds, handed out as soon as it is here."""
+    async def _read(
+        self, read: Callable[[float], T], timeout: float, task: "asyncio.Task[Any] | None"
+    ) -> T:
+        """What `read` finds, handed out as soon as it is here. It ends early for whoever waits."""
+        deadline, left = time.monotonic() + timeout, timeout
         with self._reading(task):
-            try:
-                found = await self._thread.ask(read, alone=True)
-            except BaseException:
-                self._thread.post(self._core.read_again)
-                raise
-            self._core.accept()
-            return found
+            while True:
+                try:
+                    found = await self._ask(partial(read, left), alone=True)
+                except asyncio.CancelledError:
+                    if self._closing is None:
+                        self._submit(self._core.read_again, alone=True)
+                    raise
+                self._core.accept()
+                left = deadline - time.monotonic()
+                if found or left <= 0 or self._core._stopped or self._closing is not None:
+                    return found
 
     @contextmanager
     def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
@@ -327,27 +365,118 @@ class AsyncConsumer:
     def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
         """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
         self._check_not_called_back()
-        self._thread.check_usable()
+        self._check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
         if self._is_reading or not all(each.done() for each in others):
             raise ConcurrentUse("another task reads from this consumer: one at a time may")
-        if self._thread.undelivered_errors:
-            raise self._thread.undelivered_errors.popleft()
+        if self._closing is not None:
+            raise ClosedError(_NOT_OPEN)
+        if self._untold_errors:
+            raise self._untold_errors.popleft()
         self._is_reading = True
         try:
             yield
         finally:
             self._is_reading = False
 
-    @property
-    def _thread(self) -> Worker:
-        """Where everything is done once it has started. Raises ClosedError."""
-        if self._worker is None:
-            raise ClosedError(NOT_OPEN)
-        return self._worker
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _submit(self, call: Callable[[], T], *, alone: bool = False) -> "asyncio.Future[T]":
+        """Have it done when its turn has come; a wait for records in progress gives way to it.
+
+        Within a callback, for which the thread waits, at once, unless it is to be done `alone`.
+        """
+        core, loop = self._core, asyncio.get_running_loop()
+        job: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: Any, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+                loop.call_soon_threadsafe(self._told, job, alone, result, error)
+
+        core.asked += 1
+        (self._jobs if alone else self._aside).put((call, tell))
+        if core.ended < core.asked - 1:
+            core._wakeup.wake()
+        return job
+
+    def _told(
+        self, job: "asyncio.Future[Any]", alone: bool, result: Any, error: BaseException | None
+    ) -> None:
+        """An error that comes too late, of what was done `alone`, is kept."""
+        if job.cancelled():
+            self._keep(error if alone else None)
+        elif error is None:
+            job.set_result(result)
+        else:
+            job.set_exception(error)
+
+    async def _ask(self, call: Callable[[], T], *, alone: bool = False) -> T:
+        """What `call` returns or raises."""
+        self._check_usable()
+        job = self._submit(call, alone=alone)
+        try:
+            return await job
+        except asyncio.CancelledError:
+            if not job.cancelled():  # it came at the very moment
+                self._keep(job.exception() if alone else None)
+            raise
+
+    def _keep(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._untold_errors.append(error)
+
+    def _closed(self, closing: "asyncio.Future[None]") -> None:
+        closing.exception()  # perhaps nobody waits for it any more
+        self._jobs.put(None)
+
+    def _on_loop(
+        self, callback: Callable[["AsyncConsumer", Any], Any] | None
+    ) -> Callable[[Consumer, Any], Any] | None:
+        """What the consumer calls in its thread, so that the callback is called on the loop."""
+        return None if callback is None else lambda _, notice: self._call_back(callback, notice)
+
+    def _call_back(self, callback: Callable[["AsyncConsumer", Any], Any], notice: Any) -> Any:
+        """In the thread: have the loop call it, and await what can be awaited; → its result."""
+        loop, aside = self._loop, SimpleQueue[_Job | None]()
+        if loop is None or loop.is_closed():
+            raise ClosedError(_LOOP_CLOSED)
+
+        async def call() -> Any:
+            _calling_back.set(aside)  # for this task, and for those that it makes
+            self._aside = aside
+            try:
+                outcome = callback(self, notice)
+                return await outcome if isawaitable(outcome) else outcome
+            finally:
+                self._aside = self._jobs
+
+        future = asyncio.run_coroutine_threadsafe(call(), loop)
+        future.add_done_callback(lambda _: aside.put(None))
+        while not loop.is_closed():
+            try:
+                job = aside.get(timeout=LOOK)  # a loop that is closed says nothing
+                if job is None:
+                    return future.result()
+                self._core.do(*job)
+            except Empty:
+                continue
+            except CancelledError:
+                raise ClosedError("a callback was cancelled") from None
+        raise ClosedError(_LOOP_CLOSED)
+
+    # -- who may call -----------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
+        if self._loop is None or (self._closing is not None and self._closing.done()):
+            raise ClosedError(_NOT_OPEN)
+        if self._core._is_forked:
+            raise ClosedError("the consumer was made before a fork: make one in each process")
+        if self._loop is not asyncio.get_running_loop():
+            raise ConcurrentUse("a consumer belongs to the event loop that started it")
 
     def _check_not_called_back(self) -> None:
-        if self._worker is not None and self._worker.is_calling_back:
+        if _calling_back.get() is self._aside:  # it goes on: the thread waits for it
             raise ConcurrentUse("a callback may not poll or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------
@@ -373,8 +502,3 @@ class AsyncConsumer:
     resume = _awaited(Consumer.resume)
     partitions_of = _awaited(Consumer.partitions_of)
     assign = _awaited(Consumer.assign)
-
-
-def _closed(worker: Worker, closing: "asyncio.Future[None]") -> None:
-    closing.exception()  # perhaps nobody waits for it any more
-    worker.stop()

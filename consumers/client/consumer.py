@@ -1,11 +1,13 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
+import contextvars
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -15,27 +17,26 @@ from operator import index
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeVar
 
-from folkmoot.consumers.client.background import call_aside
-from folkmoot.consumers.client.directory import Directory
 from folkmoot.consumers.client.health import Health, health_of
-from folkmoot.consumers.client.rebalance_listener import (
-    Callbacks,
-    RebalanceListener,
-    Starts,
-    settings_of,
-)
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.offset_lookup import first_offsets
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.consumers.offsets.seek_target import SeekTarget, seek
+from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.deserialization import Deserialization
+from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
@@ -43,10 +44,13 @@ from folkmoot.protocol.errors import (
     ConcurrentUse,
     ConfigError,
     NotOwner,
+    RequestTimeout,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import build
 from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.schemas.serialization import Deserializer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +58,9 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 CLOSE_TIMEOUT: Final = 10.0
+METADATA_WAIT: Final = 15.0
+TOPIC_PATIENCE: Final = 3.0
+"""Without ZooKeeper a topic that brokers do not know is looked for so long."""
 TURN: Final = 1.0
 """An iteration waits for so long at a time."""
 FETCH_PAUSE: Final = 0.002
@@ -61,6 +68,7 @@ FETCH_PAUSE: Final = 0.002
 ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
+_CALLED_BACK: Final = "a callback may not poll or close: call stop() to end"
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +104,13 @@ class Consumer:
     thread is not there. After an `on_assign` that raised, nothing is handed out before it has
     succeeded: asking again calls it again.
 
+    `key_deserializer` and `value_deserializer` make keys and values of records: a callable of one
+    argument, or an object with `deserialize(topic, data)`; None stays None. Batches and tables have the
+    bytes as they are.
+
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
-    deleted) is raised once, and stops that partition until a `seek`; the others go on.
+    deleted, bytes that cannot be deserialized) is raised once, behind the good records in front of it,
+    and stops that partition until a `seek`; the others go on.
 
     The thread that started the consumer owns it; only `stop` and `health` may be called from others,
     and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
@@ -111,15 +124,18 @@ class Consumer:
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
         on_rebalance: OnRebalance | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
         **options: Any,
     ) -> None:
+        self._deserialization = Deserialization(key_deserializer, value_deserializer)
         self.config = config = build(ConsumerConfig, options)
-        self._callbacks = Callbacks(
-            on_assign=partial(self._call_back, on_assign),
-            on_revoke=partial(self._call_back, on_revoke),
-            on_lost=partial(self._call_back, on_lost),
-            on_rebalance=partial(self._call_back, on_rebalance),
-        )
+        self._callbacks: dict[str, Callable[[Consumer, Any], Any] | None] = {
+            "on_assign": on_assign,
+            "on_revoke": on_revoke,
+            "on_lost": on_lost,
+            "on_rebalance": on_rebalance,
+        }
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
         self._wakeup = Wakeup()
@@ -128,41 +144,51 @@ class Consumer:
         self._fetched_at = 0.0  # when the network was looked at last
         self._cursor: BatchCursor | None = None
         """What is being iterated over."""
+        self._taken: RecordBatchView | None = None
+        """What it was made of; None if there is a record behind it of which nothing can be made."""
         self._stopped = self._closed = self._calling_back = False
         self._call_back_by: float | None = None
         self._thread: int | None = None
         self._process: int | None = None
-        self._directory = Directory(self._connect, config.session_timeout, config.listener)
+        self._group: RebalanceListener | None = None
+        self._discovery: ZooKeeperDiscovery | Bootstrap
+        if config.bootstrap:
+            self._discovery = Bootstrap(config.bootstrap, config.client_id)
+        else:
+            self._discovery = ZooKeeperDiscovery(
+                self._session, config.session_timeout, config.listener
+            )
         self._cluster = Cluster(
-            Connections(config.client_id), self._directory.brokers, listener=config.listener
+            Connections(config.client_id), self._discovery, listener=config.listener
         )
         self._positions = Positions()
         self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._positions.begin)
-        self._group: RebalanceListener | None = None
 
     # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
+        """Find the cluster and join the group.
+
+        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable.
+        """
         if self._closed:
             raise ClosedError("the consumer is closed: make another one")
         self._check_thread()
-        if self._directory.is_open:
+        if self._process is not None:
             return self
         if not (self.config.topics or self.config.pattern):
-            self._directory.open()
+            self._discovery.open()
         else:
             member = Member(settings_of(self.config), self._connect, self._wake)
             try:
                 member.start()
                 self._group = RebalanceListener(
                     *(self.config, member, self._fetcher, self._positions),
-                    *(self._callbacks, self._wakeup),
+                    *(self._call_back, self._wakeup),
                 )
             except BaseException:  # also Ctrl-C: no member is left behind
                 member.stop(0.0)
                 raise
-            self._directory.borrow(lambda: member.session)
         self._process = os.getpid()
         return self
 
@@ -180,7 +206,8 @@ class Consumer:
         """
         if not self._closed and not self._is_forked:
             self._check_thread()
-            self._check_not_called_back()
+            if self._calling_back:
+                raise ConcurrentUse(_CALLED_BACK)
             self._close(timeout, processed=True)
 
     def __enter__(self) -> Self:
@@ -209,7 +236,8 @@ class Consumer:
         Asking says that everything handed out before is processed.
         """
         limit = _limit(max_records, self.config.max_poll_records)
-        found = self._read(timeout, limit, RecordBatchView.records)
+        take = self._take_records if self._deserialization.is_wanted else None
+        found = self._read(timeout, limit, RecordBatchView.records, take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -273,9 +301,31 @@ class Consumer:
             self._fetcher.add(partition, None)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Raises UnknownTopicOrPartition, or why no broker told."""
+        """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
         self._check_usable()
-        return self._directory.partitions(topic, self._cluster, self._fetcher.poll)
+        check_name("topic", topic)
+        began, cluster = time.monotonic(), self._cluster
+        cluster.want(topic)
+        while not (known := cluster.partitions(topic)):
+            left = began + METADATA_WAIT - time.monotonic()
+            if cluster.is_missing(topic) and self._is_gone(topic, began):
+                cluster.forget(topic)
+                raise UnknownTopicOrPartition(
+                    f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+                )
+            if left <= 0:
+                cluster.forget(topic)
+                raise cluster.trouble or UnknownTopicOrPartition(
+                    f"no broker told about topic {topic} within {METADATA_WAIT:g} s"
+                )
+            self._fetcher.poll(min(left, TURN))
+        return [TopicPartition(topic, number) for number in known]
+
+    def _is_gone(self, topic: str, since: float) -> bool:
+        """Whether a topic that brokers do not know is none: they learn of a new one a moment late."""
+        if isinstance(self._discovery, ZooKeeperDiscovery):
+            return self._discovery.ask(topics.read(topic)) is None
+        return time.monotonic() - since > TOPIC_PATIENCE
 
     def fencing_token(self, partition: TopicPartition) -> int:
         """The epoch of our claim on a partition; it grows with every owner. Raises NotOwner.
@@ -302,8 +352,8 @@ class Consumer:
         member = self.member
         return {
             **self._fetcher.metrics(),
-            "fenced_commits": 0 if member is None else member.fenced_commits,
-            "lost_partitions": 0 if member is None else member.lost_partitions,
+            "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
+            "lost_partitions": 0 if member is None else member.state.owned.lost,
         }
 
     @contextmanager
@@ -359,23 +409,32 @@ class Consumer:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         if offsets is None:
             if not self._calling_back:  # else what is processed is known: nothing is under way
-                self._settle()
+                if self._cursor is not None:
+                    self._settle(self._cursor)
                 self._positions.process_all()
-            owned = self._group.epochs
-            offsets = {**self._positions.sought(), **self._positions.uncommitted(owned)}
-        wanted = {}
-        for (topic, given), offset in offsets.items():
-            number = whole(f"the number of a partition of {topic}", given)
-            what = f"the offset to commit for {topic}-{number}"
-            wanted[TopicPartition(topic, number)] = whole(what, offset)
+            wanted = self._positions.uncommitted(self._group.epochs, sought=True)
+        else:
+            wanted = {}
+            for (topic, given), offset in offsets.items():
+                number = whole(f"the number of a partition of {topic}", given)
+                what = f"the offset to commit for {topic}-{number}"
+                wanted[TopicPartition(topic, number)] = whole(what, offset)
         self._group.commit(wanted, timeout)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none. Raises ZooKeeperUnreachable."""
+        """The group's committed offset, None if there is none for the topic that has this name now.
+
+        Raises ZooKeeperUnreachable.
+        """
         self._check_usable()
-        if self.config.group is None:
+        if self.config.group is None or isinstance(self._discovery, Bootstrap):
             raise ConfigError("without a group nothing is committed: give group=…")
-        return self._directory.committed(self.config.group, TopicPartition(*partition))
+        partition = TopicPartition(*partition)
+        state = self._discovery.ask(ownership.committed(self.config.group, partition))
+        topic = None if state is None else self._discovery.ask(topics.read(partition.topic))
+        if state is None or topic is None or state.topic_id not in ("", topic.topic_id):
+            return None
+        return state.offset
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
@@ -397,7 +456,7 @@ class Consumer:
     ) -> dict[TopicPartition, int | None]:
         """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
         self._check_usable()
-        return first_offsets(self.config, self._directory.brokers, times, timeout)
+        return first_offsets(self.config, self._discovery, times, timeout)
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
         """Go on at an offset, at "earliest" or "latest", or at a time. Raises NotAssigned, ConfigError.
@@ -407,7 +466,7 @@ class Consumer:
         """
         self._check_usable()
         self._take_back()
-        self._positions.seek(partition, seek(self._fetcher, partition, target))
+        go_on_at(self._fetcher, self._positions, partition, place_of(partition, target))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions until `resume`. Raises NotAssigned."""
@@ -432,6 +491,7 @@ class Consumer:
         make: Callable[[RecordBatchView], _Made],
         *,
         one: bool = False,
+        take: Callable[[int], RecordBatchView | None] | None = None,
     ) -> list[_Made]:
         """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
 
@@ -440,15 +500,15 @@ class Consumer:
         deadline = time.monotonic() + timeout
         if isnan(deadline):  # that moment never comes
             raise ValueError(f"timeout={timeout} is no number of seconds")
+        take = take or self._fetcher.take_view
         self._ask_for_more()
         while True:
             self._serve()
-            self._fetcher.check()
             self._fetcher.rotation.begin()
             try:
                 views: list[RecordBatchView] = []
                 left = limit
-                while left > 0 and (view := self._fetcher.take_view(left)) is not None:
+                while left > 0 and (view := take(left)) is not None:
                     views.append(view)
                     left = 0 if one else left - len(view)
                 made = [make(view) for view in views]
@@ -494,10 +554,9 @@ class Consumer:
         """
         self._ask_for_more()
         self._serve()
-        self._fetcher.check()
         self._fetcher.rotation.begin()
         try:
-            view = self._fetcher.take_view(ITERATED_RECORDS)
+            view = self._take_records(ITERATED_RECORDS)
             if view is None:
                 self._fetch(TURN)
                 return None
@@ -510,26 +569,48 @@ class Consumer:
             cursor.cut()
         return cursor
 
+    def _take_records(self, limit: int) -> RecordBatchView | None:
+        """The records whose turn it is, with what the application's deserializers make of their bytes.
+
+        Those in front of one of which nothing can be made; that one's error is told next.
+        """
+        if not self._deserialization.is_wanted:
+            self._taken = self._fetcher.take_view(limit)
+            return self._taken
+        limit = min(limit, self.config.max_poll_records)
+        while (view := self._fetcher.take_view(limit)) is not None:
+            made, failed = self._deserialization.rows_of(view)
+            self._taken = view if failed is None else None
+            if failed is not None:
+                where = view.offsets[len(made)]
+                self._fetcher.give_back(view.topic_partition, where, failed)
+            if len(made) > 0:
+                return made
+        return None
+
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
         self._check_usable()
-        self._check_not_called_back()
+        if self._calling_back:
+            raise ConcurrentUse(_CALLED_BACK)
         self._take_back()
         self._positions.end_turn()
 
-    def _settle(self) -> None:
+    def _settle(self, cursor: BatchCursor) -> None:
         """Write down how far the iteration has come."""
-        if self._cursor is not None:
-            progress = self._positions.of(self._cursor.view.topic_partition)
-            progress.advance(*self._cursor.progress())
+        progress = self._positions.of(cursor.view.topic_partition)
+        progress.advance(*cursor.progress())
 
     def _take_back(self) -> None:
         """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
         cursor = self._cursor
         if cursor is not None:
             cursor.cut()
-            self._settle()
-            self._fetcher.rotation.put_back(cursor.view, cursor.row)
+            self._settle(cursor)
+            if self._taken is not None:
+                self._fetcher.rotation.put_back(self._taken, cursor.row)
+            elif cursor.next_offset is not None:
+                self._fetcher.give_back(cursor.view.topic_partition, cursor.next_offset)
             self._cursor = None
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
@@ -543,7 +624,8 @@ class Consumer:
 
     def _fetch(self, timeout: float) -> None:
         self._waited = True
-        self._fetcher.poll(0.0 if self._attention or self._is_wanted() else timeout, self._wakeup)
+        is_urgent = self._attention or self._fetcher.errors or self._is_wanted()
+        self._fetcher.poll(0.0 if is_urgent else timeout, self._wakeup)
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
 
@@ -552,6 +634,10 @@ class Consumer:
         return False
 
     # -- the group --------------------------------------------------------------------------------
+
+    def _session(self, session_timeout: float) -> Session | None:
+        """What to ask ZooKeeper in: the member's session, if there is one, or another."""
+        return self._connect(session_timeout) if self._group is None else self._group.member.session
 
     def _serve(self) -> None:
         if self._attention or self._waited:  # what wakes us later ends the next wait
@@ -563,22 +649,39 @@ class Consumer:
                 self._group.serve()
             finally:
                 self._calling_back = False
+        if self._fetcher.errors:
+            self._fetcher.check()
 
-    def _call_back(self, callback: Callable[["Consumer", Any], Any] | None, notice: Any) -> Any:
+    def _call_back(self, name: str, notice: Any) -> Any:
         """What the application's callback returns; on close, RequestTimeout if it does not end in time.
 
-        There it is called in another thread, which is the one that owns the consumer meanwhile.
+        There it is called in another thread, which is the one that owns the consumer meanwhile, and is
+        left to itself in the end.
         """
+        callback = self._callbacks[name]
         if callback is None or self._call_back_by is None:
             return None if callback is None else callback(self, notice)
-        owner, call = self._thread, callback
+        owner, call, outcome = self._thread, callback, Future[Any]()
 
-        def own_and_call() -> Any:
+        def own_and_call() -> None:
             self._thread = threading.get_ident()
-            return call(self, notice)
+            try:
+                outcome.set_result(call(self, notice))
+            except BaseException as error:
+                outcome.set_exception(error)
 
+        here = contextvars.copy_context()
+        thread = threading.Thread(target=here.run, args=(own_and_call,), name="folkmoot-callback")
+        thread.daemon = True
+        thread.start()
         try:
-            return call_aside(own_and_call, self._call_back_by)
+            return outcome.result(max(0.0, self._call_back_by - time.monotonic()))
+        except TimeoutError:
+            if outcome.done():  # the callback's own
+                raise
+            raise RequestTimeout(
+                "a callback did not end before the consumer had to be closed"
+            ) from None
         finally:
             self._thread = owner
 
@@ -604,9 +707,10 @@ class Consumer:
                 self._group.leave(deadline)
         finally:
             self._closed = True
-            if self._group is not None:
+            if self._group is not None:  # whose session it is
                 self._group.member.stop(0.0)
-            self._directory.close()
+            else:
+                self._discovery.close()
             self._cluster.close()
             self._wakeup.close()
 
@@ -619,7 +723,10 @@ class Consumer:
         return self._process is not None and self._process != os.getpid()
 
     def _check_usable(self) -> None:
-        if not self._is_forked and (self._closed or not self._directory.is_open):
+        if (self._process, self._thread) == (os.getpid(), threading.get_ident()):
+            if not self._closed:
+                return
+        if not self._is_forked and (self._closed or self._process is None):
             raise ClosedError("the consumer is not open: use it in a with block, or call start()")
         self._check_thread()
 
@@ -632,10 +739,6 @@ class Consumer:
             self._thread = here
         elif self._thread != here:
             raise ConcurrentUse("a consumer belongs to the thread that started it: only stop() may")
-
-    def _check_not_called_back(self) -> None:
-        if self._calling_back:
-            raise ConcurrentUse("a callback may not poll or close: call stop() to end")
 
 
 _USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT)

@@ -78,8 +78,8 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
         assignment=frozenset(assignment),
         lag=lag,
         last_poll_age=None if polled_at is None else max(0.0, time.monotonic() - polled_at),
-        fenced_commits=0 if member is None else member.fenced_commits,
-        lost_partitions=0 if member is None else member.lost_partitions,
+        fenced_commits=0 if member is None else member.state.owned.fenced_commits,
+        lost_partitions=0 if member is None else member.state.owned.lost,
         alarms=() if member is None else member.alarms,
     )
 
@@ -92,9 +92,10 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
     member = listener.member
     if member.error is not None or listener.replaced:
         return State.FAILED
-    if member.poll_state is PollState.EXPIRED:
+    liveness = member.state.liveness
+    if liveness.poll_state is PollState.EXPIRED:
         return State.STALLED
-    return _STATES[member.phase] if not member.is_fenced else State.FENCED
+    return State.FENCED if liveness.fenced else _STATES[member.state.phase]
 
 
 _STATES = {

@@ -5,12 +5,10 @@ and the application's progress into commits. Notices are taken in their order; o
 commits overtake, since a callback may be waiting for one.
 """
 
-import copy
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
@@ -26,12 +24,12 @@ from folkmoot.consumers.group.events import (
     Replaced,
     Revoking,
 )
-from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.group.group_thread import Member, again
+from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.consumers.offsets.seek_target import SeekTarget, checked, seek
+from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
-    ClosedError,
     CommitBehind,
     ConfigError,
     InstanceReplaced,
@@ -47,18 +45,6 @@ _LOOK: Final = 0.5
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
 """Where to go on, per partition; None: at the committed offset, as without an answer."""
-OnAssign = Callable[[list[TopicPartition]], Starts | None]
-OnPartitions = Callable[[list[TopicPartition]], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Callbacks:
-    """How the application is told, in the thread that polls."""
-
-    on_assign: OnAssign
-    on_revoke: OnPartitions
-    on_lost: OnPartitions
-    on_rebalance: Callable[[Rebalanced], None]
 
 
 def settings_of(config: ConsumerConfig) -> MemberSettings:
@@ -78,7 +64,7 @@ class RebalanceListener:
         member: Member,
         fetcher: Fetcher,
         positions: Positions,
-        callbacks: Callbacks,
+        call_back: Callable[[str, Any], Any],
         wakeup: Wakeup,
     ) -> None:
         self.member = member
@@ -89,13 +75,13 @@ class RebalanceListener:
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
-        self._callbacks = callbacks
+        self._call_back = call_back
         self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
         self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
         self._leave_by: float | None = None
-        self._awaited: dict[int, list[Committed]] = {}
+        self._awaited: dict[int, Committed | None] = {}
         self._token = 0
         self._commit_at = 0.0
         self._plan_commit()
@@ -117,34 +103,55 @@ class RebalanceListener:
                 case Lost():
                     self._lost([notice, *self._more(Lost)])
                 case Rebalanced():
-                    self._callbacks.on_rebalance(notice)
+                    self._call_back("on_rebalance", notice)
                 case Left():
                     self.left = True
-                case Replaced():
-                    self.replaced = True
-        self._check_replaced()
+        if self.replaced:
+            raise self._replacement()
         if self._unaccepted and self._leave_by is None:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
-            offsets = self._positions.due(self.epochs)
-            if offsets:
-                self._send_commit(offsets)
+            if offsets := self._positions.due(self.epochs):
+                self._token += 1
+                self.member.commit(self._token, offsets, self.epochs)
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, offsets: dict[TopicPartition, int], timeout: float) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
         """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
-        self._check_replaced()
-        self.member.polled(time.monotonic())
+        if self.replaced:
+            raise self._replacement()
+        deadline = time.monotonic() + timeout
+        self.member.polled_at = time.monotonic()
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
         refused = offsets.keys() - ours.keys()
-        behind = self._positions.behind(ours)
-        forward = {each: offset for each, offset in ours.items() if each not in behind}
+        forward, behind = self._positions.ask(ours)
         if forward:
-            refused |= self._commit(forward, timeout)
+            self._token = token = self._token + 1
+            self.member.commit(token, forward, self.epochs)
+            self._awaited[token] = None
+            if self._leave_by is not None:  # within on_revoke, on close
+                deadline = min(deadline, self._leave_by)
+            try:
+                self._pump()
+                while (outcome := self._awaited[token]) is None:
+                    if self.replaced:
+                        raise self._replacement()
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
+                        raise RequestTimeout(
+                            f"ZooKeeper did not answer a commit within {timeout:g} s: "
+                            "it may still come to pass"
+                        )
+                    self._wakeup.wait(min(remaining, _LOOK))
+                    self._pump()
+            finally:
+                del self._awaited[token]
+            refused |= outcome.refused
         if refused:
-            self._check_replaced()
+            if self.replaced:
+                raise self._replacement()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
         for partition, committed in sorted(behind.items()):
@@ -152,36 +159,6 @@ class RebalanceListener:
                 f"not committed: {offsets[partition]} in {partition} lies before {committed}, which is "
                 "committed already; only `folkmoot group reset` sets a group back"
             )
-
-    def _commit(self, offsets: dict[TopicPartition, int], timeout: float) -> set[TopicPartition]:
-        """Commit and wait; the partitions that were refused."""
-        token = self._send_commit(offsets)
-        outcomes = self._awaited[token] = []
-        deadline = time.monotonic() + timeout
-        if self._leave_by is not None:  # within on_revoke, on close
-            deadline = min(deadline, self._leave_by)
-        try:
-            while True:
-                self._pump()
-                if sum(len(each.offsets) + len(each.refused) for each in outcomes) == len(offsets):
-                    return set().union(*(each.refused for each in outcomes))
-                self._check_replaced()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise RequestTimeout(
-                        f"ZooKeeper did not answer a commit within {timeout:g} s: "
-                        "it may still come to pass"
-                    )
-                self._wakeup.wait(min(remaining, _LOOK))
-        finally:
-            del self._awaited[token]
-
-    def _send_commit(self, offsets: dict[TopicPartition, int]) -> int:
-        """Ask for a commit; → the token that its outcome has."""
-        self._token += 1
-        self._positions.asked(offsets)
-        self.member.commit(self._token, offsets, self.epochs)
-        return self._token
 
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
@@ -201,7 +178,7 @@ class RebalanceListener:
         error: Exception | None = None
         try:
             self.member.begin_to_leave()
-            while not self.left and not self.replaced and self.member.error is None:
+            while not (self.left or (self.replaced and not self._notices) or self.member.error):
                 try:
                     self.serve()
                 except Exception as raised:
@@ -223,24 +200,23 @@ class RebalanceListener:
         while self.member.notices:
             notice = self.member.notices.popleft()
             if not isinstance(notice, Committed):
+                self.replaced = self.replaced or isinstance(notice, Replaced)
                 self._notices.append(notice)
                 continue
             self._positions.committed(notice.offsets)
             if notice.token in self._awaited:
-                self._awaited[notice.token].append(notice)
+                self._awaited[notice.token] = notice
             elif notice.refused:
                 some = ", ".join(map(str, sorted(notice.refused)))
                 log.warning("a commit was refused: %s is not ours any more", some)
         if self.member.error is not None:
-            raise _again(self.member.error) from self.member.error
+            raise again(self.member.error) from self.member.error
 
-    def _check_replaced(self) -> None:
-        """Raises InstanceReplaced, at every call from the first one on."""
-        if self.replaced or any(isinstance(each, Replaced) for each in self._notices):
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
+    def _replacement(self) -> InstanceReplaced:
+        return InstanceReplaced(
+            f"another process has joined group {self._config.group} as "
+            f"{self._config.instance_id}, and it is the younger one"
+        )
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
         """The notices of the same kind that follow at once: the application is called for all."""
@@ -260,7 +236,7 @@ class RebalanceListener:
                 self.epochs[notice.partition] = notice.epoch
                 self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
                 self._unaccepted.pop(notice.partition, None)
-            self._go_on(self._callbacks.on_assign([notice.partition for notice in notices]))
+            self._go_on(self._call_back("on_assign", [notice.partition for notice in notices]))
         except BaseException:
             for notice in notices:
                 self._fetcher.remove(notice.partition)
@@ -273,14 +249,14 @@ class RebalanceListener:
         if not isinstance(starts or {}, Mapping):
             raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
         named = ((TopicPartition(*each), target) for each, target in (starts or {}).items())
-        targets = {each: checked(each, target) for each, target in named if target is not None}
-        for partition in targets:
+        places = {each: place_of(each, target) for each, target in named if target is not None}
+        for partition in places:
             if partition not in self.epochs or partition in self._unaccepted:
                 raise NotAssigned(
                     f"on_assign returned a place in {partition}, which is not assigned to this consumer"
                 )
-        for partition, target in targets.items():
-            self._positions.seek(partition, seek(self._fetcher, partition, target))
+        for partition, place in places.items():
+            go_on_at(self._fetcher, self._positions, partition, place)
 
     def _revoking(self, notices: list[Revoking]) -> None:
         """The application finishes; what it has processed by then is committed with the release.
@@ -295,7 +271,7 @@ class RebalanceListener:
         finished = False
         try:
             if accepted:
-                self._callbacks.on_revoke(accepted)
+                self._call_back("on_revoke", accepted)
             finished = True
         finally:  # what the callback raises must not keep the partitions from others
             commits = finished and self._config.auto_commit
@@ -314,18 +290,10 @@ class RebalanceListener:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
             self._give_up(notice.partition)
         if partitions:
-            self._callbacks.on_lost(partitions)
+            self._call_back("on_lost", partitions)
 
     def _give_up(self, partition: TopicPartition) -> None:
         self._fetcher.remove(partition)
         self._positions.release(partition)
         self.epochs.pop(partition, None)
         self._unaccepted.pop(partition, None)
-
-
-def _again(error: BaseException) -> BaseException:
-    """Another object that says the same: the one that is raised grows by a traceback each time."""
-    try:
-        return copy.copy(error)
-    except Exception:  # one of an unusual make
-        return ClosedError(f"the consumer's place in its group is lost: {error!r}")

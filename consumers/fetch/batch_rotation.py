@@ -1,10 +1,10 @@
 """Handing out what is buffered: partitions take turns, one batch each."""
 
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from threading import Thread
 from typing import Final
 
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
@@ -19,6 +19,8 @@ AHEAD: Final = 32
 """So many batches are decompressed together at most; their bytes are bounded besides."""
 AHEAD_FROM_BYTES: Final = 4096
 """A batch that is smaller than this, compressed, is opened by itself."""
+START_PATIENCE: Final = 0.0005
+"""A thread is given so many seconds to begin before the application goes on."""
 
 StartAt = Callable[[PartitionFetchState, int, int | None], None]
 Fail = Callable[[PartitionFetchState, FolkmootError], None]
@@ -153,33 +155,45 @@ class _Prefetch:
 
     Some MiB at a time, so the thread is cheap beside its work, and nobody has to end it. It touches
     nothing but the compressed bytes, which never change, and it holds the interpreter's lock only for
-    a moment at each end: `Thread.start` returns when it runs, so the first of these is over before
-    the application goes on, however busy that is. The second may have to wait until the application
-    does: nobody needs it earlier.
+    a moment at each end. `begin` gives it that lock for the first of these moments, or a busy
+    application would keep it waiting; but where all processors are busy, it waits no longer than
+    START_PATIENCE. The second moment may come when the application waits: nobody needs it earlier.
+
+    The thread is one without an object of `threading`, which costs as much again as the thread, and
+    whose `start` waits as long as it takes.
     """
 
     def __init__(self, following: Following, compressed: Sequence[memoryview]) -> None:
         self.following = following
         self._compressed = compressed
         self._bodies: Sequence[Body] = ()
-        self._thread = Thread(target=self._decompress, name="folkmoot-decompress")
+        self._has_begun, self._is_done = allocate_lock(), allocate_lock()
 
     def begin(self) -> bool:
         """False where no more threads are to be had: then it is done when its turn comes."""
+        self._has_begun.acquire()
+        self._is_done.acquire()
         try:
-            self._thread.start()
+            start_new_thread(self._decompress, ())
         except RuntimeError:
             return False
+        self._has_begun.acquire(timeout=START_PATIENCE)
         return True
 
     def finish(self) -> None:
         """Wait for the thread, then give the partitions what it made."""
-        self._thread.join()
+        self._is_done.acquire()
         _give(self.following, self._bodies)
 
     def _decompress(self) -> None:
-        with suppress(MemoryError):  # told by whoever opens them one by one, if there is none then
-            self._bodies = compression.decompress_together(self._compressed, 1)
+        try:
+            self._has_begun.release()
+            with suppress(
+                MemoryError
+            ):  # told by whoever opens them one by one, if there is none then
+                self._bodies = compression.decompress_together(self._compressed, 1)
+        finally:
+            self._is_done.release()
 
 
 def _give(following: Following, bodies: Sequence[Body]) -> None:

@@ -47,11 +47,14 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
     InvalidRequest,
+    LogTruncated,
     NoOffset,
     NotAssigned,
     NotLeader,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     RetriableError,
+    SerializationError,
     StaleTopicId,
     UnknownFetch,
     UnknownTopicOrPartition,
@@ -79,10 +82,15 @@ ENTRIES: Final = 1_000
 """Partitions in one request at most; the others go into the next."""
 MORE_FETCHES: Final = 28
 RETRY_PAUSE: Final = 0.1
+BAD_BATCHES: Final = 50
+"""A replicated partition is asked again so often for a batch that does not match its checksum."""
+REPORT_EVERY: Final = 20
+FROM_LEADER_FOR: Final = 10.0
+"""So long a partition is read from its leader after a follower could not serve it."""
 GONE_PATIENCE: Final = 2.0
 """A topic may be missing, or another one, for this long: brokers learn of topics one by one."""
 
-_ByLeader = dict[str, list[PartitionFetchState]]
+_ByBroker = dict[str, list[PartitionFetchState]]
 
 
 @dataclass(slots=True)
@@ -119,7 +127,8 @@ class Fetcher:
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._queue = FetchQueue(config.partition_fetch_bytes)
         self._budget = BufferBudget()
-        self._errors: dict[TopicPartition, FolkmootError] = {}
+        self.errors: dict[TopicPartition, FolkmootError] = {}
+        """What `check` is to raise."""
         self._sessions = FetchSessions(self._queue)
         self._retry_at = math.inf
         self.rotation = BatchRotation(self._states, self._queue, self._start_at, self._fail)
@@ -145,21 +154,20 @@ class Fetcher:
         if partition in self._states:
             self._states.pop(partition).start_at(EARLIEST)
         self._queue.discard(partition)
-        self._errors.pop(partition, None)
+        self.errors.pop(partition, None)
         self.rotation.forget(partition)
 
-    def seek(self, partition: TopicPartition, place: int) -> None:
-        """Go on at an offset, or at EARLIEST or LATEST. Raises NotAssigned."""
+    def seek(self, partition: TopicPartition, place: int, since: int | None = None) -> None:
+        """Go on at an offset, or at EARLIEST or LATEST; or at the first record of a time (ms) or later.
+
+        Raises NotAssigned.
+        """
         state = self._state(partition)
         if not state.pinned:
             state.topic_id = ""
+        state.epochs.clear()
         self.rotation.forget(partition)
-        self._start_at(state, place)
-
-    def seek_time(self, partition: TopicPartition, timestamp: int) -> None:
-        """Go on at the first record of `timestamp` (ms) or later, or at the end. Raises NotAssigned."""
-        self.seek(partition, EARLIEST)
-        self._state(partition).start_at_time(timestamp)
+        self._start_at(state, place, since)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
@@ -204,15 +212,31 @@ class Fetcher:
 
         Not before the good records in front of it: a seek behind it would skip them unseen.
         """
-        for partition, state in [(each, self._states[each]) for each in self._errors]:
+        for partition, state in [(each, self._states[each]) for each in self.errors]:
             if state.paused or not state.has_more:
-                raise self._errors.pop(partition)
+                raise self.errors.pop(partition)
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
         view = self.rotation.take(limit)
         self.counters.records_taken += 0 if view is None else len(view)
         return view
+
+    def give_back(
+        self, partition: TopicPartition, offset: int, reason: Exception | None = None
+    ) -> None:
+        """What was taken from `offset` on was not handed out, perhaps since it cannot be.
+
+        A SerializationError stops the partition there, and is told by `check`; any other reason may have
+        gone by the next time, and is raised here.
+        """
+        state = self._states.get(partition)
+        if state is not None:
+            self._start_at(state, offset)
+            if isinstance(reason, SerializationError):
+                self._fail(state, reason)
+        if reason is not None and not isinstance(reason, SerializationError):
+            raise reason
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
@@ -227,14 +251,21 @@ class Fetcher:
         """Ask for what is missing now."""
         now = self._clock()
         self._retry_at = math.inf
-        for address, states in _portions(self._due(self._queue.needs_offset(), now)):
-            entries = [ListOffsetsEntry(*each.key, each.look_up) for each in states]
+        is_full = self._budget.used >= self._config.buffer_bytes
+        kept = [] if is_full else self._sessions.take_kept(self._cluster.version)
+        lacking, hungry = self._queue.wanting()
+        for address, states in _portions(self._due(lacking, now)) if lacking else ():
+            entries = [
+                ListOffsetsEntry(
+                    each.partition.topic, each.topic_id, each.partition.partition, each.look_up
+                )
+                for each in states
+            ]
             asked = InFlightFetch(address, states, self._cluster.version)
             self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), asked)
-        if self._budget.used >= self._config.buffer_bytes:
+        if is_full:
             return
-        kept = self._sessions.take_kept(self._cluster.version)
-        fetchable = self._due(self._queue.fetchable(), now)
+        fetchable = self._due(hungry, now, self._config.rack) if hungry else {}
         for number, fetch in kept:
             states = fetchable.get(fetch.address, [])
             room = ENTRIES - len(fetch.members)
@@ -250,14 +281,20 @@ class Fetcher:
             if states:
                 self._fetch(InFlightFetch(address, states, self._cluster.version))
 
-    def _due(self, waiting: list[PartitionFetchState], now: float) -> _ByLeader:
-        """Those that can be asked for now, by broker; those that nobody leads wait on."""
-        due: _ByLeader = {}
+    def _due(self, waiting: list[PartitionFetchState], now: float, rack: str = "") -> _ByBroker:
+        """Those that can be asked for now, by broker; those that nobody leads wait on.
+
+        With a rack the broker is an in-sync replica that stands there, if there is one; else the leader.
+        """
+        due: _ByBroker = {}
         for state in waiting:
             if state.retry_at > now:
                 self._retry_at = min(self._retry_at, state.retry_at)
             elif self._is_there(state, now):
-                address = self._cluster.leader_address(state.partition)
+                if rack and state.from_leader_until <= now:
+                    address = self._cluster.nearest_address(state.partition, rack)
+                else:
+                    address = self._cluster.leader_address(state.partition)
                 if address is not None:
                     due.setdefault(address, []).append(state)
         return due
@@ -285,7 +322,10 @@ class Fetcher:
         config, epoch = self._config, self._cluster.leader_epoch
         most = config.partition_fetch_bytes
         entries = [
-            FetchEntry(*each.key, epoch(each.partition), each.offset or 0, most)
+            FetchEntry(
+                *(each.partition.topic, each.topic_id, each.partition.partition),
+                *(epoch(each.partition), each.offset or 0, most, each.last_epoch),
+            )
             for each in fetch.named
         ]
         limits = config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes
@@ -298,7 +338,7 @@ class Fetcher:
             number = self._cluster.send(fetch.address, api, request, timeout=wait)
         except RetriableError as error:
             for each in (*fetch.named, *self._sessions.let_go(fetch)):
-                self._refused(each, error)
+                self._refused(each, error, fetch.address)
         else:
             self._sessions.begin(number, fetch)
 
@@ -317,7 +357,7 @@ class Fetcher:
         if error is not None:
             for state in self._sessions.let_go(fetch):
                 if not isinstance(error, UnknownFetch):  # then all are simply named again
-                    self._refused(state, error)
+                    self._refused(state, error, reply.address)
             return
         answered = [fetch.members.pop(partition) for partition in results]
         for state in fetch.named:
@@ -325,7 +365,7 @@ class Fetcher:
                 state.failures, state.end = 0, state.offset or 0
         if reply.api is Api.FETCH and reply.response.kept:
             self._sessions.kept[reply.correlation_id] = fetch
-        else:
+        elif fetch.members:
             self._sessions.let_go(fetch)  # they come before those that were served
         data = dict(zip(results, reply.payloads, strict=False))  # of look-ups there is none
         for state, (partition, result) in zip(answered, results.items(), strict=True):
@@ -334,13 +374,15 @@ class Fetcher:
             state.in_flight = None
             self._queue.offer(state)
             if partition not in data:
-                self._looked_up(state, result)
+                self._looked_up(state, result, reply.address)
             else:
                 self._fetched(state, result, data[partition], reply.address)
 
-    def _looked_up(self, state: PartitionFetchState, found: ListOffsetsResult) -> None:
+    def _looked_up(
+        self, state: PartitionFetchState, found: ListOffsetsResult, address: str
+    ) -> None:
         if found.error:
-            self._refused(state, from_wire(found.error, found.message), found.leader)
+            self._refused(state, from_wire(found.error, found.message), address, found.leader)
             return
         if state.since is None:
             self._found(state.partition, found.offset)
@@ -353,10 +395,14 @@ class Fetcher:
         if result.high_watermark >= 0:
             state.end = result.high_watermark
         if result.error:
-            self._refused(state, from_wire(result.error, result.message), result.leader)
+            refusal = from_wire(result.error, result.message)
+            if isinstance(refusal, LogTruncated):
+                place = state.parts_at(result.diverging_epoch, result.diverging_end)
+                refusal.diverging_offset = max(0, place)
+            self._refused(state, refusal, address, result.leader)
             return
-        state.failures = 0
         fetched, error = whole_batches(data)
+        state.failures = 0 if fetched or error is None else state.failures
         if fetched:
             self.counters.batches_fetched += len(fetched)
             self.counters.records_fetched += sum(header.record_count for header, _ in fetched)
@@ -365,18 +411,60 @@ class Fetcher:
             self.rotation.add(state.partition)
         elif error is not None:
             # What came before the damage was handed out first: the next fetch began with it.
-            self._fail(state, CorruptBatch(state.about(error)))
             offset = state.offset or 0
-            self._cluster.report_damage(address, state.partition, state.topic_id, offset)
+            if state.failures % REPORT_EVERY == 0:
+                self._cluster.report_damage(address, state.partition, state.topic_id, offset)
+            # Its broker may get it back from another replica: the next fetch has it, or is told.
+            is_last = not self._cluster.is_replicated(state.partition)
+            kind = CorruptBatch if is_last or state.failures >= BAD_BATCHES else OffsetNotAvailable
+            self._refused(state, kind(str(error)), address)
+
+    def _truncated(self, state: PartitionFetchState, parts_at: int) -> None:
+        """The log does not have (any more) what was fetched from `parts_at` on.
+
+        What the application has not seen is thrown away in silence. What it has is told, or with a reset
+        policy only noted, since reading goes on right where the logs part: nothing is passed over.
+        """
+        if parts_at >= state.hand_out:
+            self._start_at(state, state.hand_out)
+            return
+        error = LogTruncated(
+            f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
+            f"{parts_at} on are not on the log any more: an unclean election has lost them"
+        )
+        error.topic, error.partition = state.partition
+        error.offset, error.diverging_offset = state.hand_out, parts_at
+        if self._config.auto_offset_reset == "error":
+            self._start_at(state, state.hand_out)
+            self._fail(state, error)
+            return
+        self.counters.offset_resets += 1
+        log.warning("%s; going on there", error)
+        self._start_at(state, parts_at)
 
     def _refused(
-        self, state: PartitionFetchState, error: FolkmootError, leader: BrokerInfo | None = None
+        self,
+        state: PartitionFetchState,
+        error: FolkmootError,
+        address: str,
+        leader: BrokerInfo | None = None,
     ) -> None:
-        """Try again where that can help; what cannot is told by `check`."""
+        """Try again where that can help, and first at the leader, if a follower was asked; what cannot is
+        told by `check`."""
         self.counters.fetches_refused += 1
+        now = self._clock()
+        leads = self._cluster.leader_address(state.partition) == address
+        if self._config.rack and not leads:
+            was_nearest = state.from_leader_until <= now
+            state.from_leader_until = now + FROM_LEADER_FOR
+            if was_nearest:
+                return
         state.failures += 1
-        state.retry_at = self._clock() + RETRY_PAUSE
+        state.retry_at = now + RETRY_PAUSE
         match error:
+            case LogTruncated():
+                if leads:  # else the next leader knows
+                    self._truncated(state, error.diverging_offset)
             case OffsetOutOfRange() if not state.has_more:  # what came before goes out first
                 self._reset(state, OffsetOutOfRange(state.about(error)))
             case NotLeader() if leader is not None and state.failures == 1:
@@ -389,7 +477,7 @@ class Fetcher:
     def _start_at(self, state: PartitionFetchState, place: int, since: int | None = None) -> None:
         state.start_at(place, since)
         self._queue.offer(state)
-        self._errors.pop(state.partition, None)
+        self.errors.pop(state.partition, None)
 
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
         """Go on where the policy says."""
@@ -406,7 +494,7 @@ class Fetcher:
     def _fail(self, state: PartitionFetchState, error: FolkmootError) -> None:
         """Read no further until the application has decided where."""
         state.failed = True
-        self._errors[state.partition] = error
+        self.errors[state.partition] = error
 
     def _state(self, partition: TopicPartition) -> PartitionFetchState:
         try:
@@ -415,7 +503,7 @@ class Fetcher:
             raise NotAssigned(f"{partition} is not assigned to this consumer") from None
 
 
-def _portions(due: _ByLeader) -> Iterator[tuple[str, list[PartitionFetchState]]]:
+def _portions(due: _ByBroker) -> Iterator[tuple[str, list[PartitionFetchState]]]:
     """What is asked of each broker, ENTRIES at a time."""
     for address, states in due.items():
         for start in range(0, len(states), ENTRIES):

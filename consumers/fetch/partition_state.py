@@ -57,12 +57,16 @@ class PartitionFetchState:
     """The id was given, not learned: a topic with another id does not concern us."""
     offset: int | None = None
     """None while `look_up` is being asked for."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """The leader epochs of what was fetched in front of `offset`, each with its first offset."""
     look_up: int = EARLIEST
     since: int | None = None
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
     hand_out: int = 0
     in_flight: InFlightFetch | None = None
     """The request whose answer it waits for."""
+    from_leader_until: float = 0.0
+    """A follower could not serve it: until then no other is asked."""
     failures: int = 0
     retry_at: float = 0.0
     gone_since: float | None = None
@@ -82,14 +86,14 @@ class PartitionFetchState:
     """Whether what was handed out last may come back: there was no `start_at` since."""
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """The first three fields of a request's entry: topic, its id, partition."""
-        return self.partition.topic, self.topic_id, self.partition.partition
-
-    @property
     def is_at_end(self) -> bool:
         """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
         return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the record before `offset`, -1 if that is not known."""
+        return self.epochs[-1][0] if self.epochs else -1
 
     @property
     def has_more(self) -> bool:
@@ -101,7 +105,11 @@ class PartitionFetchState:
         return said if name in said else f"{name}: {said}"
 
     def start_at(self, place: int, since: int | None = None) -> None:
-        """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST."""
+        """Forget what is buffered or in flight; go on at an offset, or at EARLIEST or LATEST.
+
+        With `since`, at the first record of that time (ms) or later: from the offset on, if it is known
+        where, else wherever a look-up finds it.
+        """
         self.failed = self.may_return = False
         if self.in_flight is not None:
             self.in_flight.stale = True
@@ -110,22 +118,39 @@ class PartitionFetchState:
         self.batches.clear()
         self.bodies.clear()
         self.opened, self.row = None, 0
-        self._hold(-self.buffered_bytes)
-        if place < 0:
-            self.offset, self.look_up = None, place
-        else:
+        self.budget.used -= self.buffered_bytes
+        self.buffered_bytes = 0
+        self.cut_epochs(place)
+        if place >= 0:
             self.offset = self.hand_out = place
+        else:
+            self.offset, self.look_up = None, place
+            if since is not None:
+                # Two times before 1970 mean something else to a broker; an earlier one does no harm.
+                self.look_up = min(since, EARLIEST - 1) if since < 0 else since
 
-    def start_at_time(self, timestamp: int) -> None:
-        """Forget what is buffered or in flight; go on at the first record of a time (ms) or later."""
-        self.start_at(EARLIEST, timestamp)
-        # Two times before 1970 mean something else to a broker; an earlier one does no harm.
-        self.look_up = min(timestamp, EARLIEST - 1) if timestamp < 0 else timestamp
+    def cut_epochs(self, place: int) -> None:
+        """Reading goes on at `place`: what was fetched before it is known, and nothing behind the end."""
+        if self.offset is None or not 0 <= place <= self.offset:
+            self.epochs.clear()
+        while self.epochs and self.epochs[-1][1] >= place:
+            self.epochs.pop()
+
+    def parts_at(self, epoch: int, end: int) -> int:
+        """Where to go on if the log has records of no higher epoch than this one, up to `end`, of those
+        before `offset`: behind that nothing which was fetched is known to be on it."""
+        newer = (first for known, first in self.epochs if known > epoch)
+        return min(end, next(newer, end))
 
     def buffer(self, fetched: Sequence[FetchedBatch]) -> None:
         """These batches follow what is buffered."""
+        for header, _ in fetched:
+            if header.leader_epoch > self.last_epoch:
+                self.epochs.append((header.leader_epoch, max(header.base_offset, self.offset or 0)))
+        size = sum(header.length for header, _ in fetched)
         self.batches.extend(fetched)
-        self._hold(sum(header.length for header, _ in fetched))
+        self.buffered_bytes += size
+        self.budget.used += size
         self.offset = fetched[-1][0].next_offset
 
     def take(self, limit: int) -> RecordBatchView | None:
@@ -163,7 +188,12 @@ class PartitionFetchState:
         except FolkmootError as error:
             where = f"{self.partition}, batch at {header.base_offset}"
             raise type(error)(f"{where}: {error}") from None
-        self._pop()
+        # The batch is open: interrupted before, it is still there.
+        if self.bodies:
+            self.bodies.popleft()
+        self.batches.popleft()
+        self.buffered_bytes -= header.length
+        self.budget.used -= header.length
         row = view.row_of_offset(self.hand_out)
         if self.since is not None:
             row = view.row_of_time(self.since, row)
@@ -174,16 +204,6 @@ class PartitionFetchState:
         if self.since is not None:
             self.hand_out, self.since = view.offsets[row], None
         self.opened, self.row = view, row
-
-    def _pop(self) -> None:
-        """The first batch is open: interrupted before, it is still there."""
-        if self.bodies:
-            self.bodies.popleft()
-        self._hold(-self.batches.popleft()[0].length)
-
-    def _hold(self, more: int) -> None:
-        self.buffered_bytes += more
-        self.budget.used += more
 
 
 def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:

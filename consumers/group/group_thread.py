@@ -11,10 +11,10 @@ thrown away. While there is none the consumer is answered all the same: nothing 
 unforeseen error ends the group thread and is raised to the consumer at each of its calls.
 """
 
+import copy
 import logging
 import math
 import secrets
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,95 +22,42 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 from threading import Thread
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from folkmoot.consumers.assignors.assignor import Assignor
-from folkmoot.consumers.assignors.next_plan import DEFAULT, next_plan
-from folkmoot.consumers.group import events
+from folkmoot.consumers.assignors.next_plan import KNOWN
+from folkmoot.consumers.assignors.time_limit import TimeLimited
+from folkmoot.consumers.group.events import Committed, Notice, Rebalanced
 from folkmoot.consumers.group.liveness import PollState, Timing
-from folkmoot.consumers.group.member_state import GroupMember, Phase
-from folkmoot.coordination import paths, topics
-from folkmoot.coordination.groups import membership, ownership, planning
-from folkmoot.coordination.groups.membership import MemberInfo, Superseded
-from folkmoot.coordination.groups.ownership import Claimant
-from folkmoot.coordination.groups.plan import PROTOCOL, TopicBasis
+from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
+from folkmoot.consumers.group.owned_partitions import EndSession, Failed, Task
+from folkmoot.coordination import paths
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
-from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
-from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.errors import ClosedError, ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE: Final = 0.5
-_TICK: Final = events.Tick()
+PLANNING_LIMIT: Final = 8.0
+"""An application's assignor that takes longer is not waited for. Others would step in soon."""
+STANDS_STILL_AFTER: Final = 10.0
+"""So late a group thread is taken to stand still: its session is ended, so that others go on."""
+STANDS_STILL_FOR: Final = 1.0
+"""It is looked at twice: a process that was stopped as a whole comes around by itself."""
+_STANDS_STILL: Final = "the group thread stands still: its session is ended, so that others go on"
 
 
-class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member is told; durations in seconds. As in ConsumerConfig."""
+class _Message(NamedTuple):
+    """What is to be called in the group thread; what belongs to a session, only while it is the last."""
 
-    group: str
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    client_id: str = "consumer"
-    instance_id: str | None = None
-    rejoin_timeout: float = 0.0
-    revoke_timeout: float = 2.0
-    session_timeout: float = 6.0
-    max_processing_time: float | None = None
-    assignors: tuple[Assignor, ...] = (DEFAULT,)
-    rack: str = ""
-    protocol: int = PROTOCOL
-
-    def info(self) -> MemberInfo:
-        """What the member publishes."""
-        return MemberInfo(
-            topics=self.topics,
-            host=socket.gethostname(),
-            revoke_timeout=self.revoke_timeout,
-            protocol=self.protocol,
-            pattern=self.pattern,
-            assignors=tuple(each.name for each in self.assignors),
-            rack=self.rack,
-            rejoin_timeout=self.rejoin_timeout if self.instance_id is not None else 0.0,
-        )
-
-
-class _Beside(msgspec.Struct, frozen=True):
-    """A recipe's step that is no operation of ZooKeeper: done beside the group thread."""
-
-    work: Callable[[], Any]
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """A step of a recipe ended."""
-
-    session: int
-    task: events.Task
-    recipe: Recipe[Any]
-    result: Any
-    error: Exception | None
-
-
-class _WatchFired(msgspec.Struct, frozen=True):
-    """A watch of a session."""
-
-    session: int
-    event: events.Event
-
-
-class _Connected(msgspec.Struct, frozen=True):
-    """An attempt to open a session ended."""
-
-    found: Any  # Session | Exception
-
-
-_Message = events.Event | _Answer | _WatchFired | _Connected
+    session: int | None
+    call: Callable[..., None]
+    given: tuple[Any, ...]
 
 
 class Member:
@@ -129,35 +76,40 @@ class Member:
         random: Random | None = None,
     ) -> None:
         self.settings = settings
-        self.notices: deque[events.Notice] = deque()
+        self.notices: deque[Notice] = deque()
         self._connect = connect
         self._wake = wake
         self._clock = clock
         self._random = random or Random(secrets.randbits(128))
         self._wakeup = Wakeup()
         self._inbox: deque[_Message] = deque()
-        self._info = settings.info()
-        self._group = GroupMember(
-            settings.group, self._info, Timing(), self._random, settings.max_processing_time
-        )
+        known = KNOWN.values()
+        assignors = [
+            each if each in known else TimeLimited(each, PLANNING_LIMIT)
+            for each in settings.assignors
+        ]
+        limited = msgspec.structs.replace(settings, assignors=tuple(assignors))
+        self.state = GroupMember(limited, Timing(), self._random, self._watch)
+        """What the member knows and owns: the group thread's, to be read from any other."""
         self._joined_as = ""
-        self._published: dict[str, MemberInfo] = {}  # what is known of members, for planning
-        self._watches: dict[events.Event, WatchCallback] = {}
+        self._watches: dict[tuple[Any, ...], WatchCallback] = {}
         self._session_number = 0
         self._session: Session | None = None
         self._connect_at = 0.0
-        self._acknowledged = 0.0
         self._connecting = False
         self._stopping = False
         self._over = False
-        self._error: tuple[BaseException, TracebackType | None] | None = None
+        self.error: BaseException | None = None
+        """What ended the group thread; `again` makes one to raise of it."""
         self._told: tuple[str, ...] = ()  # alarms, and the assignor that another member prefers
         self._other_assignor = ""
         self._remind_at = math.inf  # written by the consumer's thread
         self._reminded = [math.inf, math.inf]
+        self._next_reminder = 0.0
         self.polled_at: float | None = None
         """When the application last asked for records, by our clock."""
-        self._told_polled_at: float | None = None
+        self._back_at = math.inf  # when the group thread is to come around; read by others
+        self._late = math.inf, math.inf  # such a time that was seen to be over, and when
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
     # -- the consumer's side ----------------------------------------------------------------------
@@ -175,8 +127,20 @@ class Member:
     def polled(self, now: float) -> None:
         """The application asks for records. Cheap: the group thread looks when it has to know."""
         self.polled_at = now
-        if self.poll_state is not PollState.ACTIVE:
+        if self.state.liveness.poll_state is not PollState.ACTIVE:
             self._wakeup.wake()
+        if now - self._back_at > STANDS_STILL_AFTER:
+            self._end_session_beside(now)
+
+    def _end_session_beside(self, now: float) -> None:
+        """The group thread stands still: nobody else would ever plan for an eldest member that does."""
+        back_at, session = self._back_at, self._session
+        if self._late[0] != back_at:
+            self._late = back_at, now
+        elif now - self._late[1] >= STANDS_STILL_FOR and session is not None:
+            self._late = back_at, math.inf
+            log.error("group %s: %s", self.settings.group, _STANDS_STILL)
+            Thread(target=session.close, name="folkmoot-group-end", daemon=True).start()
 
     def commit(
         self,
@@ -191,13 +155,13 @@ class Member:
         everything once the member is over.
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
-        self._post(events.Commit(token, known))
+        self._post(None, self._feed, self.state.owned.commit, token, known)
         if self._over:
             self._refuse_commits()
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """Answer Revoking: nothing of the partition is under way; commit `offset` and let it go."""
-        self._post(events.Drained(partition, epoch, offset))
+        self._post(None, self._feed, self.state.owned.drained, partition, epoch, offset)
 
     def remind(self, at: float) -> None:
         """Wake the consumer at that time (monotonic), whatever it does; no earlier time counts then."""
@@ -206,7 +170,7 @@ class Member:
 
     def begin_to_leave(self) -> None:
         """Ask for everything to be revoked; the notice Left tells when the member is gone."""
-        self._post(events.Leaving())
+        self._post(None, self._feed, self.state.leaving)
 
     def stop(self, timeout: float) -> None:
         """End the thread and the session, whether the member has left or not."""
@@ -220,56 +184,26 @@ class Member:
             self._wakeup.close()
 
     @property
-    def error(self) -> BaseException | None:
-        """What ended the group thread, with the traceback that it had then: raise it as often as you like."""
-        if self._error is None:
-            return None
-        error, traceback = self._error
-        return error.with_traceback(traceback)
-
-    @property
     def name(self) -> str | None:
         """The member's name in the group while it has joined."""
-        return self._group.name
-
-    @property
-    def phase(self) -> Phase:
-        return self._group.phase
-
-    @property
-    def poll_state(self) -> PollState:
-        """Whether the application asks for records often enough."""
-        return self._group.liveness.poll_state
-
-    @property
-    def is_fenced(self) -> bool:
-        """ZooKeeper has been silent for so long that nothing is owned."""
-        return self._group.liveness.fenced
+        return self.state.name
 
     @property
     def has_left(self) -> bool:
         """Nothing more will happen: the last notice was Left, or Replaced."""
-        return self._group.phase is Phase.LEFT
+        return self.state.phase is Phase.LEFT
 
     @property
     def generation(self) -> int:
         """The generation of the plan last seen."""
-        return self._group.plan.plan.generation
-
-    @property
-    def fenced_commits(self) -> int:
-        """How many commits were refused because another member owned the partition."""
-        return self._group.owned.fenced_commits
-
-    @property
-    def lost_partitions(self) -> int:
-        """How many partitions went without being given up."""
-        return self._group.owned.lost
+        return self.state.plan.plan.generation
 
     @property
     def alarms(self) -> tuple[str, ...]:
         """What somebody has to look at, such as partitions of ours that nobody can own."""
-        return self._group.alarms
+        alarms = self.state.alarms
+        late = self._clock() - self._back_at > STANDS_STILL_AFTER
+        return (*alarms, _STANDS_STILL) if late else alarms
 
     @property
     def session(self) -> Session | None:
@@ -278,24 +212,24 @@ class Member:
 
     # -- the group thread -------------------------------------------------------------------------
 
-    def _post(self, message: _Message) -> None:
-        self._inbox.append(message)
+    def _post(self, session: int | None, call: Callable[..., None], *given: Any) -> None:
+        self._inbox.append(_Message(session, call, given))
         self._wakeup.wake()
 
     def _main(self) -> None:
         try:
-            while not self._stopping and not self.has_left:
-                due = self.deadline()
-                deadline = min(math.inf if due is None else due, self._remind())
-                self._wakeup.wait(
-                    None if deadline == math.inf else max(0.0, deadline - self._clock())
-                )
+            while not self._stopping and self.state.phase is not Phase.LEFT:
+                due, now = self.deadline(), self._clock()
+                self._back_at = math.inf if due is None else max(due, now)
+                self._wakeup.wait(None if due is None else self._back_at - now)
+                self._back_at = self._clock()
                 self.turn()
         except BaseException as error:
             log.exception("the group thread of %s ended", self.settings.group)
-            self._error = error, error.__traceback__
+            self.error = error
         finally:
             self._over = True
+            self._back_at = math.inf
             if self._session is not None:
                 self._session.close()
             self._refuse_commits()
@@ -305,250 +239,168 @@ class Member:
         """Nobody takes in any more what is in the inbox. From both threads: each message is taken once."""
         with suppress(IndexError):
             while True:
-                match self._inbox.popleft():
-                    case events.Commit(token, offsets):
-                        self.notices.append(events.Committed(token, {}, frozenset(offsets)))
-                    case _Connected(found) if not isinstance(found, Exception):
-                        found.close()
-
-    def _remind(self) -> float:
-        """Wake the consumer if the time has come; → when it will, if it has not.
-
-        Also when half the time has passed that the application may stay away: an iteration that goes
-        on by itself is cut, and shows itself with the next record.
-        """
-        half = (self.settings.max_processing_time or math.inf) / 2
-        due = math.inf
-        for kind, at in enumerate((self._remind_at, (self.polled_at or 0.0) + half)):
-            if at != self._reminded[kind] and at <= self._clock():
-                self._reminded[kind] = at
-                self._wake()
-            elif at != self._reminded[kind]:
-                due = min(due, at)
-        return due
+                _, call, (first, *given) = self._inbox.popleft()
+                if first == self.state.owned.commit:
+                    self.notices.append(Committed(given[0], {}, frozenset(given[1])))
+                elif call == self._connected and not isinstance(first, Exception):
+                    first.close()
 
     def deadline(self) -> float | None:
         """When the next turn is due, if nothing happens before."""
+        due = self._connect_at if not self._connecting else None
         if self._session is not None:
-            return self._group.deadline()
-        return None if self._connecting else self._connect_at
+            due = self.state.due
+        if self._next_reminder < math.inf:
+            due = self._next_reminder if due is None else min(due, self._next_reminder)
+        return due
 
     def turn(self) -> None:
-        """Take in all that has happened, and act."""
-        self._check_session()
-        self._check_acknowledged()
-        if self.polled_at is not None and self.polled_at != self._told_polled_at:
-            self._told_polled_at = self.polled_at
-            self._feed(events.Polled(self.polled_at))
-        for _ in range(len(self._inbox)):
-            message = self._inbox.popleft()
-            self._check_acknowledged()
-            match message:
-                case _Answer():
-                    if message.session == self._session_number:
-                        self._advance(message)
-                case _Connected(found):
-                    self._connected(found)
-                case _WatchFired():
-                    if message.session == self._session_number:
-                        self._feed(message.event)
-                case _:
-                    self._feed(message)
-        self._feed(_TICK)
-        if self._group.alarms != self._told:
-            for alarm in [each for each in self._group.alarms if each not in self._told]:
-                log.error("group %s: %s", self.settings.group, alarm)
-            self._told = self._group.alarms
+        """Take in all that has happened, and act.
 
-    def _feed(self, event: events.Event) -> None:
+        The consumer is woken when it wanted to be (`remind`), and when half the time has passed that the
+        application may stay away: an iteration that goes on by itself is cut, and shows itself with the
+        next record.
+        """
+        half = (self.settings.max_processing_time or math.inf) / 2
+        self._next_reminder, now = math.inf, self._clock()
+        for kind, at in enumerate((self._remind_at, (self.polled_at or 0.0) + half)):
+            if at != self._reminded[kind] and at <= now:
+                self._reminded[kind] = at
+                self._wake()
+            elif at != self._reminded[kind]:
+                self._next_reminder = min(self._next_reminder, at)
+        if self._session is None or self._session.state is SessionState.LOST:
+            self._replace_session()
+        liveness = self.state.liveness
+        if self.polled_at is not None and self.polled_at != liveness.polled_at:
+            if liveness.poll_state is PollState.ACTIVE:
+                liveness.polled_at = self.polled_at
+            else:
+                self._feed(self.state.polled, self.polled_at)
+        for _ in range(len(self._inbox)):
+            session, call, given = self._inbox.popleft()
+            if session is None or session == self._session_number:
+                call(*given)
+        self._feed(self.state.tick)
+        if self.state.alarms != self._told:
+            for alarm in [each for each in self.state.alarms if each not in self._told]:
+                log.error("group %s: %s", self.settings.group, alarm)
+            self._told = self.state.alarms
+
+    def _feed(self, happened: Callable[..., None], *given: Any) -> None:
+        """Tell the member, after what its session has answered meanwhile, and do what follows."""
         told = False
-        for effect in self._group.handle(event, self._clock()):
-            if isinstance(effect, events.Task):
+        heard = 0.0 if self._session is None else self._session.last_acknowledged()
+        effects = self.state.handle(self._clock(), heard, happened, *given)
+        if self.state.name not in (None, self._joined_as):
+            self._joined_as = self.state.name or ""
+            session: object = self._session
+            if isinstance(session, Guarded):  # then its guardian can say who has died
+                session.note_death(paths.departure(self.settings.group, self._joined_as))
+        for effect in effects:
+            if isinstance(effect, Task):
                 if self._session is not None:
-                    recipe = self._recipe(effect)
-                    self._advance(_Answer(self._session_number, effect, recipe, None, None))
-            elif isinstance(effect, events.EndSession):
+                    self._advance(effect, effect.recipe(*effect.arguments), None)
+            elif isinstance(effect, EndSession):
                 self._end_session(effect.why)
             else:
                 self.notices.append(effect)
                 told = True
-                if isinstance(effect, events.Rebalanced):
+                if isinstance(effect, Rebalanced):
                     self._compare_assignors()
         if told:
             self._wake()
 
     def _compare_assignors(self) -> None:
-        used, mine = self._group.plan.plan.assignor, self._info.assignors[:1]
+        used, mine = self.state.plan.plan.assignor, self.state.info.assignors[:1]
         if used not in (*mine, "", self._other_assignor):
             self._other_assignor = used
             text = "group %s divides by %s, as the eldest member wants, not by %s"
             log.warning(text, self.settings.group, used, *mine)
 
-    def _advance(self, answer: _Answer) -> None:
-        """Give a recipe its answer and start its next step; feed the member when it has ended."""
-        session, task, recipe = self._session, answer.task, answer.recipe
+    def _advance(self, task: Task, recipe: Recipe[Any], outcome: Outcome | None) -> None:
+        """Give a recipe the answer to its last step and start the next; tell when it has ended."""
+        session = self._session
         assert session is not None
+        step: Any
         try:
-            step: Any
-            if answer.error is not None:
-                step = recipe.throw(answer.error)
+            if outcome is None:
+                step = next(recipe)
+            elif outcome.error is not None:
+                step = recipe.throw(outcome.error)
             else:
-                step = recipe.send(answer.result)
+                step = recipe.send(outcome.result)
         except StopIteration as stop:
-            self._finished(task, stop.value, session)
+            if self.state.phase is not Phase.LEFT:
+                self._feed(task.done, stop.value)
         except operations.SessionLost:
             pass  # the session's own state says so, too
         except ZooKeeperError as error:
-            log.exception("group %s: %s failed", self.settings.group, type(task).__name__)
-            self._finished(task, events.Failed(str(error)), session)
+            log.exception("group %s: %s failed", self.settings.group, task.recipe.__name__)
+            if self.state.phase is not Phase.LEFT:
+                self._feed(task.done, Failed(str(error)))
         else:
-            if isinstance(step, _Beside):
-                self._begin(step.work, partial(self._answered, self._session_number, task, recipe))
+            number = self._session_number
+            if isinstance(step, Beside):
+                self._begin(step.work, number, self._done_beside, task, recipe)
             else:
-                done = partial(self._submitted, self._session_number, task, recipe)
-                session.submit(step, done)
+                session.submit(step, partial(self._post, number, self._advance, task, recipe))
 
-    def _finished(self, task: events.Task, result: object, session: Session) -> None:
-        if isinstance(task, events.Join) and isinstance(result, str):
-            self._joined_as = result
-            if isinstance(session, Guarded):  # then its guardian can say who has died
-                session.note_death(paths.departure(self.settings.group, result))
-        self._feed(events.Finished(task, result))
+    def _done_beside(self, task: Task, recipe: Recipe[Any], found: Any) -> None:
+        if isinstance(found, Exception):
+            raise found
+        self._advance(task, recipe, Outcome(found, None))
 
-    def _submitted(
-        self, session: int, task: events.Task, recipe: Recipe[Any], outcome: Outcome
+    def _begin(
+        self, work: Callable[[], Any], session: int | None, call: Callable[..., None], *given: Any
     ) -> None:
-        self._post(_Answer(session, task, recipe, outcome.result, outcome.error))
-
-    def _answered(self, session: int, task: events.Task, recipe: Recipe[Any], found: Any) -> None:
-        outcome = (None, found) if isinstance(found, Exception) else (found, None)
-        answer = _Answer(session, task, recipe, *outcome)
-        if self._thread.ident is None:
-            self._advance(answer)
-        else:
-            self._post(answer)
-
-    def _begin(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Do something that takes long; `done` is given the result, or the exception, on any thread."""
+        """Do something that takes long; `call` gets the result, or the exception, in this thread."""
 
         def run() -> None:
             try:
                 found = work()
             except Exception as error:
                 found = error
-            done(found)
+            if self._thread.ident is None:
+                call(*given, found)
+                return
+            self._post(session, call, *given, found)
+            if self._over:
+                self._refuse_commits()
 
         if self._thread.ident is None:
             run()
         else:
             Thread(target=run, name="folkmoot-group-work", daemon=True).start()
 
-    # -- recipes ----------------------------------------------------------------------------------
-
-    def _recipe(self, task: events.Task) -> Recipe[Any]:
-        """What carries a task out; what it returns goes into the task's Finished."""
-        group, name, settings = self.settings.group, self._group.name or "", self.settings
-        me = Claimant(group, name, self._group.nonce, settings.revoke_timeout)
-        match task:
-            case events.Join():
-                return self._joining(task)
-            case events.Leave():
-                return membership.leave(group, name)
-            case events.Read():
-                return self._reading(task)
-            case events.MakePlan():
-                return self._planning(task, name)
-            case events.ClaimPartitions(wanted, version):
-                return ownership.claim(me, wanted, version, self._owner_watch)
-            case events.ReleasePartitions(held):
-                return ownership.release(me, held)
-            case events.CommitOffsets(_, offsets):
-                return ownership.commit(me, offsets)
-            case events.VerifyOwner(partition, held):
-                return ownership.verify(me, partition, held, self._owner_watch(partition))
-        raise AssertionError(f"no recipe for {task}")
-
-    def _joining(self, task: events.Join) -> Recipe[str | Superseded]:
-        group, nonce, instance = self.settings.group, self._group.nonce, self.settings.instance_id
-        previous = f"was {task.last}: {task.why}" if task.last else ""
-        info = msgspec.structs.replace(self._info, previous=previous)
-        if instance is not None:
-            return membership.join_as_static(group, instance, nonce, info, task.last)
-        return membership.join(group, f"{self.settings.client_id}-{nonce}", info)
-
-    def _reading(self, task: events.Read) -> Recipe[Any]:
-        group = self.settings.group
-        watch = self._watch(events.Changed(task.source)) if task.watched else None
-        match task.source:
-            case events.Source.OWN | events.Source.OLDER:
-                return membership.exists(group, task.name, watch)
-            case events.Source.MEMBERS:
-                return membership.names(group, watch)
-            case events.Source.PLAN:
-                return planning.get(group, watch, self.settings.protocol)
-            case events.Source.TOPICS:
-                return self._reading_topics(watch)
-
-    def _reading_topics(self, watch: WatchCallback | None) -> Recipe[dict[str, TopicBasis]]:
-        """The topics that the group wants and that exist; `watch` tells when one comes, goes or grows."""
-        plan = self._group.plan.plan
-        found: dict[str, TopicBasis] = {}
-        for name in (yield from topics.names(watch)):
-            if plan.wants(name) or self._info.wants(name):
-                with suppress(Malformed):
-                    topic = yield from topics.read(name, watch)
-                    if topic is not None:
-                        found[name] = TopicBasis(topic.topic_id, len(topic.partitions))
-        return found
-
-    def _planning(self, task: events.MakePlan, name: str) -> Recipe[bool | operations.TooLarge]:
-        """Read the group, divide beside this thread, and write, if nothing has changed meanwhile."""
-        group, understands = self.settings.group, self.settings.protocol
-        snapshot = yield from planning.read_snapshot(
-            group, self._published, task.expired, task.seen, understands
-        )
-        if snapshot is None:
-            return False
-        step: Any = _Beside(partial(next_plan, snapshot, self.settings.assignors, understands))
-        plan = yield step
-        if plan is None:
-            return False
-        return (yield from planning.write(group, name, snapshot, plan))
-
-    def _owner_watch(self, partition: TopicPartition) -> WatchCallback:
-        return self._watch(events.OwnerChanged(partition))
-
-    def _watch(self, event: events.Event) -> WatchCallback:
-        """What a watch calls. The same one for the same event, so that reading a node again and
-        again sets one watch and not many."""
-        fired = _WatchFired(self._session_number, event)
-        return self._watches.setdefault(event, lambda: self._post(fired))
-
     # -- sessions ---------------------------------------------------------------------------------
+
+    def _watch(self, happened: Callable[..., None], *given: Any) -> WatchCallback:
+        """What a watch calls, so that the member is told. The same one for the same, so that reading a
+        node again and again sets one watch and not many."""
+        number = self._session_number
+        return self._watches.setdefault(
+            (happened, *given), lambda: self._post(number, self._feed, happened, *given)
+        )
 
     def _open(self, session: Session) -> None:
         """Begin in a new session. The nonce is new in all the world."""
         self._session_number += 1
         self._session = session
-        self._acknowledged = 0.0
         self._watches.clear()
         session.listen(lambda state: self._wakeup.wake())
         nonce = f"{self._random.getrandbits(64):016x}"
-        self._feed(events.Started(nonce, session.session_timeout, session.chroot))
+        self._feed(self.state.started, nonce, session.session_timeout, session.chroot)
 
-    def _check_session(self) -> None:
-        """Replace a session that is over."""
-        if self._session is not None and self._session.state is SessionState.LOST:
+    def _replace_session(self) -> None:
+        """End a session that is over, and have another one opened in time."""
+        if self._session is not None:
             log.warning("group %s: the ZooKeeper session was lost", self.settings.group)
             self._end_session()
-        if self._session is None and not self._connecting and self._clock() >= self._connect_at:
+        if not self._connecting and self._clock() >= self._connect_at:
             self._connecting = True
-            self._begin(partial(self._connect, self.settings.session_timeout), self._opened)
-
-    def _opened(self, found: Any) -> None:
-        self._post(_Connected(found))
-        if self._over:
-            self._refuse_commits()
+            connect = partial(self._connect, self.settings.session_timeout)
+            self._begin(connect, None, self._connected)
 
     def _connected(self, found: Any) -> None:
         self._connecting = False
@@ -571,11 +423,12 @@ class Member:
             session.close()
         self._connect_at = 0.0 if self._joined_as else self._clock() + RECONNECT_PAUSE
         self._joined_as = ""
-        self._feed(events.SessionLost())
+        self._feed(self.state.session_lost)
 
-    def _check_acknowledged(self) -> None:
-        if self._session is not None:
-            latest = self._session.last_acknowledged()
-            if latest > self._acknowledged:
-                self._acknowledged = latest
-                self._feed(events.Acknowledged(latest))
+
+def again(error: BaseException) -> BaseException:
+    """Another object that says the same: the one that is raised grows by a traceback each time."""
+    try:
+        return copy.copy(error)
+    except Exception:  # one of an unusual make
+        return ClosedError(f"the place in the group is lost: {error!r}")

@@ -22,6 +22,10 @@ class Timing:
     """However many changes come, a plan is not put off for longer than this …"""
     debounce_per_change: float = 0.01
     """… and this for each of them."""
+    spread_per_member: float = 0.002
+    """In a large group who is not told of a plan reads it within this for each member …"""
+    spread_limit: float = 2.0
+    """… and this at most, and not before a quarter of it is over."""
     patience: float = 0.25
     """So long everybody waits before asking again for what was refused."""
     standby: float = 10.0
@@ -57,11 +61,15 @@ class Liveness:
         self._timing = timing
         self._limit = limit
         self._revoke_timeout = revoke_timeout
+        self.fence_at = float("inf")
+        """When it has been, if nothing more is heard."""
+        self.polled_at: float | None = None
+        """When the application last asked for records."""
         self._session_timeout = 0.0
-        self._acknowledged: float | None = None
+        self.acknowledged_at = 0.0
+        """When what was answered last was sent; 0: nothing yet in this session."""
         self._heartbeat_at: float | None = None
         self._sent_at: float | None = None
-        self._polled_at: float | None = None
 
     # -- ZooKeeper --------------------------------------------------------------------------------
 
@@ -71,55 +79,44 @@ class Liveness:
 
     def forget(self) -> None:
         """The session is over, and what was doubtful in it is no more."""
-        self._acknowledged = self._heartbeat_at = self._sent_at = None
-        self.fenced = False
+        self._heartbeat_at = self._sent_at = None
+        self.acknowledged_at, self.fenced, self.fence_at = 0.0, False, float("inf")
 
     def joined(self, now: float, share: float) -> None:
         """Whoever made us join is there. The first sign of life comes after this share of the usual time,
         so that a crowd that joins together does not ask together for ever."""
         self._heartbeat_at = now + share * self._session_timeout / self._timing.heartbeats
-        self._polled_at = now if self._polled_at is None else self._polled_at
+        self.polled_at = now if self.polled_at is None else self.polled_at
 
     def acknowledged(self, sent_at: float, now: float) -> bool:
-        """ZooKeeper answered what was sent at that time. True if that ends a silence."""
-        self._acknowledged = max(sent_at, self._acknowledged or sent_at)
-        ends = self.fenced and now < self._fence_at()
+        """ZooKeeper answered what was sent then, later than all before. True if that ends a silence."""
+        self.acknowledged_at = sent_at
+        self.fence_at = sent_at + self._session_timeout * self._timing.trust
+        ends = self.fenced and now < self.fence_at
         self.fenced = self.fenced and not ends
         return ends
-
-    def falls_silent(self, now: float) -> bool:
-        """True once, when ZooKeeper has been silent for too long."""
-        if self.fenced or now < self._fence_at():
-            return False
-        self.fenced = True
-        return True
 
     def asks(self, now: float) -> bool:
         """Whether to send a sign of life now; none is sent while the last one waits for an answer."""
         if self._heartbeat_at is None or now < self._heartbeat_at:
             return False
         self._heartbeat_at = now + self._session_timeout / self._timing.heartbeats
-        if self._sent_at is not None and (self._acknowledged or 0.0) < self._sent_at:
+        if self._sent_at is not None and self.acknowledged_at < self._sent_at:
             return False
         self._sent_at = now
         return True
 
     def deadline(self) -> float | None:
         """When a sign of life is due, or the lack of one counts."""
-        fence_at = float("inf") if self.fenced else self._fence_at()
+        fence_at = float("inf") if self.fenced else self.fence_at
         due = min(fence_at, float("inf") if self._heartbeat_at is None else self._heartbeat_at)
         return due if due < float("inf") else None
-
-    def _fence_at(self) -> float:
-        if self._acknowledged is None:
-            return float("inf")
-        return self._acknowledged + self._session_timeout * self._timing.trust
 
     # -- the application --------------------------------------------------------------------------
 
     def polled(self, at: float) -> PollState:
         """The application asked for records at that time; how it was until then."""
-        before, self._polled_at = self.poll_state, at
+        before, self.polled_at = self.poll_state, at
         self.poll_state = PollState.ACTIVE
         return before
 
@@ -134,7 +131,7 @@ class Liveness:
 
     def absence_at(self) -> float | None:
         """When `misses` has something to say next, if the application does not come before."""
-        if self._limit is None or self._polled_at is None or self.poll_state is PollState.EXPIRED:
+        if self._limit is None or self.polled_at is None or self.poll_state is PollState.EXPIRED:
             return None
-        late = self._polled_at + self._limit
+        late = self.polled_at + self._limit
         return late if self.poll_state is PollState.ACTIVE else late + self._revoke_timeout

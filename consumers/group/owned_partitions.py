@@ -1,10 +1,10 @@
 """The partitions that a member owns, and those that the plan gives it and that it does not own yet.
 
 ```
-          claim_due             Claim                revoke             Drained, then release_drained
+          claim_due             Claim                revoke             drained, then release_drained
 (none) ─────────────► claiming ───────► owned ───────────────► revoking ─────────────► releasing ─► (none)
            Blocked, Stale, │ ▲            │
-           MalformedOffset ▼ │            └─ VerifyOwner says no, a commit was fenced, the session is over:
+           MalformedOffset ▼ │            └─ `verify` says no, a commit was fenced, the session is over:
                          waiting             told as Lost
 ```
 
@@ -24,22 +24,24 @@ MAX_OWNED_BYTES; the rest has no owner, and an alarm says so. Pure: effects are 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from folkmoot.consumers.group import events
+import msgspec
+
+from folkmoot.consumers.group.events import Assigned, Committed, Lost, Notice, Revoking
 from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination import paths
+from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.groups.ownership import (
-    CLAIMS_PER_TRANSACTION,
     Blocked,
     Claim,
+    Claimant,
     ClaimRequest,
-    Fenced,
     MalformedOffset,
     Owner,
 )
-from folkmoot.coordination.zookeeper.operations import path_bytes
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback, path_bytes
 from folkmoot.protocol.records import TopicPartition
 
 MAX_OWNED_BYTES: Final = 800_000
@@ -79,25 +81,61 @@ class _Owned:
     final_offset: int | None = None
 
 
-class OwnedPartitions:
-    """Those of one incarnation of a member of `group`."""
+class Task(msgspec.Struct, frozen=True):
+    """An effect: a recipe of coordination/groups, to be carried out with these arguments.
 
-    def __init__(self, group: str, effects: list[events.Effect], timing: Timing) -> None:
+    `done` is to be told what it returns, or Failed. It ends with its session: then nobody is told.
+    """
+
+    recipe: Callable[..., Recipe[Any]]
+    arguments: tuple[Any, ...]
+    done: Callable[[Any], None]
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The result of a task that ZooKeeper refused for a reason that nobody has foreseen."""
+
+    reason: str
+
+
+class EndSession(msgspec.Struct, frozen=True):
+    """An effect: close the session, since nobody can tell what of it still stands."""
+
+    why: str
+
+
+Effect = Task | Notice | EndSession
+
+
+class OwnedPartitions:
+    """Those of one incarnation of a member; `me` is who claims, `watch` tells of an owner's node."""
+
+    def __init__(
+        self,
+        me: Claimant,
+        effects: list[Effect],
+        timing: Timing,
+        watch: Callable[[TopicPartition], WatchCallback],
+    ) -> None:
+        self.me = me
+        self.has_dropped = False
+        """Something was lost since the owner of this has looked."""
         self.fenced_commits = 0
         self.lost = 0
         """Partitions that went without being given up."""
         self.chroot = ""
         self.beyond_limit = 0
         """Partitions of ours that are not claimed: the session owns as much as it may."""
-        self._group = group
+        self.releases: dict[TopicPartition, tuple[Claim, int | None]] = {}
+        """What was let go of, to be released together by the owner of this."""
         self._effects = effects
         self._timing = timing
+        self._watch = watch
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._owned: dict[TopicPartition, _Owned] = {}
-        self._asked: list[events.Commit] = []
-        self._committing: events.CommitOffsets | None = None
+        self._asked: list[tuple[int, Mapping[TopicPartition, tuple[int, int]]]] = []
+        self._committing: tuple[int, frozenset[TopicPartition]] | None = None
         self._drained: list[TopicPartition] = []  # and not being released yet
-        self._releases: dict[TopicPartition, tuple[Claim, int | None]] = {}
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._owned
@@ -114,11 +152,6 @@ class OwnedPartitions:
         claiming = any(wanted.asked for wanted in self._wanted.values())
         return not self._owned and not claiming and self._committing is None
 
-    @property
-    def is_letting_go(self) -> bool:
-        """Something is about to be released."""
-        return any(owned.revoking for owned in self._owned.values())
-
     def malformed(self) -> dict[TopicPartition, str]:
         """What cannot be claimed, since its offset cannot be read, and why."""
         found = sorted((each, wanted.malformed) for each, wanted in self._wanted.items())
@@ -134,8 +167,10 @@ class OwnedPartitions:
         """When the next partition is to be claimed."""
         return min((each.ask_at for each in self._wanted.values() if not each.asked), default=None)
 
-    def claim_due(self, mine: Mapping[TopicPartition, str], plan_version: int, now: float) -> None:
-        """Claim what of the plan's share is not owned, and neither under way nor put off."""
+    def claim_due(
+        self, mine: Mapping[TopicPartition, str], now: float
+    ) -> dict[TopicPartition, ClaimRequest]:
+        """What to claim: what of the plan's share is not owned, and neither under way nor put off."""
         due: dict[TopicPartition, ClaimRequest] = {}
         room: int | None = None
         self.beyond_limit = 0
@@ -154,9 +189,7 @@ class OwnedPartitions:
             steal_from = wanted.owner if now >= wanted.steal_at else None
             wanted.asked, wanted.changed, wanted.stale = True, False, False
             due[partition] = ClaimRequest(topic_id, steal_from)
-        remaining = iter(due.items())
-        while some := dict(islice(remaining, CLAIMS_PER_TRANSACTION)):
-            self._effects.append(events.ClaimPartitions(some, plan_version))
+        return due
 
     def claimed(
         self,
@@ -199,9 +232,7 @@ class OwnedPartitions:
         state = claim.state
         if is_wanted(partition, state.topic_id):
             self._owned[partition] = _Owned(claim)
-            self._effects.append(
-                events.Assigned(partition, state.topic_id, state.offset, state.epoch)
-            )
+            self._effects.append(Assigned(partition, state.topic_id, state.offset, state.epoch))
             self.verify(partition)
         else:
             self._owned[partition] = _Owned(claim, revoking=True, drained=True)
@@ -256,7 +287,7 @@ class OwnedPartitions:
         yield from (each for each, wanted in self._wanted.items() if wanted.asked)
 
     def _path_bytes(self, partition: TopicPartition) -> int:
-        return path_bytes(paths.owner(self._group, *partition), self.chroot)
+        return path_bytes(paths.owner(self.me.group, *partition), self.chroot)
 
     # -- giving up --------------------------------------------------------------------------------
 
@@ -265,24 +296,24 @@ class OwnedPartitions:
         owned = self._owned[partition]
         if not owned.revoking:
             owned.revoking = True
-            self._effects.append(events.Revoking(partition))
+            self._effects.append(Revoking(partition))
 
     def revoke_all(self) -> None:
         for partition in self:
             self.revoke(partition)
 
-    def drained(self, event: events.Drained) -> None:
-        """The consumer has finished with a partition that is being revoked.
+    def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
+        """The consumer has finished with a partition that is being revoked; commit `offset`, if any.
 
         Not if it speaks of an earlier claim: then it has not heard of this one yet.
         """
-        owned = self._owned.get(event.partition)
-        if owned is None or owned.claim.state.epoch != event.epoch:
+        owned = self._owned.get(partition)
+        if owned is None or owned.claim.state.epoch != epoch:
             return
         if owned.revoking and not owned.drained:
             owned.drained = True
-            owned.final_offset = event.offset
-            self._drained.append(event.partition)
+            owned.final_offset = offset
+            self._drained.append(partition)
             self.release_drained()
 
     def release_drained(self) -> None:
@@ -292,17 +323,11 @@ class OwnedPartitions:
                 owned = self._owned.get(partition)
                 if owned is not None and owned.drained and not owned.releasing:
                     owned.releasing = True
-                    self._releases[partition] = owned.claim, owned.final_offset
+                    self.releases[partition] = owned.claim, owned.final_offset
             self._drained.clear()
 
-    def send_releases(self) -> None:
-        """All together what was let go of since the last time."""
-        if self._releases:
-            self._effects.append(events.ReleasePartitions(self._releases))
-            self._releases = {}
-
-    def released(self, task: events.ReleasePartitions) -> None:
-        for partition, (claim, _) in task.held.items():
+    def released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
+        for partition, (claim, _) in held.items():
             if self._owns(partition, claim):
                 del self._owned[partition]
 
@@ -310,64 +335,77 @@ class OwnedPartitions:
         """Look whether the owner's node is still ours; one being released goes anyway."""
         owned = self._owned[partition]
         if not owned.releasing:
-            self._effects.append(events.VerifyOwner(partition, owned.claim))
+            asked = self.me, partition, owned.claim, self._watch(partition)
+            done = partial(self.verified, partition, owned.claim)
+            self._effects.append(Task(ownership.verify, asked, done))
 
-    def verified(self, task: events.VerifyOwner, ours: bool) -> None:
-        if not ours and self._owns(task.partition, task.held):
-            self._drop(task.partition, "another member took it over, or its offset was reset")
+    def verified(self, partition: TopicPartition, held: Claim, ours: object) -> None:
+        if ours is False and self._owns(partition, held):
+            self._drop(partition, "another member took it over, or its offset was reset")
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, asked: events.Commit) -> None:
-        """Write offsets as soon as the last commit is answered."""
-        self._asked.append(asked)
+    def commit(self, token: int, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Write next offsets, each with the epoch of its claim, as soon as the last commit is answered.
+
+        Not of a claim that does not stand any more, or is being released.
+
+        The epoch is that of the Assigned under which the consumer did the work. The partition may have
+        been lost and claimed again since, and the consumer not yet have heard of it.
+        """
+        self._asked.append((token, offsets))
         self._commit_next()
 
     def committed(
-        self, task: events.CommitOffsets, answers: Mapping[TopicPartition, Claim | Fenced]
+        self,
+        token: int,
+        offsets: Mapping[TopicPartition, tuple[Claim, int]],
+        refused: set[TopicPartition],
+        answers: object,
     ) -> None:
         """Adopt the new fences; what was fenced is lost."""
         self._committing = None
         done: dict[TopicPartition, int] = {}
-        refused: set[TopicPartition] = set()
-        for partition, (before, offset) in task.offsets.items():
-            answer = answers.get(partition)
+        known = answers if isinstance(answers, dict) else {}
+        for partition, (before, offset) in offsets.items():
+            answer, owned = known.get(partition), self._owned.get(partition)
+            if owned is not None and owned.claim.state.epoch != before.state.epoch:
+                owned = None  # it was lost, and claimed again
             if isinstance(answer, Claim):
                 done[partition] = offset
-                if self._owns(partition, before):
-                    self._owned[partition].claim = answer
+                if owned is not None:
+                    owned.claim = answer
             else:
                 refused.add(partition)
                 self.fenced_commits += 1
-                if self._owns(partition, before):
+                if owned is not None:
                     self._drop(partition, "a commit was fenced")
-        self._effects.append(events.Committed(task.token, done, frozenset(refused)))
+        self._effects.append(Committed(token, done, frozenset(refused)))
         self._commit_next()
-        self.release_drained()
+        if self._drained:
+            self.release_drained()
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:
-            asked = self._asked.pop(0)
+            token, offsets = self._asked.pop(0)
             ours = {
-                partition: (self._owned[partition].claim, offset)
-                for partition, (epoch, offset) in asked.offsets.items()
-                if self._may_commit(partition, epoch)
+                partition: (owned.claim, offset)
+                for partition, (epoch, offset) in offsets.items()
+                if (owned := self._owned.get(partition)) is not None
+                and owned.claim.state.epoch == epoch
+                and not owned.releasing
             }
-            refused = frozenset(asked.offsets) - frozenset(ours)
-            if refused or not ours:
-                self._effects.append(events.Committed(asked.token, {}, refused))
-            if ours:
-                self._committing = events.CommitOffsets(asked.token, ours)
-                self._effects.append(self._committing)
-
-    def _may_commit(self, partition: TopicPartition, epoch: int) -> bool:
-        """The claim under which the consumer did the work still stands, and is not being given up."""
-        owned = self._owned.get(partition)
-        return owned is not None and owned.claim.state.epoch == epoch and not owned.releasing
+            refused = set(offsets) - set(ours)
+            if not ours:
+                self._effects.append(Committed(token, {}, frozenset(refused)))
+                continue
+            self._committing = token, frozenset(offsets)
+            done = partial(self.committed, token, ours, refused)
+            self._effects.append(Task(ownership.commit, (self.me, ours), done))
 
     def _refuse_asked(self) -> None:
-        for asked in self._asked:
-            self._effects.append(events.Committed(asked.token, {}, frozenset(asked.offsets)))
+        for token, offsets in self._asked:
+            self._effects.append(Committed(token, {}, frozenset(offsets)))
         self._asked.clear()
 
     # -- the end of all ---------------------------------------------------------------------------
@@ -392,12 +430,12 @@ class OwnedPartitions:
             self._drop(partition, reason)
         self._refuse_asked()
         if self._committing is not None:
-            refused = frozenset(self._committing.offsets)
-            self._effects.append(events.Committed(self._committing.token, {}, refused))
+            token, refused = self._committing
+            self._effects.append(Committed(token, {}, refused))
             self._committing = None
         self._wanted.clear()
         self._drained.clear()
-        self._releases.clear()
+        self.releases.clear()
         self.beyond_limit = 0
 
     def _owns(self, partition: TopicPartition, claim: Claim) -> bool:
@@ -405,10 +443,11 @@ class OwnedPartitions:
         return owned is not None and owned.claim.state.epoch == claim.state.epoch
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
+        self.has_dropped = True
         self._tell(partition, self._owned.pop(partition), reason)
 
     def _tell(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:
         """Of its loss, unless it was given up already."""
         if not owned.drained:
             self.lost += 1
-            self._effects.append(events.Lost(partition, reason))
+            self._effects.append(Lost(partition, reason))

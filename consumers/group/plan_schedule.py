@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from random import Random
 from typing import Final
 
-from folkmoot.consumers.group.events import MakePlan
 from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination.groups import membership
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
-from folkmoot.coordination.groups.planning import VersionedPlan
+from folkmoot.coordination.groups.planning import TELL_FROM, VersionedPlan
 
 NO_PLAN: Final = VersionedPlan(Plan(), -1)
 _CROWD: Final = 4  # changes that double the wait for more
@@ -53,7 +52,11 @@ class PlanSchedule:
         self._changes = 0  # since the last look
         self._all_changes = 0  # since the plan became due
         self._planning = False
-        self._is_unseen = False  # we have made a plan, or tried to, and seen no newer one since
+        self._is_unseen = False  # we planned, or tried to, and have not seen how it stands since
+        self._is_written = False  # we have written a plan, and are about to read it
+        self._began_under = NO_PLAN.version  # the plan's version when we last began with the next
+        self._in_place_of = ""  # the eldest, if our turn comes since it has not planned for so long
+        self._stood_in = "", NO_PLAN.version  # for whom, and the version of the plan that we wrote
         self._since: float | None = None  # when the plan became due
         self._at: float | None = None
         self._rejoin_ends: float | None = None
@@ -79,7 +82,7 @@ class PlanSchedule:
         """A newer plan. Whom it does not wait for was there when it was made: a new absence begins."""
         if self.topics is not None and _wishes(found.plan) != _wishes(self.plan.plan):
             self.topics = None  # what was read was read for other wishes
-        self._is_unseen = False
+        self._is_unseen = self._is_written = False
         if self.plan is not NO_PLAN:
             known = self._assignees.keys() | self._away.keys()
             self.is_current = self.is_eldest and known >= set(found.plan.members)
@@ -103,6 +106,16 @@ class PlanSchedule:
         self._changes += topics != self.topics
         self.topics = topics
 
+    def spread(self) -> float:
+        """Within how many seconds to read a plan of which everybody is told; 0: at once.
+
+        Who plans, or has no plan yet, does not wait, nor does anybody in a small group.
+        """
+        members = len(self.plan.plan.members)
+        if self.is_eldest or members <= TELL_FROM:
+            return 0.0
+        return min(members * self._timing.spread_per_member, self._timing.spread_limit)
+
     # -- our turn ---------------------------------------------------------------------------------
 
     def consider(self, name: str, now: float) -> None:
@@ -119,16 +132,19 @@ class PlanSchedule:
         if not (about_us or (self.is_current and self._is_due(plan, now))):
             self._at = self._since = None
             self._changes = self._all_changes = 0
-        elif not self._planning and (self._at is None or self._changes):
+            self._is_unseen = False
+        elif not self._planning and not self._is_written and (self._at is None or self._changes):
             first = self._since is None and not self._is_unseen
             self._since = now if self._since is None else self._since
             self._all_changes += self._changes
             if about_us or self.is_eldest:
+                self._in_place_of = ""
                 self._at = self._next_turn(now, first)
             elif self._at is None:
                 rank = min(self.names.index(name) if name in self.names else 0, _LAST_RANK)
                 # The eldest may know that a plan which we do not understand has to be replaced, or not.
                 foreign = plan.protocol > self._info.protocol
+                self._in_place_of = "" if foreign else next(iter(self.names), "")
                 wait = self._timing.debounce_limit if foreign else self._timing.standby
                 self._at = self._since + wait + rank * self._timing.patience
             self._changes = 0
@@ -153,8 +169,11 @@ class PlanSchedule:
         times = (self._at, self._rejoin_ends, self.read_at)
         return min((at for at in times if at is not None), default=None)
 
-    def begin(self, now: float) -> MakePlan | None:
-        """The plan to be made now, if it is our turn, and nothing has changed that is to be read first."""
+    def begin(self, now: float) -> tuple[str, ...] | None:
+        """Whether to make a plan now: it is our turn, and nothing has changed that is to be read first.
+
+        → the static members that were away for longer than their rejoin timeout.
+        """
         if self._at is None or now < self._at:
             return None
         if self.read_at is not None and now < self._limit():
@@ -162,16 +181,26 @@ class PlanSchedule:
             return None
         self._at = None
         self._planning = True
-        return MakePlan(tuple(sorted(self._expired(now))), self.plan.identity)
+        self._began_under = self.plan.version
+        return tuple(sorted(self._expired(now)))
 
     def ended(self, result: object, now: float) -> None:
         """The plan was made, or not; one that cannot be is not tried again soon."""
         self._planning = False
         self._is_unseen = True
+        self._is_written = result is True and self.plan.version == self._began_under
+        if result is True:
+            self._stood_in = self._in_place_of, self.plan.version + self._is_written
         self._since = None
         if not isinstance(result, bool):
             self._since = now
             self._at = now + self._timing.retry
+
+    def silent_eldest(self) -> str:
+        """In whose place we have made the last plan, if it is there and still the eldest; else ""."""
+        silent, version = self._stood_in
+        there = self.plan.version <= version and silent in (self.names or ())[:1]
+        return silent if there else ""
 
     def doubt(self) -> None:
         """Nothing was heard for long: somebody may have been back meanwhile, and a plan may be made."""

@@ -17,6 +17,7 @@ from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
+from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def first_offsets(
     with _fetcher(config, discover) as fetcher:
         for partition, timestamp in wanted.items():
             fetcher.add(partition, 0)
-            fetcher.seek_time(partition, timestamp)
+            fetcher.seek(partition, EARLIEST, timestamp)
         while missing := fetcher.partitions():
             remaining = deadline - time.monotonic()
             if remaining <= 0:

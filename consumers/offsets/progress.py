@@ -38,7 +38,7 @@ class Positions:
     costs nothing for the thousands of others.
 
     A group's offset does not go back: what lies before the highest offset that was committed, or asked
-    to be, since the partition was claimed is `behind`. Reading may go back by a seek; what is read
+    to be, since the partition was claimed is not asked for. Reading may go back by a seek; what is read
     again is then committed from where it goes beyond.
     """
 
@@ -74,14 +74,14 @@ class Positions:
 
     def end_turn(self) -> None:
         """The same, and nobody writes to what `of` has given so far any more."""
-        self.process_all()
-        self._in_hand.clear()
+        if self._in_hand:
+            self.process_all()
+            self._in_hand.clear()
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
         """The partition is read from elsewhere: from `offset`, unless that is yet to be looked up."""
-        self.forget(partition)
-        if offset is not None:
-            self._progress[partition] = Progress(sought=offset)
+        self._in_hand.pop(partition, None)
+        self._progress[partition] = Progress(sought=offset)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer read here, or is read from elsewhere."""
@@ -103,45 +103,44 @@ class Positions:
         self._committed.pop(partition, None)
         self._asked.pop(partition, None)
 
-    def asked(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """ZooKeeper is asked to commit these."""
-        for partition, offset in offsets.items():
-            self._asked[partition] = max(offset, self._asked.get(partition, 0))
-
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These offsets are in ZooKeeper."""
         for partition, offset in offsets.items():
             if partition in self._committed:
                 self._committed[partition] = offset
 
-    def behind(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Of those that lie before what was committed, or asked to be: how far that is."""
-        return {
-            partition: self._asked[partition]
-            for partition, offset in offsets.items()
-            if offset < self._asked.get(partition, 0)
-        }
+    def ask(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """ZooKeeper is to be asked to commit these: those that it is, and of the rest how far it is.
 
-    def uncommitted(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
-        """What is processed but not committed, of the partitions `owned`; it may be `behind`."""
-        return {
-            partition: progress.processed
-            for partition, progress in self._progress.items()
-            if partition in owned
-            and progress.processed is not None
-            and progress.processed != self._committed.get(partition)
-        }
+        The rest lies before what was committed, or asked to be.
+        """
+        forward, behind = {}, {}
+        for partition, offset in offsets.items():
+            asked = self._asked.get(partition, 0)
+            if offset < asked:
+                behind[partition] = asked
+            else:
+                forward[partition] = self._asked[partition] = offset
+        return forward, behind
+
+    def uncommitted(
+        self, owned: Container[TopicPartition], *, sought: bool = False
+    ) -> dict[TopicPartition, int]:
+        """What is processed but not committed, of the partitions `owned`; it may lie before that.
+
+        With `sought` also where partitions go on of which nothing was handed out since a seek.
+        """
+        found: dict[TopicPartition, int] = {}
+        for partition, progress in self._progress.items():
+            if progress.processed is None:
+                if sought and progress.sought is not None:
+                    found[partition] = progress.sought
+            elif partition in owned and progress.processed != self._committed.get(partition):
+                found[partition] = progress.processed
+        return found
 
     def due(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
         """What is to be committed without being asked for: all that would not set the group back."""
-        offsets = self.uncommitted(owned)
-        behind = self.behind(offsets)
-        return {each: offset for each, offset in offsets.items() if each not in behind}
-
-    def sought(self) -> dict[TopicPartition, int]:
-        """Where partitions go on of which nothing was handed out since a seek to an offset."""
-        return {
-            partition: progress.sought
-            for partition, progress in self._progress.items()
-            if progress.sought is not None and progress.processed is None
-        }
+        return self.ask(self.uncommitted(owned))[0]

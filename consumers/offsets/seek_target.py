@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.messages import EARLIEST, LATEST
@@ -11,39 +12,34 @@ from folkmoot.protocol.records import TopicPartition
 
 SeekTarget = int | Literal["earliest", "latest"] | datetime
 
-_ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+ENDS: Final[dict[str, int]] = {"earliest": EARLIEST, "latest": LATEST}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def seek(fetcher: Fetcher, partition: TopicPartition, target: SeekTarget) -> int | None:
-    """Have a partition read on from there; → the offset, None if it is yet to be looked up.
+Place = tuple[int, int | None]
+"""An offset, or EARLIEST or LATEST; and the time (ms) whose first record is sought from there on."""
 
-    Raises NotAssigned, ConfigError.
-    """
-    target = checked(partition, target)
+
+def place_of(partition: TopicPartition, target: SeekTarget) -> Place:
+    """Where that is, for the fetcher. Raises ConfigError for what is no place."""
     if isinstance(target, datetime):
-        fetcher.seek_time(partition, milliseconds(target))
-        return None
-    if isinstance(target, str):
-        fetcher.seek(partition, _ENDS[target])
-        return None
-    fetcher.seek(partition, target)
-    return target
-
-
-def checked(partition: TopicPartition, target: SeekTarget) -> SeekTarget:
-    """The target, an offset as an int, if it is one at all. Raises ConfigError."""
-    if isinstance(target, datetime):
-        milliseconds(target)
-        return target
-    if isinstance(target, str) and target in _ENDS:
-        return target
+        return EARLIEST, milliseconds(target)
+    if isinstance(target, str) and target in ENDS:
+        return ENDS[target], None
     if hasattr(target, "__index__"):
-        return whole(f"the offset to go on at in {partition}", target)
+        return whole(f"the offset to go on at in {partition}", target), None
     raise ConfigError(
         f"{target!r} is no place to seek: give an offset, 'earliest', 'latest' or a datetime"
     )
+
+
+def go_on_at(
+    fetcher: Fetcher, positions: Positions, partition: TopicPartition, place: Place
+) -> None:
+    """Have a partition read on from there. Raises NotAssigned."""
+    fetcher.seek(partition, *place)
+    positions.seek(partition, place[0] if place[0] >= 0 else None)
 
 
 def milliseconds(moment: datetime) -> int:

@@ -1,24 +1,14 @@
 """A batch on its way to the application, which works on one of its records while the rest wait."""
 
-from operator import length_hint
-
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol import record_batch
 
 
 class BatchCursor:
     """A batch that is being iterated over, record by record, with no line of Python for any of them.
 
-    ```
-    gate     t t t t t t t t        one entry for each record; emptied by `cut`
-    offsets  5 6 7 8 9 …            a C iterator that knows how many are left
-                   ▲
-    records ───────┘                map(Record, gate, …, offsets, …): ends with the gate
-    ```
-
-    `records` goes to the application. How far it came is not counted but read off the offsets, by
-    whoever needs it; `cut` ends it behind the record under way, from any thread or signal handler.
-    The gate is asked before the offsets, so a record that was not handed out is never counted.
+    `records` goes to the application. How far it came is known to the RecordIterator behind it; `cut`
+    ends it behind the record under way, from any thread or signal handler. A record that was not
+    handed out is never counted.
 
     `asks_for_more`: the application has asked for more than was handed out, so the last record is
     processed, too. For an application in another thread than the consumer: it sets this before it
@@ -26,25 +16,22 @@ class BatchCursor:
     never counts too much.
     """
 
-    __slots__ = ("_gate", "_offsets", "asks_for_more", "records", "view")
+    __slots__ = ("_iterator", "asks_for_more", "records", "view")
 
     def __init__(self, view: RecordBatchView) -> None:
         self.view = view
         self.asks_for_more = False
-        self._gate = [view.topic] * len(view)
-        self._offsets = iter(view.offsets)
-        self.records = record_batch.records_from(
-            self._gate, view.partition, self._offsets, view.columns, view.append_time
-        )
+        self._iterator = view.iterator()
+        self.records = iter(self._iterator)
 
     def cut(self) -> None:
         """End the iteration: nothing more is handed out. What was not goes back with `row`."""
-        self._gate.clear()
+        self._iterator.cut()
 
     @property
     def row(self) -> int:
         """How many records were handed out."""
-        return len(self.view) - length_hint(self._offsets)
+        return self._iterator.row
 
     @property
     def next_offset(self) -> int | None:

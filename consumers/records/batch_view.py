@@ -2,12 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.record_iterator import RecordIterator
 from folkmoot.protocol.records import Headers, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -83,8 +83,13 @@ class RecordBatchView:
         headers = self.columns.headers
         return [()] * len(self) if headers is None else headers
 
+    def iterator(self) -> RecordIterator:
+        """Makes the records one by one, and can be cut."""
+        topic, partition = self.topic_partition
+        return RecordIterator(topic, partition, self.offsets, self.columns, self.append_time)
+
     def records(self) -> list[Record]:
-        return list(self)
+        return list(self.iterator())
 
     def arrow(self, *, headers: bool = False) -> "pa.RecordBatch":
         """As Spark names the columns: key, value, topic, partition, offset, timestamp, timestampType.
@@ -102,20 +107,8 @@ class RecordBatchView:
         """The rows from `start` to before `end`."""
         if start <= 0 and end >= len(self):
             return self
-        columns, rows = self.columns, slice(start, end)
-        stamps = columns.timestamps
-        return RecordBatchView(
-            self.topic_partition,
-            Columns(
-                len(self.offsets[rows]),
-                None if columns.keys is None else columns.keys[rows],
-                columns.values[rows],
-                stamps if isinstance(stamps, int) else stamps[rows],
-                None if columns.headers is None else columns.headers[rows],
-            ),
-            self.offsets[rows],
-            self.append_time,
-        )
+        columns, offsets = self.columns.rows(start, end), self.offsets[start:end]
+        return RecordBatchView(self.topic_partition, columns, offsets, self.append_time)
 
     def row_of_offset(self, offset: int) -> int:
         """The first row at or behind an offset; their number if there is none."""
@@ -131,10 +124,7 @@ class RecordBatchView:
         return self.columns.count
 
     def __iter__(self) -> Iterator[Record]:
-        topics = repeat(self.topic, len(self))
-        return record_batch.records_from(
-            topics, self.partition, self.offsets, self.columns, self.append_time
-        )
+        return iter(self.iterator())
 
     def __repr__(self) -> str:
         return f"RecordBatchView({self.topic_partition}, {self.offsets[0]} to {self.offsets[-1]})"

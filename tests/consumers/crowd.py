@@ -16,7 +16,8 @@ from folkmoot.consumers.group.events import (
     Replaced,
     Revoking,
 )
-from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.plan import Plan

@@ -38,11 +38,13 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, str] = {}
+        self.nearest: dict[TopicPartition, str] = {}
         self.ids: dict[str, str | None] = {}
         self.missing: set[str] = set()
         self.asked: list[Asked] = []
         self.timeouts: list[float] = []
         self.overloaded = False
+        self.replicated = False
         self.reports: list[tuple[str, TopicPartition, str, int]] = []
         self.refreshed = 0
         self.version = 1
@@ -53,6 +55,9 @@ class FakeCluster:
 
     def leader_address(self, partition: TopicPartition) -> str | None:
         return self.leaders.get(partition, LEADER)
+
+    def nearest_address(self, partition: TopicPartition, rack: str) -> str | None:
+        return self.nearest.get(partition, self.leader_address(partition))
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         return 3
@@ -65,6 +70,9 @@ class FakeCluster:
 
     def refresh(self) -> None:
         self.refreshed += 1
+
+    def is_replicated(self, partition: TopicPartition) -> bool:
+        return self.replicated
 
     def report_damage(
         self, address: str, partition: TopicPartition, topic_id: str, offset: int
@@ -96,11 +104,12 @@ class FakeCluster:
         error: int = 0,
         end: int = 1_000,
         leader: BrokerInfo | None = None,
+        parts: tuple[int, int] = (-1, -1),
     ) -> None:
-        """Answer a fetch: one chunk for each partition (none: nothing new)."""
+        """Answer a fetch: one chunk for each partition (none: nothing new). `parts` with LogTruncated."""
         payloads = chunks or (b"",) * len(asked.partitions)
         results = [
-            FetchResult(*partition, error, "as told", 0, end, leader)
+            FetchResult(*partition, error, "as told", 0, end, leader, *parts)
             for partition in asked.partitions
         ]
         self._reply(asked, FetchResponse(results), payloads)
@@ -134,10 +143,10 @@ class FakeCluster:
         self._replies.append(reply)
 
 
-def a_batch(base: int, *values: bytes, times: int | list[int] = 1_000) -> bytes:
+def a_batch(base: int, *values: bytes, times: int | list[int] = 1_000, epoch: int = 3) -> bytes:
     """A batch as a broker stores it, its first record at offset `base`."""
     data = record_batch.encode(Columns(len(values), None, values, times), codec=0)
-    return batch_header.leader_part(base, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]
+    return batch_header.leader_part(base, len(data), epoch, -1) + data[batch_header.LEADER_BYTES :]
 
 
 def spoiled(data: bytes) -> bytes:

@@ -1,32 +1,19 @@
 """The group machine moved by hand: events and the time in, effects kept until they are looked at."""
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
-from folkmoot.consumers.group.events import (
-    Acknowledged,
-    Assigned,
-    Changed,
-    ClaimPartitions,
-    CommitOffsets,
-    Effect,
-    Event,
-    Finished,
-    Join,
-    Read,
-    ReleasePartitions,
-    Source,
-    Started,
-    Task,
-    Tick,
-)
+from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.liveness import Timing
-from folkmoot.consumers.group.member_state import GroupMember
-from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.consumers.group.member_state import GroupMember, MemberSettings, Phase, Source
+from folkmoot.consumers.group.owned_partitions import Effect, Task
+from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.ownership import Claim, ClaimRequest, OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.groups.planning import VersionedPlan
+from folkmoot.coordination.zookeeper.operations import WatchCallback
 from folkmoot.protocol.records import TopicPartition
 
 ME = "me-0000000001"
@@ -44,7 +31,66 @@ _E = TypeVar("_E")
 
 
 @dataclass(frozen=True)
-class ClaimPartition:
+class Asked:
+    """What a task asks for, in words; told of its result by `answer`."""
+
+
+@dataclass(frozen=True)
+class Join(Asked):
+    """Register as a member."""
+
+
+@dataclass(frozen=True)
+class Leave(Asked):
+    """Remove the own node."""
+
+
+@dataclass(frozen=True)
+class Read(Asked):
+    """Read a source; `name` is that of a node."""
+
+    source: Source
+    name: str = ""
+    watched: bool = True
+
+
+@dataclass(frozen=True)
+class MakePlan(Asked):
+    """Write the next plan."""
+
+
+@dataclass(frozen=True)
+class ClaimPartitions(Asked):
+    """Claim partitions under a plan."""
+
+    wanted: dict[TopicPartition, ClaimRequest]
+    plan_version: int
+
+
+@dataclass(frozen=True)
+class ReleasePartitions(Asked):
+    """Commit and let go."""
+
+    held: dict[TopicPartition, tuple[Claim, int | None]]
+
+
+@dataclass(frozen=True)
+class CommitOffsets(Asked):
+    """Write offsets under claims."""
+
+    offsets: dict[TopicPartition, tuple[Claim, int]]
+
+
+@dataclass(frozen=True)
+class VerifyOwner(Asked):
+    """Look whether the owner's node is ours."""
+
+    partition: TopicPartition
+    held: Claim
+
+
+@dataclass(frozen=True)
+class ClaimPartition(Asked):
     """One partition's part of a ClaimPartitions."""
 
     partition: TopicPartition
@@ -54,7 +100,7 @@ class ClaimPartition:
 
 
 @dataclass(frozen=True)
-class ReleasePartition:
+class ReleasePartition(Asked):
     """One partition's part of a ReleasePartitions."""
 
     partition: TopicPartition
@@ -62,17 +108,44 @@ class ReleasePartition:
     offset: int | None
 
 
-_Seen = Effect | ClaimPartition | ReleasePartition
+_Seen = Effect | Asked
 
 
-def _single(effect: Effect) -> list[_Seen]:
-    match effect:
+def _in_words(task: Task) -> Asked:
+    """What a task asks for."""
+    given = task.arguments
+    if task.recipe is membership.join:
+        return Join()
+    if task.recipe is membership.leave:
+        return Leave()
+    if task.recipe is ownership.claim:
+        return ClaimPartitions(given[1], given[2])
+    if task.recipe is ownership.release:
+        return ReleasePartitions(given[1])
+    if task.recipe is ownership.commit:
+        return CommitOffsets(given[1])
+    if task.recipe is ownership.verify:
+        return VerifyOwner(given[1], given[2])
+    if task.recipe in (
+        *(membership.exists, membership.names),
+        *(planning.get, planning.wanted_topics),
+    ):
+        assert isinstance(task.done, partial)
+        source, name, watched = task.done.args
+        is_node = source in (Source.OWN, Source.OLDER)
+        return Read(source, name if is_node else "", watched)
+    assert task.recipe.__name__ == "_make_plan"
+    return MakePlan()
+
+
+def _single(asked: _Seen) -> list[_Seen]:
+    match asked:
         case ClaimPartitions(wanted, version):
-            asked = wanted.items()
-            return [ClaimPartition(p, each.topic_id, version, each.steal_from) for p, each in asked]
+            every = wanted.items()
+            return [ClaimPartition(p, each.topic_id, version, each.steal_from) for p, each in every]
         case ReleasePartitions(held):
             return [ReleasePartition(p, *each) for p, each in held.items()]
-    return [effect]
+    return [asked]
 
 
 def t(number: int) -> TopicPartition:
@@ -100,48 +173,68 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.member = GroupMember("g", MemberInfo(("t",), "host", HAND_OVER), TIMING, Random(7))
+        self.heard = 0.0
+        settings = MemberSettings(
+            group="g", topics=("t",), client_id="me", revoke_timeout=HAND_OVER
+        )
+        self.member = GroupMember(settings, TIMING, Random(7), _watch)
         self.effects: list[_Seen] = []
-        self.asked: list[Effect] = []
+        self.asked: list[_Seen] = []
         """All effects there ever were, as they were."""
         self.chroot = ""
         self.topics = {"t": TopicBasis(TOPIC_ID, 4)}
         self.members: tuple[str, ...] = (ME,)
         self.plan = VersionedPlan(Plan(), 0, MADE)
+        self._tasks: list[tuple[_Seen, Task]] = []
 
-    def tell(self, event: Event) -> None:
-        """As the group thread does: the event, and then a look at the whole."""
-        for each in (event, Tick()):
-            for effect in self.member.handle(each, self.now):
-                self.asked.append(effect)
-                self.effects += _single(effect)
+    def tell(self, what: str, *given: Any) -> None:
+        """As the group thread does: what happens, by its method, and then a look at the whole."""
+        if what == "acknowledged":
+            (self.heard,) = given
+            return self._do(lambda: None)
+        if what == "session_lost":
+            self.heard = 0.0
+        owner = self.member.owned if what in ("commit", "drained") else self.member
+        return self._do(getattr(owner, what), *given)
+
+    def _do(self, happened: Any, *given: Any) -> None:
+        for call, arguments in ((happened, given), (self.member.tick, ())):
+            for effect in self.member.handle(self.now, self.heard, call, *arguments):
+                seen = _in_words(effect) if isinstance(effect, Task) else effect
+                if isinstance(effect, Task):
+                    self._tasks += [(each, effect) for each in (seen, *_single(seen))]
+                self.asked.append(seen)
+                self.effects += _single(seen)
 
     def wait(self, seconds: float) -> None:
         """Time passes, ZooKeeper answers all the while."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.5)
-            self.tell(Acknowledged(self.now))
+            self.tell("acknowledged", self.now)
 
     def be_silent(self, seconds: float) -> None:
         """Time passes, nothing is heard of ZooKeeper."""
         self.now += seconds
-        self.tell(Tick())
+        self.tell("tick")
 
-    def answer(self, task: Task | ClaimPartition | ReleasePartition, result: object) -> None:
-        self.tell(Acknowledged(self.now))
-        self.finish(task, result)
+    def answer(self, asked: Asked, result: object) -> None:
+        self.tell("acknowledged", self.now)
+        self.finish(asked, result)
 
-    def finish(self, task: Task | ClaimPartition | ReleasePartition, result: object) -> None:
+    def finish(self, asked: Asked, result: object) -> None:
         """As `answer`, by what was sent nobody knows when."""
-        match task:
-            case ClaimPartition(partition, topic_id, version, steal_from):
+        task = next(task for each, task in reversed(self._tasks) if each == asked)
+        if self.member.phase is Phase.LEFT:
+            return
+        match asked:
+            case ClaimPartition(partition, topic_id, _, steal_from):
                 wanted = {partition: ClaimRequest(topic_id, steal_from)}
-                self.tell(Finished(ClaimPartitions(wanted, version), {partition: result}))
+                self._do(self.member._claimed, wanted, {partition: result})
             case ReleasePartition(partition, held, offset):
-                self.tell(Finished(ReleasePartitions({partition: (held, offset)}), result))
+                self._do(self.member._released, {partition: (held, offset)}, result)
             case _:
-                self.tell(Finished(task, result))
+                self._do(task.done, result)
 
     def take(self, kind: type[_E]) -> list[_E]:
         """The effects of a kind that came since they were last taken."""
@@ -157,7 +250,7 @@ class Scene:
 
     def join(self) -> None:
         """A session, a name, and all that is there to read."""
-        self.tell(Started(NONCE, SESSION_TIMEOUT, self.chroot))
+        self.tell("started", NONCE, SESSION_TIMEOUT, self.chroot)
         self.answer(self.take_one(Join), ME)
         self.read_all()
 
@@ -185,14 +278,14 @@ class Scene:
     def see_plan(self, *owners: str | None, members: tuple[str, ...] = (OLDER, ME)) -> None:
         """Such a plan was made, rings, and is read."""
         self.plan_for(*owners, members=members)
-        self.tell(Changed(Source.PLAN))
+        self.tell("changed", Source.PLAN)
         self.read_all()
 
     def see_members(self, *members: str) -> None:
         """These are there now, or those that are; all that tells of it fires, and is read."""
         self.members = members or self.members
-        self.tell(Changed(Source.MEMBERS))
-        self.tell(Changed(Source.OLDER))
+        self.tell("changed", Source.MEMBERS)
+        self.tell("changed", Source.OLDER)
         while self.member.schedule.read_at is not None:
             self.wait(max(0.01, self.member.schedule.read_at - self.now))
         self.read_all()
@@ -219,3 +312,7 @@ class Scene:
 
     def commits(self) -> list[CommitOffsets]:
         return self.take(CommitOffsets)
+
+
+def _watch(*_: object) -> WatchCallback:
+    return lambda: None

@@ -2,7 +2,10 @@
 
 import random
 import time
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import suppress
 from itertools import product
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Sub
 from folkmoot.consumers.assignors.next_plan import KNOWN, assignors_of
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
+from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
@@ -285,3 +289,51 @@ def test_the_default_can_be_carried_out_by_all() -> None:
 def test_an_assignor_that_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match="use one of sticky, range, round-robin"):
         assignors_of(["best"])
+
+
+class Waiting:
+    """An assignor that returns, or raises, when it is let go on."""
+
+    name = "waiting"
+
+    def __init__(self, raises: BaseException | None = None) -> None:
+        self.go_on = Event()
+        self.returned = Event()
+        self.asked = 0
+        self._raises = raises
+
+    def assign(self, given: AssignmentInput) -> Owners:
+        self.asked += 1
+        assert self.go_on.wait(20.0)
+        self.returned.set()
+        if self._raises is not None:
+            raise self._raises
+        return Sticky().assign(given)
+
+
+def test_a_late_assignor_is_asked_again_only_when_it_has_returned() -> None:
+    question = AssignmentInput(sizes={"a": 2}, subscribers={"m": Subscriber(topics=frozenset("a"))})
+    waiting = Waiting()
+    limited = TimeLimited(waiting, 0.2)
+    for _ in range(3):
+        with pytest.raises(TakesTooLong):
+            limited.assign(question)
+    assert waiting.asked == 1
+    waiting.go_on.set()
+    assert waiting.returned.wait(10.0)
+    deadline = time.monotonic() + 10.0
+    answer: Owners | None = None
+    while answer is None and time.monotonic() < deadline:
+        with suppress(TakesTooLong):  # its thread is about to end
+            answer = limited.assign(question)
+    assert answer == Sticky().assign(question)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_assignor_that_exits_is_not_waited_for() -> None:
+    """An exit ends its thread and nothing else, as any exit of a thread does."""
+    waiting = Waiting(SystemExit(1))
+    waiting.go_on.set()
+    question = AssignmentInput(sizes={"a": 2}, subscribers={"m": Subscriber(topics=frozenset("a"))})
+    with pytest.raises(NoAnswer):
+        TimeLimited(waiting, 60.0).assign(question)

@@ -10,7 +10,15 @@ import pytest
 from folkmoot.consumers.client import async_consumer as asynchronous
 from folkmoot.consumers.client import consumer as synchronous
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
-from folkmoot.protocol.errors import ClosedError, ConcurrentUse, NotOwner, RequestTimeout
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.protocol.errors import (
+    ClosedError,
+    ConcurrentUse,
+    NotOwner,
+    RequestTimeout,
+    ZooKeeperUnreachable,
+)
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import cancelled, member, owns, take
@@ -32,6 +40,29 @@ def test_one_task_reads_at_a_time(bench: Bench) -> None:
                 with pytest.raises(ConcurrentUse, match="another task reads"):
                     await read
             await cancelled(waiting)
+
+    run(scenario)
+
+
+def test_two_tasks_may_start_it_and_each_is_told_how_that_went(bench: Bench) -> None:
+    attempts: list[float] = []
+
+    def connect(session_timeout: float) -> Session:
+        attempts.append(session_timeout)
+        if len(attempts) < 3:
+            raise ZooKeeperUnreachable("no server answers")
+        return connector(bench.zookeeper)(session_timeout)
+
+    async def scenario() -> None:
+        consumer = AsyncConsumer(zookeeper=connect)
+        for outcome in (ZooKeeperUnreachable, AsyncConsumer):
+            started = await asyncio.gather(
+                consumer.start(), consumer.start(), return_exceptions=True
+            )
+            assert [type(each) for each in started] == [outcome] * 2
+        assert len(attempts) == 3
+        await consumer.assign([bench.partition(0)])
+        await consumer.close()
 
     run(scenario)
 
@@ -90,25 +121,27 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
 def test_what_is_asked_for_just_before_a_read_waits_is_done_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes when the read has done what others asked for, and has not begun to wait."""
+    """It comes when the read has looked for what others want, and has not begun to wait."""
 
     patient = {"fetch_max_wait": 30.0, "request_timeout": 60.0, "commit_interval": NEVER}
 
     async def scenario() -> None:
         async with member(bench, **patient) as consumer:
             await owns(consumer)
+            while await consumer.position(bench.partition(0)) is None:
+                await consumer.poll(0.05)
             monkeypatch.setattr(synchronous, "TURN", 30.0)
-            core, worker, loop = consumer._core, consumer._thread, asyncio.get_running_loop()
-            do_waiting, asked = worker.do_waiting, list[Any]()
+            core, loop = consumer._core, asyncio.get_running_loop()
+            serve, asked = core._serve, list[Any]()
 
-            def do_waiting_and_be_asked() -> None:
-                do_waiting()
+            def serve_and_be_asked() -> None:
+                serve()
                 if not asked:
                     call = consumer.position(bench.partition(0))
                     asked.append(asyncio.run_coroutine_threadsafe(call, loop))
-                    wait_until(lambda: worker._jobs and core._attention)
+                    wait_until(core._is_wanted)
 
-            monkeypatch.setattr(worker, "do_waiting", do_waiting_and_be_asked)
+            monkeypatch.setattr(core, "_serve", serve_and_be_asked)
             waiting = asyncio.create_task(consumer.poll(30.0))
             await eventually(lambda: bool(asked))
             assert await asyncio.wait_for(asyncio.wrap_future(asked[0]), 10.0) == 0
@@ -247,6 +280,34 @@ def test_a_callback_may_not_read_or_close_and_nor_may_what_it_calls(bench: Bench
     assert {"a callback may not poll or close: call stop() to end"} == set(refused)
 
 
+def test_a_task_that_a_callback_has_begun_may_read_and_close_when_the_callback_has_ended(
+    bench: Bench,
+) -> None:
+    """As an `on_lost` that has the consumer closed by a task of its own."""
+    bench.send([7])
+    begun: list[asyncio.Task[list[Any]]] = []
+    is_its_turn = asyncio.Event()
+
+    async def read_and_close(consumer: AsyncConsumer) -> list[Any]:
+        await is_its_turn.wait()
+        found = await take(consumer, 1)
+        await consumer.close()
+        return found
+
+    async def on_assign(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        if not begun:
+            begun.append(asyncio.create_task(read_and_close(consumer)))
+
+    async def scenario() -> None:
+        async with member(bench, on_assign=on_assign) as consumer:
+            await owns(consumer)
+            await consumer.seek(bench.partition(0), 0)
+            is_its_turn.set()
+            assert await begun[0] == [7]
+
+    run(scenario)
+
+
 async def _await(awaitable: Any) -> Any:
     return await awaitable
 
@@ -330,8 +391,7 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(bench: Bench) -> None:
         await consumer.close()
         with pytest.raises(ClosedError):
             await consumer.poll(0.0)
-        thread = consumer._thread._thread
-        await eventually(lambda: not thread.is_alive())
+        await eventually(lambda: "folkmoot-consumer" not in {t.name for t in threading.enumerate()})
 
     run(scenario)
 

@@ -174,7 +174,8 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
 
 def test_a_batch_that_ends_in_the_loop_is_not_handed_out_again(bench: Bench) -> None:
     consumer: Any = Consumer(zookeeper="localhost:1")
-    consumer._cursor = BatchCursor(a_view(3))
+    consumer._taken = a_view(3)
+    consumer._cursor = BatchCursor(consumer._taken)
     assert [record.offset for record in consumer._cursor.records] == [100, 101, 102]
     consumer._take_back()
     assert consumer._cursor is None

@@ -2,11 +2,12 @@
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from folkmoot.consumers.fetch import batch_rotation
 from folkmoot.protocol import compression
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
@@ -150,7 +151,7 @@ def test_the_application_goes_on_while_what_follows_is_decompressed(
     bench.reading()
     bench.fetched(chunk_of(4))
     assert [len(bench.take(ALL)) for _ in range(2)] == [200, 200]
-    assert threads.counts == [(False, 2), (True, 2)]
+    eventually(lambda: threads.counts == [(False, 2), (True, 2)])
     threads.may_go.set()
     assert [record.offset for record in bench.everything()] == list(range(400, 800))
 
@@ -225,14 +226,30 @@ def test_an_illegible_body_among_those_decompressed_ahead_is_told_where_it_is(
 def test_without_another_thread_everything_is_decompressed_here(
     bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(function: Callable[[], None], arguments: tuple[()]) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(batch_rotation, "start_new_thread", refuse)
     bench.reading()
     bench.fetched(chunk_of(5))
     assert [record.offset for record in bench.everything()] == list(range(1_000))
     assert threads.counts == [(False, 2)] * 2
+
+
+def test_a_thread_that_is_long_in_beginning_keeps_nobody_waiting(
+    bench: Bench, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Callable[[], None]] = []
+    monkeypatch.setattr(
+        batch_rotation, "start_new_thread", lambda function, arguments: late.append(function)
+    )
+    bench.reading()
+    bench.fetched(chunk_of(6))
+    assert [len(bench.take(ALL)) for _ in range(2)] == [200, 200]  # decompressed with each other
+    assert len(late) == 2
+    for function in late:
+        threading.Thread(target=function).start()
+    assert [record.offset for record in bench.everything()] == list(range(400, 1_200))
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

@@ -182,7 +182,7 @@ def test_what_has_failed_is_told_to_the_next_task_if_who_asked_is_gone(
                 go_on.wait(10.0)
                 raise CorruptBatch("illegible")
 
-            monkeypatch.setattr(consumer._core._fetcher, "check", check)
+            monkeypatch.setattr(consumer._core, "_serve", check)
             task = asyncio.create_task(consumer.poll(1.0))
             await eventually(begun.is_set)
             await cancelled(task)

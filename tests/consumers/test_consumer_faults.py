@@ -82,7 +82,7 @@ def test_close_ends_within_its_timeout_with_zookeeper_and_the_brokers_dead(
     bench_on: BenchOn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("folkmoot.consumers.client.directory.ZOOKEEPER_WAIT", 0.5)
+    monkeypatch.setattr("folkmoot.coordination.discovery.ANSWER_WAIT", 0.5)
     cluster = start_cluster(brokers=1, zookeeper=private_zookeeper.address)
     bench = bench_on(cluster.zookeeper)
     bench.send(range(10))

@@ -109,7 +109,7 @@ def test_who_was_cut_off_while_its_topic_shrank_leaves_no_owner_behind(crowd: Cr
     crowd.settle()
     crowd.zookeeper.suspend(one.sessions[-1])
     crowd.pass_time(5.0)
-    assert (one.partitions, one.member.is_fenced) == (set(), True)
+    assert (one.partitions, one.member.state.liveness.fenced) == (set(), True)
     crowd.make_anew("a", 1)
     crowd.pass_time(1.0)
     crowd.zookeeper.resume(one.sessions[-1])
@@ -131,7 +131,7 @@ def test_what_the_eldest_member_prefers_divides_and_the_others_say_that_they_wan
     crowd.settle()
     assert crowd.plan().assignor == "range"
     assert "group g divides by range, as the eldest member wants, not by round-robin" in caplog.text
-    assert not eldest.member.alarms + younger.member.alarms
+    assert not eldest.member.state.alarms + younger.member.state.alarms
     eldest.leave()
     crowd.pass_time(4 * DEBOUNCE)
     assert crowd.plan().assignor == "round-robin"
@@ -162,7 +162,7 @@ def test_an_assignor_that_fails_ends_nobody_and_the_default_divides(
     assert sizes(*people) == [2, 2]
     assert crowd.plan().assignor == "sticky"
     assert "assignor broken has failed: sticky divides instead" in caplog.text
-    assert people[1].member.alarms == ("assignor broken of the eldest member did not divide",)
+    assert people[1].member.state.alarms == ("assignor broken of the eldest member did not divide",)
 
 
 def test_with_racks_partitions_go_to_members_near_their_leaders(crowd: Crowd) -> None:
@@ -282,7 +282,7 @@ def test_each_owner_is_given_its_own_revoke_timeout_before_its_partition_is_stol
     assert sizes(other, another) == [0, 0]
     crowd.pass_time(1.0)
     assert sizes(other, another) == [1, 1]
-    assert slow.member.lost_partitions == 2
+    assert slow.member.state.owned.lost == 2
 
 
 # -- a plan that is too large -------------------------------------------------------------------------

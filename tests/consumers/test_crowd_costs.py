@@ -4,7 +4,10 @@ from collections import Counter
 
 import pytest
 
-from tests.consumers.crowd import Crowd
+from folkmoot.consumers.group.events import Lost, Revoking
+from folkmoot.consumers.group.liveness import Timing
+from folkmoot.coordination.groups.planning import TELL_FROM
+from tests.consumers.crowd import Crowd, Person
 
 MEMBERS = 100
 
@@ -71,3 +74,74 @@ def test_a_member_at_rest_reads_at_most_once_in_two_seconds(hundred: Crowd) -> N
     per_second = total(hundred.operations) / len(list(hundred.awake)) / 60
     print(f"{per_second:.2f} per member and second, {dict(hundred.operations)}")
     assert per_second <= 0.51  # the eldest reads topics, too
+
+
+# -- a large group --------------------------------------------------------------------------------------
+
+LARGE = TELL_FROM + 30
+
+
+@pytest.fixture
+def large() -> Crowd:
+    crowd = Crowd()
+    crowd.topic("a", 2 * LARGE)
+    for _ in range(LARGE):
+        crowd.add("a")
+    crowd.settle()
+    crowd.pass_time(1.0)
+    return crowd
+
+
+def have_seen(crowd: Crowd) -> list[Person]:
+    """Who has read the plan of the moment."""
+    generation = crowd.plan().generation
+    return [each for each in crowd.awake if each.member.generation == generation]
+
+
+def until_replanned(crowd: Crowd) -> None:
+    generation = crowd.plan().generation
+    while crowd.plan().generation == generation:
+        crowd.pass_time(0.001)
+
+
+def test_in_a_large_group_a_plan_is_read_first_by_those_whose_share_it_changes(
+    large: Crowd,
+) -> None:
+    """A thousand that read at once would keep the two that are to claim waiting for a second."""
+    first, leaver = list(large.awake)[:2]
+    leaver.leave()
+    until_replanned(large)
+    large.pass_time(0.02)
+    assert large.is_settled(), "those who are to have the two partitions own them"
+    seen = have_seen(large)
+    assert first in seen, "the planner"
+    assert 3 <= len(seen) < LARGE / 2
+    large.pass_time(Timing().spread_limit)
+    assert have_seen(large) == list(large.awake)
+    assert sum(each.count(Lost) + each.count(Revoking) for each in large.awake) == 0
+
+
+def test_in_a_large_group_those_that_give_up_for_a_new_member_are_told_too(large: Crowd) -> None:
+    newcomer = large.add("a")
+    until_replanned(large)
+    large.pass_time(0.2)  # an application asks for records ten times a second
+    assert large.is_settled()
+    assert len(newcomer.held) == 1
+    large.pass_time(Timing().spread_limit)
+    assert have_seen(large) == list(large.awake)
+
+
+def test_what_changes_the_shares_of_many_is_read_by_all_within_the_spread(large: Crowd) -> None:
+    large.grow("a", 3 * LARGE)
+    until_replanned(large)
+    took = large.settle()
+    assert took <= Timing().spread_limit + 0.5
+    assert {len(each.held) for each in large.awake} == {3}
+
+
+def test_first_claims_look_for_one_offset_and_then_make_all() -> None:
+    crowd = Crowd()
+    crowd.topic("a", 50)
+    crowd.add("a")
+    crowd.settle()
+    assert crowd.operations["Get"] <= 50 + 50 + 15, "each offset once, each owner once"

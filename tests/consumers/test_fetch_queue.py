@@ -20,8 +20,7 @@ def test_partitions_wait_in_the_order_in_which_they_began_to() -> None:
     first, second = a_state(1), a_state(0)
     for each in (first, second, first):
         queue.offer(each)
-    assert list(queue.fetchable()) == [first, second]
-    assert list(queue.needs_offset()) == []
+    assert queue.wanting() == ([], [first, second])
 
 
 def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> None:
@@ -30,12 +29,12 @@ def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> N
     for each in (fetchable, unplaced):
         queue.offer(each)
         each.in_flight = InFlightFetch("one:1", (), 1)
-    assert [*queue.fetchable(), *queue.needs_offset()] == []
+    assert queue.wanting() == ([], [])
     fetchable.in_flight = unplaced.in_flight = None
-    assert [*queue.fetchable(), *queue.needs_offset()] == [], "nobody looked through all of them"
+    assert queue.wanting() == ([], []), "nobody looked through all of them"
     for each in (fetchable, unplaced):
         queue.offer(each)
-    assert [*queue.fetchable(), *queue.needs_offset()] == [fetchable, unplaced]
+    assert queue.wanting() == ([unplaced], [fetchable])
 
 
 def test_neither_what_is_paused_nor_what_is_stuck_nor_what_has_its_share_is_hungry() -> None:
@@ -45,7 +44,7 @@ def test_neither_what_is_paused_nor_what_is_stuck_nor_what_has_its_share_is_hung
     full.buffered_bytes = 10
     for each in (paused, failed, full):
         queue.offer(each)
-    assert list(queue.fetchable()) == []
+    assert queue.wanting() == ([], [])
 
 
 def test_of_thousands_of_partitions_each_is_waited_for_at_once() -> None:

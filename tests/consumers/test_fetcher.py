@@ -1,7 +1,7 @@
 """The fetcher's decisions: what it asks for, what it hands out, which answers no longer count."""
 
+import os
 import random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -329,7 +329,7 @@ def test_what_follows_is_asked_for_before_what_has_come_is_handed_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = Consumer(zookeeper="nowhere:1")
-    monkeypatch.setattr(consumer, "_directory", SimpleNamespace(is_open=True))
+    monkeypatch.setattr(consumer, "_process", os.getpid())
     monkeypatch.setattr(consumer, "_fetcher", bench.fetcher)
     bench.reading(ZERO, ONE)
     (asked,) = bench.cluster.asked

@@ -3,12 +3,15 @@
 import pytest
 
 from folkmoot.consumers.fetch import fetcher as module
+from folkmoot.consumers.fetch.fetcher import BAD_BATCHES, REPORT_EVERY, RETRY_PAUSE
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     CorruptBatch,
     FolkmootError,
+    LogTruncated,
     NoOffset,
     NotLeader,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     StaleTopicId,
     StorageError,
@@ -87,7 +90,7 @@ def test_an_offset_out_of_range_is_an_error_where_the_policy_is_so() -> None:
 
 def test_columns_begin_at_the_time_that_was_sought(bench: Bench) -> None:
     bench.fetcher.add(ZERO, 0)
-    bench.fetcher.seek_time(ZERO, 50)
+    bench.fetcher.seek(ZERO, EARLIEST, 50)
     bench.poll()
     bench.cluster.found(bench.cluster.next(), 0)
     bench.poll()
@@ -160,6 +163,25 @@ def test_a_corrupt_batch_is_never_skipped(bench: Bench) -> None:
     assert bench.fetcher.position(ZERO) == 1
 
 
+def test_a_bad_batch_of_a_replicated_partition_is_asked_for_again_for_a_while(bench: Bench) -> None:
+    bench.cluster.replicated = True
+    bench.reading()
+    for _ in range(2):  # the second time it stays bad
+        for _ in range(BAD_BATCHES):
+            bench.fetched(spoiled(a_batch(bench.fetcher.position(ZERO) or 0, b"bad")))
+            bench.fetcher.check()
+            bench.now += RETRY_PAUSE
+            bench.poll()
+        if bench.fetcher.position(ZERO) == 0:
+            bench.fetched(a_batch(0, b"repaired"))
+            assert bench.values() == [b"repaired"]
+            bench.poll()
+    assert len(bench.cluster.reports) == 2 * -(-BAD_BATCHES // REPORT_EVERY)
+    bench.fetched(spoiled(a_batch(1, b"bad")))
+    with pytest.raises(CorruptBatch, match="t-0"):
+        bench.fetcher.check()
+
+
 def test_a_batch_that_cannot_be_opened_is_never_skipped(bench: Bench) -> None:
     illegible = spoiled_body(a_batch(1, b"bad"))
     bench.reading()
@@ -211,7 +233,7 @@ def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) 
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
     bench.poll()
-    assert bool(bench.fetcher._errors) is (policy == "error")
+    assert bool(bench.fetcher.errors) is (policy == "error")
 
 
 def test_one_corrupt_partition_does_not_stop_the_others(bench: Bench) -> None:
@@ -299,3 +321,149 @@ def test_a_member_waits_for_the_topic_that_the_group_has_named(bench: Bench) -> 
     bench.cluster.ids["t"] = "a newer id"
     bench.poll()
     assert bench.cluster.next().request.entries[0].topic_id == "a newer id"
+
+
+def test_each_partition_that_a_fetch_brought_an_error_for_is_counted(bench: Bench) -> None:
+    bench.reading()
+    assert bench.fetcher.counters.fetches_refused == 0
+    for count in (1, 2):
+        bench.cluster.answer(bench.cluster.next(), error=StorageError.code or 0)
+        bench.poll()
+        assert bench.fetcher.counters.fetches_refused == count
+        bench.now += module.RETRY_PAUSE
+        bench.poll()
+    bench.fetched(a_batch(0, b"a"))
+    assert bench.fetcher.counters.fetches_refused == 2
+
+
+def test_what_a_follower_cannot_serve_is_asked_of_the_leader_without_a_pause() -> None:
+    bench = Bench(rack="b", auto_offset_reset="error")
+    bench.cluster.nearest[ZERO] = "near:1"
+    bench.reading(offset=7)
+    for error in (OffsetOutOfRange, OffsetNotAvailable, CorruptBatch, LogTruncated):
+        asked = bench.cluster.next()
+        assert asked.address == "near:1"
+        bench.cluster.answer(asked, error=error.code, parts=(-1, 0))
+        bench.poll()
+        bench.poll()
+        asked = bench.cluster.next()
+        assert (asked.address, asked.request.entries[0].offset) == (LEADER, 7)
+        bench.now += module.FROM_LEADER_FOR
+        bench.cluster.answer(asked)
+        bench.poll()
+        bench.poll()
+        bench.fetcher.check()
+    bench.cluster.answer(bench.cluster.next(), spoiled(a_batch(7, b"x")))
+    bench.poll()
+    bench.poll()
+    assert bench.cluster.next().address == LEADER
+    assert bench.cluster.reports == [("near:1", ZERO, "id of t", 7)]
+    bench.fetcher.check()
+
+
+def test_with_a_rack_too_brokers_that_name_each_other_are_not_asked_without_a_pause() -> None:
+    bench = Bench(rack="b")
+    bench.reading(offset=7)
+    for where, pause in (
+        ("two:1", 0.0),
+        (LEADER, module.RETRY_PAUSE),
+        ("two:1", module.RETRY_PAUSE),
+    ):
+        asked = bench.cluster.next()
+        bench.cluster.leaders[ZERO] = where
+        bench.cluster.answer(asked, error=NotLeader.code)
+        bench.poll()
+        bench.poll()
+        assert bool(bench.cluster.asked) is (pause == 0.0), (
+            "who was asked as the leader has refused"
+        )
+        bench.now += pause
+        bench.poll()
+
+
+def test_that_records_are_lost_is_not_believed_of_one_that_does_not_lead_any_more() -> None:
+    bench = Bench(auto_offset_reset="error")
+    bench.reading(offset=7)
+    asked = bench.cluster.next()
+    bench.cluster.leaders[ZERO] = "two:1"
+    bench.cluster.answer(asked, error=LogTruncated.code, parts=(-1, 0))
+    bench.poll()
+    bench.fetcher.check()
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    asked = bench.cluster.next()
+    assert (asked.address, asked.request.entries[0].offset) == ("two:1", 7)
+
+
+def entry_of(bench: Bench) -> tuple[int, int]:
+    """What the oldest fetch asks for: offset, and epoch of the record before it."""
+    entry = bench.cluster.asked[0].request.entries[0]
+    return entry.offset, entry.last_epoch
+
+
+def test_a_fetch_names_the_leader_epoch_of_the_last_record_before_its_offset(bench: Bench) -> None:
+    bench.reading(offset=5)
+    assert entry_of(bench) == (5, -1)
+    old, new = a_batch(4, b"4", b"5", b"6", epoch=2), a_batch(7, b"7", b"8", epoch=4)
+    bench.fetched(old + new)
+    bench.poll()
+    assert entry_of(bench) == (9, 4)
+    assert bench.values() == [b"5", b"6"]
+    bench.fetcher.give_back(ZERO, 7)
+    bench.poll()
+    bench.cluster.next()
+    assert entry_of(bench) == (7, 2), "of what comes again the former is known"
+    bench.fetcher.seek(ZERO, 8)
+    bench.poll()
+    bench.cluster.next()
+    assert entry_of(bench) == (8, -1), "of what the application names nothing is"
+
+
+@pytest.mark.parametrize(
+    ("parts", "place", "following"),
+    [
+        ((4, 8), 8, (8, 4)),  # the same epoch, which ended earlier here
+        ((3, 9), 7, (7, 2)),  # another epoch, whose records may be others
+        ((2, 6), 6, (6, 2)),
+        ((-1, 5), 5, (5, -1)),
+        ((-1, -7), 0, (0, -1)),  # nonsense does no harm
+    ],
+)
+def test_reading_goes_on_where_the_logs_part(
+    parts: tuple[int, int], place: int, following: tuple[int, int]
+) -> None:
+    for policy in ("earliest", "error"):
+        bench = Bench(auto_offset_reset=policy)
+        bench.reading(offset=5)
+        bench.fetched(a_batch(5, b"5", b"6", epoch=2) + a_batch(7, b"7", b"8", epoch=4))
+        assert len(bench.everything()) == 4
+        bench.poll()
+        bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=parts)
+        bench.poll()
+        bench.now += module.RETRY_PAUSE
+        bench.poll()
+        if policy == "earliest":
+            assert entry_of(bench) == following
+            assert bench.fetcher.counters.offset_resets == 1
+            continue
+        with pytest.raises(LogTruncated) as told:
+            bench.fetcher.check()
+        assert (told.value.topic, told.value.partition) == ZERO
+        assert (told.value.offset, told.value.diverging_offset) == (9, place)
+        assert not bench.cluster.asked
+
+
+def test_lost_records_that_the_application_has_not_seen_are_thrown_away() -> None:
+    bench = Bench(auto_offset_reset="error")
+    bench.reading(offset=5)
+    bench.fetched(a_batch(5, b"5", b"6", epoch=2) + a_batch(7, b"7", b"8", epoch=4))
+    assert bench.values() == [b"5", b"6"]
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, 7))
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.fetcher.check()
+    bench.poll()
+    assert entry_of(bench) == (7, 2)
+    bench.fetched(a_batch(7, b"other", epoch=5))
+    assert bench.values() == [b"other"]

@@ -3,30 +3,10 @@
 import pytest
 
 from folkmoot.consumers.group import owned_partitions
-from folkmoot.consumers.group.events import (
-    Acknowledged,
-    Assigned,
-    Changed,
-    ClaimPartitions,
-    Drained,
-    EndSession,
-    Failed,
-    Finished,
-    Join,
-    Lost,
-    MakePlan,
-    OwnerChanged,
-    Read,
-    Rebalanced,
-    Revoking,
-    SessionLost,
-    Source,
-    Started,
-    Tick,
-    VerifyOwner,
-)
+from folkmoot.consumers.group.events import Assigned, Lost, Rebalanced, Revoking
 from folkmoot.consumers.group.liveness import Liveness
-from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES
+from folkmoot.consumers.group.member_state import Source
+from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES, EndSession, Failed
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
 from folkmoot.coordination.groups.plan import TopicBasis
@@ -41,8 +21,13 @@ from tests.consumers.machine import (
     TIMING,
     YOUNGER,
     ClaimPartition,
+    ClaimPartitions,
+    Join,
+    MakePlan,
+    Read,
     ReleasePartition,
     Scene,
+    VerifyOwner,
     claim,
     owner,
     t,
@@ -82,11 +67,11 @@ def test_only_what_moves_is_touched_when_a_second_member_joins(scene: Scene) -> 
     scene.see_plan(ME, ME, YOUNGER, YOUNGER, members=(ME, YOUNGER))
     assert scene.take(Revoking) == [Revoking(t(2)), Revoking(t(3))]
     assert scene.take_one(Rebalanced) == Rebalanced(2, 2, (t(0), t(1)))
-    scene.tell(Drained(t(2), 1, 40))
+    scene.tell("drained", t(2), 1, 40)
     (release,) = scene.release()
     assert (release.partition, release.held, release.offset) == (t(2), held[t(2)], 40)
     assert not scene.effects
-    scene.tell(Drained(t(3), 1, None))
+    scene.tell("drained", t(3), 1, None)
     (release,) = scene.release()
     assert (release.partition, release.offset) == (t(3), None)
     assert set(scene.member.owned) == {t(0), t(1)}
@@ -114,6 +99,22 @@ def test_a_younger_one_plans_in_the_place_of_an_eldest_that_is_alive_and_does_no
     assert scene.take(MakePlan)
 
 
+def test_who_plans_in_the_place_of_the_eldest_says_so_until_another_plan_comes(
+    scene: Scene,
+) -> None:
+    scene.members = (OLDER, ME)
+    scene.join()
+    scene.wait(TIMING.standby + TIMING.patience + 0.1)
+    scene.read_all()
+    (turn,) = scene.take(MakePlan)
+    scene.answer(turn, True)
+    scene.see_plan(OLDER, ME)
+    said = f"{OLDER}, the eldest member, is there and does not plan: end its process"
+    assert said in scene.member.alarms
+    scene.see_plan(OLDER, ME, None)
+    assert not scene.member.alarms
+
+
 def test_a_newer_plan_shows_that_the_eldest_is_at_work(scene: Scene) -> None:
     """Whoever has not read the list of members since must not take it for older than it is."""
     scene.members = (OLDER, ME)
@@ -132,8 +133,8 @@ def test_a_younger_member_does_not_read_the_list_when_others_come_and_go(scene: 
     scene.see_plan(OLDER, ME)
     scene.take(Read)
     for _ in range(10):
-        scene.tell(Changed(Source.MEMBERS))
-        scene.tell(Changed(Source.TOPICS))
+        scene.tell("changed", Source.MEMBERS)
+        scene.tell("changed", Source.TOPICS)
         scene.wait(0.05)
     assert not scene.take(Read)
 
@@ -143,7 +144,7 @@ def test_the_eldest_waits_before_it_reads_so_that_many_changes_are_read_at_once(
 ) -> None:
     scene.hold(0)
     for _ in range(10):
-        scene.tell(Changed(Source.MEMBERS))
+        scene.tell("changed", Source.MEMBERS)
     assert not scene.take(Read)
     scene.wait(TIMING.debounce * 1.5)
     assert [each.source for each in scene.take(Read)] == [Source.MEMBERS, Source.TOPICS]
@@ -156,7 +157,7 @@ def test_what_is_no_change_of_the_group_does_not_put_a_turn_off(scene: Scene) ->
     began = scene.now
     while not scene.take(MakePlan):
         scene.wait(0.01)
-        scene.tell(OwnerChanged(t(3)))
+        scene.tell("owner_changed", t(3))
         assert scene.now < began + TIMING.debounce * 5 * 1.5
 
 
@@ -205,19 +206,19 @@ def test_no_second_plan_is_made_before_the_first_one_was_seen(scene: Scene) -> N
 
 def test_a_member_that_joins_while_the_first_list_is_read_is_not_overlooked(scene: Scene) -> None:
     """The watch may fire before the answer of the read that armed it, which makes us the eldest."""
-    scene.tell(Started(NONCE, SESSION_TIMEOUT))
+    scene.tell("started", NONCE, SESSION_TIMEOUT)
     scene.answer(scene.take_one(Join), ME)
     (read,) = [each for each in scene.take(Read) if each.source is Source.MEMBERS]
-    scene.tell(Changed(Source.MEMBERS))
+    scene.tell("changed", Source.MEMBERS)
     scene.answer(read, (ME,))
     assert Read(Source.MEMBERS) in scene.take(Read)
 
 
 def test_a_ring_while_reading_is_followed_by_another_read(scene: Scene) -> None:
     scene.join()
-    scene.tell(Changed(Source.PLAN))
-    scene.tell(Changed(Source.PLAN))
-    scene.tell(Changed(Source.PLAN))
+    scene.tell("changed", Source.PLAN)
+    scene.tell("changed", Source.PLAN)
+    scene.tell("changed", Source.PLAN)
     read = scene.take_one(Read)
     scene.answer(read, scene.plan)
     assert scene.take(Read) == [Read(Source.PLAN)]
@@ -231,7 +232,7 @@ def test_a_plan_in_another_node_whatever_its_version_ends_the_session(
     scene.hold(0)
     assert scene.plan.version == 1
     scene.plan = VersionedPlan(scene.plan.plan, version, 0 if version < 0 else scene.plan.made + 1)
-    scene.tell(Changed(Source.PLAN))
+    scene.tell("changed", Source.PLAN)
     scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]
     assert scene.take(EndSession)
@@ -246,7 +247,7 @@ def test_who_is_blocked_waits_and_claims_when_the_owner_has_let_go(scene: Scene)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.wait(1.0)
     assert not scene.take(ClaimPartition)
-    scene.tell(OwnerChanged(t(0)))
+    scene.tell("owner_changed", t(0))
     task = scene.take_one(ClaimPartition)
     assert task.steal_from is None
     scene.answer(task, claim(t(0), epoch=2, offset=9))
@@ -269,7 +270,7 @@ def test_looks_in_between_do_not_put_the_stealing_off(scene: Scene) -> None:
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     for _ in range(2):
         scene.wait(STEAL_AFTER / 3)
-        scene.tell(OwnerChanged(t(0)))
+        scene.tell("owner_changed", t(0))
         task = scene.take_one(ClaimPartition)
         assert task.steal_from is None
         scene.answer(task, Blocked(owner(OLDER)))
@@ -323,7 +324,7 @@ def test_a_ring_before_the_answer_of_the_claim_that_armed_it_is_not_lost(scene: 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerChanged(t(0)))
+    scene.tell("owner_changed", t(0))
     assert not scene.take(ClaimPartition)
     scene.answer(task, Blocked(owner(OLDER)))
     assert scene.take_one(ClaimPartition).steal_from is None
@@ -334,7 +335,7 @@ def test_a_ring_before_a_claim_is_known_to_be_ours_is_looked_into(scene: Scene) 
     scene.join()
     scene.see_plan(ME)
     task = scene.take_one(ClaimPartition)
-    scene.tell(OwnerChanged(t(0)))
+    scene.tell("owner_changed", t(0))
     scene.answer(task, claim(t(0)))
     scene.answer(scene.take_one(VerifyOwner), False)
     assert scene.take(Lost) == [Lost(t(0), "another member took it over, or its offset was reset")]
@@ -346,8 +347,8 @@ def test_a_ring_while_the_plan_is_read_is_acted_on_after_it(scene: Scene) -> Non
     scene.see_plan(ME)
     scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
     scene.plan_for(ME)
-    scene.tell(Changed(Source.PLAN))
-    scene.tell(OwnerChanged(t(0)))
+    scene.tell("changed", Source.PLAN)
+    scene.tell("owner_changed", t(0))
     assert not scene.take(ClaimPartition)
     scene.read_all()
     assert scene.take_one(ClaimPartition).plan_version == scene.plan.version
@@ -398,7 +399,7 @@ def test_nothing_is_due_for_what_is_no_longer_wanted(scene: Scene) -> None:
     scene.read_all()
     scene.wait(STEAL_AFTER * 2)
     assert not scene.take(ClaimPartition)
-    deadline = scene.member.deadline()
+    deadline = scene.member.due
     assert deadline is not None
     assert deadline > scene.now
 
@@ -409,10 +410,22 @@ def test_what_the_plan_gives_back_is_claimed_anew_after_it_was_let_go(scene: Sce
     scene.see_plan(ME, members=(ME, YOUNGER))
     assert scene.take(Revoking) == [Revoking(t(0))]
     assert not scene.take(ClaimPartition)
-    scene.tell(Drained(t(0), 1, 5))
+    scene.tell("drained", t(0), 1, 5)
     scene.release()
     scene.answer(scene.take_one(ClaimPartition), claim(t(0), epoch=2, offset=5))
     assert scene.take(Assigned) == [Assigned(t(0), "id-1", 5, 2)]
+
+
+def test_a_partition_is_let_go_once_and_only_when_it_is_being_revoked(scene: Scene) -> None:
+    scene.hold(0)
+    scene.tell("drained", t(0), 1, 3)
+    assert not scene.take(ReleasePartition), "nobody has asked for it back"
+    scene.see_plan(YOUNGER, members=(ME, YOUNGER))
+    scene.take(Revoking)
+    for offset in (5, 9):  # what is said first counts
+        scene.tell("drained", t(0), 1, offset)
+    (released,) = scene.take(ReleasePartition)
+    assert (released.partition, released.offset) == (t(0), 5)
 
 
 def test_a_topic_made_anew_is_given_up_and_claimed_under_its_new_id(scene: Scene) -> None:
@@ -420,7 +433,7 @@ def test_a_topic_made_anew_is_given_up_and_claimed_under_its_new_id(scene: Scene
     scene.topics = {"t": TopicBasis("id-2", 4)}
     scene.see_plan(ME, members=(ME,))
     assert scene.take(Revoking) == [Revoking(t(0))]
-    scene.tell(Drained(t(0), 1, None))
+    scene.tell("drained", t(0), 1, None)
     scene.release()
     assert scene.take_one(ClaimPartition).topic_id == "id-2"
 
@@ -444,7 +457,7 @@ def test_no_session_owns_more_than_zookeeper_can_write_when_it_ends(
     scene.answer(second, claim(t(1)))
     assert not scene.take(ClaimPartition)
     scene.see_plan(ME, OLDER, ME, OLDER)
-    scene.tell(Drained(t(1), 1, None))
+    scene.tell("drained", t(1), 1, None)
     scene.release()
     assert [task.partition for task in scene.take(ClaimPartition)] == [t(2)]
     assert not scene.member.alarms
@@ -481,20 +494,20 @@ def test_a_task_that_fails_for_a_reason_nobody_has_foreseen_is_done_again(scene:
     scene.see_plan(ME)
     (task,) = [each for each in scene.asked if isinstance(each, ClaimPartitions)]
     scene.take(ClaimPartition)
-    scene.tell(Finished(task, Failed("too many nodes")))
+    scene.finish(task, Failed("too many nodes"))
     scene.read_all()
     scene.wait(TIMING.patience)
     assert scene.take(ClaimPartition)
 
 
 def test_who_cannot_join_says_so_until_it_can(scene: Scene) -> None:
-    scene.tell(Started(NONCE, SESSION_TIMEOUT))
+    scene.tell("started", NONCE, SESSION_TIMEOUT)
     scene.answer(scene.take_one(Join), Failed("no quota is left"))
     assert scene.take(EndSession) == [EndSession("it could not join: no quota is left")]
     assert scene.member.alarms == ("this member cannot join: no quota is left",)
-    scene.tell(SessionLost())
+    scene.tell("session_lost")
     scene.join()
-    scene.tell(Tick())
+    scene.tell("tick")
     assert not scene.member.alarms
 
 
@@ -513,7 +526,7 @@ def test_nothing_is_asked_for_in_the_name_of_a_member_that_has_just_gone(scene: 
     scene.wait(2.0)
     scene.effects.clear()
     scene.now += 1.5
-    scene.tell(Tick())
+    scene.tell("tick")
     assert [type(each) for each in scene.effects] == [Lost, EndSession]
 
 
@@ -527,11 +540,11 @@ def test_a_sign_of_life_is_sent_also_while_all_is_being_released(
         scene.wait(SESSION_TIMEOUT / TIMING.heartbeats)
         scene.read_all()
     scene.see_plan(None, None, members=(ME,))
-    scene.tell(Drained(t(0), 1, None))
+    scene.tell("drained", t(0), 1, None)
     (release,) = scene.take(ReleasePartition)
     sent = scene.now
     scene.be_silent(SESSION_TIMEOUT / TIMING.heartbeats)
-    scene.tell(Acknowledged(sent))
+    scene.tell("acknowledged", sent)
     scene.finish(release, None)
     for _ in range(20):
         scene.read_all()
@@ -565,13 +578,13 @@ def test_a_member_whose_node_was_removed_drops_all_and_joins_in_a_new_session(
 ) -> None:
     scene.hold(0)
     if how == "its own watch":
-        scene.tell(Changed(Source.OWN))
+        scene.tell("changed", Source.OWN)
         scene.answer(scene.take_one(Read), False)
     else:
         scene.see_members(YOUNGER)
     assert scene.take(Lost) == [Lost(t(0), "this member's node was removed")]
     assert scene.take(EndSession)
     assert not scene.take(Join)
-    scene.tell(SessionLost())
-    scene.tell(Started("n2", SESSION_TIMEOUT))
+    scene.tell("session_lost")
+    scene.tell("started", "n2", SESSION_TIMEOUT)
     assert scene.take(Join)

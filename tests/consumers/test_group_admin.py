@@ -151,7 +151,7 @@ def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) 
         assert (second.lag, second.behind) == (0, 0.0)
         assert (third.committed, third.latest, third.lag, third.behind) == (None, 0, 0, 0.0)
         (member,) = view.members
-        assert (member.instance_id, member.topics) == ("w1", (bench.topic,))
+        assert (member.instance_id, member.info.topics) == ("w1", (bench.topic,))
         assert member.partitions == tuple(bench.partition(number) for number in range(PARTITIONS))
         assert 0 <= member.age < 60
         listed = {each.name: each for each in admin.groups()}[bench.group]

@@ -1,11 +1,12 @@
 """The group thread's work around the machine: sessions that end, ZooKeeper out of reach, errors."""
 
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from random import Random
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import TypeVar
 
 import msgspec
@@ -15,9 +16,17 @@ from kazoo.exceptions import NotEmptyError
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
+from folkmoot.consumers.group import group_thread
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
-from folkmoot.consumers.group.group_thread import RECONNECT_PAUSE, Member, MemberSettings
+from folkmoot.consumers.group.group_thread import (
+    RECONNECT_PAUSE,
+    STANDS_STILL_AFTER,
+    STANDS_STILL_FOR,
+    Member,
+    again,
+)
 from folkmoot.consumers.group.liveness import PollState, Timing
+from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
@@ -177,7 +186,7 @@ def test_a_partition_whose_offset_cannot_be_read_is_put_aside_and_the_others_are
     execute(scene.admin, Set(paths.offset("g", *T0), b"seventeen"))
     scene.pass_time(0.5)
     assert set(scene.epochs()) == {T1}
-    (alarm,) = scene.member.alarms
+    (alarm,) = scene.member.state.alarms
     assert alarm.startswith("t-0 has no owner: /groups/g/offsets/t/0 holds something else")
     assert caplog.text.count("t-0 has no owner") == 1
     topic = execute(scene.admin, topics.read("t"))
@@ -185,7 +194,7 @@ def test_a_partition_whose_offset_cannot_be_read_is_put_aside_and_the_others_are
     execute(scene.admin, offset_admin.reset("g", T0, topic.topic_id, 17, "a reset"))
     scene.pass_time(Timing().retry + 0.5)
     assert set(scene.epochs(17)) == {T0}
-    assert scene.member.alarms == ()
+    assert scene.member.state.alarms == ()
 
 
 def test_an_offset_that_is_written_over_while_it_is_owned_costs_nobody_else_anything(
@@ -198,7 +207,7 @@ def test_an_offset_that_is_written_over_while_it_is_owned_costs_nobody_else_anyt
     scene.pass_time(0.5)
     assert scene.take(Committed) == [Committed(1, {T1: 6}, frozenset({T0}))]
     assert [lost.partition for lost in scene.take(Lost)] == [T0]
-    assert "t-0 has no owner" in scene.member.alarms[0]
+    assert "t-0 has no owner" in scene.member.state.alarms[0]
 
 
 def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> None:
@@ -214,7 +223,7 @@ def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> Non
     scene.now += 3.1  # it is stopped, with its heartbeat and its application long due
     for _ in range(TURNS):
         member.turn()
-    assert member.poll_state is PollState.EXPIRED
+    assert member.state.liveness.poll_state is PollState.EXPIRED
     member.polled(scene.now)
     scene.pass_time(1.0)
     assert member.name not in (None, first)
@@ -233,7 +242,9 @@ def failed() -> Member:
     session = MemoryZooKeeper().connect()
 
     def fail() -> float:
-        raise Unforeseen("it fails")
+        if current_thread().name == "folkmoot-group":
+            raise Unforeseen("it fails")
+        return 0.0
 
     member = Member(SETTINGS, lambda timeout: session, lambda: None)
     with pytest.MonkeyPatch.context() as patch:
@@ -245,7 +256,7 @@ def failed() -> Member:
 
 def raise_again(member: Member) -> None:
     assert member.error is not None
-    raise member.error
+    raise again(member.error) from member.error
 
 
 def test_what_ended_the_thread_is_raised_again_and_again_and_does_not_grow() -> None:
@@ -282,10 +293,10 @@ def test_who_cannot_join_tries_again_after_a_pause(
         scene.zookeeper.expire(scene.sessions[0])
         scene.pass_time(4 * RECONNECT_PAUSE)
         assert 2 <= scene.attempts <= 6
-        assert scene.member.alarms == ("this member cannot join: no quota is left",)
+        assert scene.member.state.alarms == ("this member cannot join: no quota is left",)
     scene.pass_time(2.0)
     assert scene.member.name is not None
-    assert not scene.member.alarms
+    assert not scene.member.state.alarms
 
 
 def test_a_chroot_that_is_deleted_under_a_member_is_made_anew(
@@ -365,12 +376,117 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
             member.commit(token, {T0: 5}, {T0: 1})
             answer = Committed(token, {}, frozenset({T0}))
             eventually(partial(lambda answer: answer in member.notices, answer))
-        assert not member.is_fenced
+        assert not member.state.liveness.fenced
         assignor.go_on.set()
         eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
     finally:
         assignor.go_on.set()
         member.stop(5.0)
+
+
+def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The whole group would wait: it runs in the eldest member, and no other plans while that lives."""
+    monkeypatch.setattr(group_thread, "PLANNING_LIMIT", 0.3)
+    zookeeper = MemoryZooKeeper()
+    admin = zookeeper.connect()
+    execute(admin, topics.create("t", 2, [1]))
+    assignor = Thinking()
+    settings = msgspec.structs.replace(SETTINGS, assignors=(assignor,))
+    member = Member(settings, zookeeper.connect, lambda: None)
+    member.start()
+    try:
+        assert assignor.begun.wait(10.0)
+        eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
+        alarm = "assignor thinking of the eldest member did not divide"
+        eventually(lambda: alarm in member.alarms)
+        assert "assignor thinking gives no answer within 0.3 s: sticky divides" in caplog.text
+        assignor.begun.clear()
+        younger = Member(settings, zookeeper.connect, lambda: None)
+        younger.start()
+        eventually(lambda: any(isinstance(each, Assigned) for each in younger.notices), 10.0)
+        assert not assignor.begun.is_set(), "a thread for each plan would be left behind"
+        assignor.go_on.set()
+        generation = member.generation
+        younger.begin_to_leave()
+        for notice in [each for each in younger.notices if isinstance(each, Assigned)]:
+            younger.drained(notice.partition, notice.epoch, None)
+        eventually(lambda: member.generation > generation, 10.0)
+        eventually(lambda: alarm not in member.alarms, 10.0)
+        younger.stop(5.0)
+    finally:
+        assignor.go_on.set()
+        member.stop(5.0)
+
+
+def test_a_group_thread_that_stands_still_gives_its_session_up_and_the_next_in_age_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the eldest member nobody else would see a new topic, or a static member that is gone for good."""
+    monkeypatch.setattr(group_thread, "STANDS_STILL_AFTER", 0.5)
+    monkeypatch.setattr(group_thread, "STANDS_STILL_FOR", 0.1)
+    zookeeper = MemoryZooKeeper()
+    admin = zookeeper.connect()
+    settings = MemberSettings(group="g", pattern="t.*")
+    sessions: list[MemorySession] = []
+
+    def connect(session_timeout: float) -> Session:
+        sessions.append(zookeeper.connect(session_timeout))
+        return sessions[-1]
+
+    execute(admin, topics.create("t", 1, [1]))
+    eldest = Member(settings, connect, lambda: None)
+    eldest.start()
+    eventually(lambda: any(isinstance(each, Assigned) for each in eldest.notices), 10.0)
+    younger = Member(settings, zookeeper.connect, lambda: None)
+    younger.start()
+    stuck, go_on = Event(), Event()
+    turn = eldest.turn
+
+    def stand_still() -> None:
+        stuck.set()
+        assert go_on.wait(20.0)
+        turn()
+
+    try:
+        eventually(lambda: younger.generation == 2, 10.0)
+        assert not eldest.alarms
+        monkeypatch.setattr(eldest, "turn", stand_still)
+        assert stuck.wait(10.0)
+        execute(admin, topics.create("t2", 1, [1]))
+
+        def application_goes_on() -> bool:
+            for each in (eldest, younger):
+                each.polled(time.monotonic())
+            return {
+                each.partition.topic for each in younger.notices if isinstance(each, Assigned)
+            } >= {"t2"}
+
+        eventually(application_goes_on, 15.0)
+        assert sessions[0].state is SessionState.LOST
+        assert any("stands still" in alarm for alarm in eldest.alarms)
+        assert caplog.text.count("stands still") == 1
+        go_on.set()
+        eventually(lambda: len(sessions) == 2 and eldest.name is not None, 10.0)
+        eventually(lambda: not any("stands still" in alarm for alarm in eldest.alarms), 10.0)
+    finally:
+        go_on.set()
+        for each in (eldest, younger):
+            each.stop(5.0)
+
+
+def test_a_process_that_was_stopped_as_a_whole_keeps_its_session(scene: Scene) -> None:
+    """Its group thread is late, and comes around at once."""
+    member = scene.member
+    member._back_at = scene.now
+    scene.now += STANDS_STILL_AFTER + 5.0
+    member.polled(scene.now)
+    member.polled(scene.now + STANDS_STILL_FOR / 2)
+    member._back_at = scene.now + 1.0
+    member.polled(scene.now + STANDS_STILL_FOR)
+    assert not member.alarms
+    assert all(each.state is not SessionState.LOST for each in scene.sessions)
 
 
 class SlowServers:

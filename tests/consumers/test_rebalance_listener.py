@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.rebalance_listener import Callbacks, RebalanceListener, Starts
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -44,6 +44,7 @@ class FakeMember:
     def __init__(self) -> None:
         self.notices: deque[Notice] = deque()
         self.error: BaseException | None = None
+        self.polled_at: float | None = None
         self.asked: list[dict[TopicPartition, int]] = []
         self.when_committing: Callable[[int, dict[TopicPartition, int]], list[Notice]] = committed
         self.when_leaving: list[Notice] = []
@@ -91,14 +92,19 @@ class Scene:
             cast(Member, self.member),
             self.fetcher,
             self.positions,
-            Callbacks(
-                on_assign=self._on_assign,
-                on_revoke=self._on_revoke,
-                on_lost=lambda some: self.calls.append(("lost", some)),
-                on_rebalance=lambda _: None,
-            ),
+            self._call_back,
             wakeup,
         )
+
+    def _call_back(self, name: str, notice: Any) -> Starts | None:
+        match name:
+            case "on_assign":
+                return self._on_assign(notice)
+            case "on_revoke":
+                self._on_revoke(notice)
+            case "on_lost":
+                self.calls.append(("lost", notice))
+        return None
 
     def _on_assign(self, partitions: list[TopicPartition]) -> Starts | None:
         self.calls.append(("assign", partitions))

@@ -1,0 +1,252 @@
+"""Which replicas go where: plans, what they cost, and how far it is."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from folkmoot.coordination import brokers, reassignments
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster_status import PartitionStatus, read_cluster
+from folkmoot.coordination.placement import move, racks_of
+from folkmoot.coordination.topics import names
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.network.client import Connections
+from folkmoot.protocol.errors import (
+    InvalidReplicaAssignment,
+    NoReassignmentInProgress,
+    ReassignmentInProgress,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.messages import Api, LogSizesRequest
+from folkmoot.protocol.records import TopicPartition
+
+PATIENCE: Final = 5.0
+"""So long brokers are waited for that are to tell of sizes: a plan can do without."""
+
+
+class ReplicaSize(NamedTuple):
+    """How much of a partition lies on a broker, and where its log ends there."""
+
+    broker: int
+    partition: TopicPartition
+    topic_id: str
+    bytes: int
+    log_end: int
+
+
+class PlannedMove(NamedTuple):
+    """A partition's replicas go from `original` to `target`; so many bytes are copied, as far as its
+    leader has told."""
+
+    partition: TopicPartition
+    original: list[int]
+    target: list[int]
+    bytes: int | None
+
+
+class RunningMove(NamedTuple):
+    """A partition whose replicas are being moved. Of what the added ones are to copy, all of `bytes`,
+    `copied` is there; None where brokers have not told. `throttle`: bytes a second, 0: none."""
+
+    partition: TopicPartition
+    original: list[int]
+    target: list[int]
+    in_sync: list[int]
+    copied: int | None
+    bytes: int | None
+    throttle: int
+    is_cancelled: bool
+
+
+class ReplicaMoves:
+    """What Admin does about replicas, in one ZooKeeper session. It lives as long as one call."""
+
+    def __init__(self, session: Session, listener: str, client_id: str, timeout: float) -> None:
+        self._session = session
+        self._listener = listener
+        self._client_id = client_id
+        self._timeout = timeout
+
+    def sizes(self, topics: Sequence[str] | None) -> list[ReplicaSize]:
+        """What the live brokers have, as far as they answer in time. Raises UnknownTopicOrPartition."""
+        known = execute(self._session, names(), self._timeout) if topics is not None else []
+        for missing in sorted(set(topics or ()).difference(known)):
+            raise UnknownTopicOrPartition(f"topic {missing} does not exist")
+        live = execute(self._session, brokers.live(), self._timeout)
+        return sorted(self._sizes(live, topics))
+
+    def _sizes(
+        self, live: Mapping[int, Registration], topics: Sequence[str] | None
+    ) -> list[ReplicaSize]:
+        found: list[ReplicaSize] = []
+        limit = min(PATIENCE, self._timeout)
+        deadline = time.monotonic() + limit
+        with Connections(self._client_id) as connections:
+            asked = {}
+            for number, broker in live.items():
+                address = broker.listeners.get(self._listener)
+                if address is not None:
+                    request = LogSizesRequest(None if topics is None else list(topics))
+                    sent = connections.send(address, Api.LOG_SIZES, request, timeout=limit)
+                    asked[sent] = number
+            while asked and (left := deadline - time.monotonic()) > 0:
+                for reply in connections.poll(left):
+                    broker_id = asked.pop(reply.correlation_id, None)
+                    if reply.error is None and broker_id is not None:
+                        found += [
+                            ReplicaSize(
+                                *(broker_id, TopicPartition(each.topic, each.partition)),
+                                *(each.topic_id, each.size, each.log_end),
+                            )
+                            for each in reply.response.logs
+                        ]
+        return found
+
+    # -- plans ------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None,
+        on: Sequence[int] | None,
+        replicas: int | None,
+    ) -> list[PlannedMove]:
+        """`on` these brokers, in this order for one partition, in turns for several; or so many replicas."""
+        cluster = read_cluster(self._session, self._timeout, [topic])
+        known = {each.partition: each for each in cluster.partitions}
+        numbers = sorted(known if partitions is None else set(partitions))
+        for number in numbers:
+            if number not in known:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic} has no partition {number}, only 0 to {len(known) - 1}"
+                )
+        if on is not None:
+            turns = len(on) if partitions is None and on else 1
+            targets = {each: [*on[each % turns :], *on[: each % turns]] for each in numbers}
+        else:
+            usable = racks_of(execute(self._session, brokers.usable(), self._timeout))
+            current = {each: _assigned(known[each]) for each in numbers}
+            targets = move(topic, current, usable, replicas)
+        execute(self._session, reassignments.check(topic, targets), self._timeout)
+        return self._planned([known[each] for each in numbers], targets, cluster.brokers)
+
+    def plan_drain(self, broker: int) -> list[PlannedMove]:
+        """Everything that a broker has, to others."""
+        cluster = read_cluster(self._session, self._timeout)
+        usable = racks_of(execute(self._session, brokers.usable(), self._timeout))
+        usable.pop(broker, None)
+        by_topic: dict[str, list[PartitionStatus]] = {}
+        for each in cluster.partitions:
+            if broker in each.replicas and not _is_leaving(each, broker):
+                _check_movable(each, broker)
+                by_topic.setdefault(each.topic, []).append(each)
+        if not by_topic and broker not in cluster.brokers:
+            raise InvalidReplicaAssignment(f"broker {broker} is not registered and holds nothing")
+        moves = []
+        for topic, found in by_topic.items():
+            # What is on brokers that are away goes to others, too: nothing ends without all of them.
+            targets = move(topic, {each.partition: each.replicas for each in found}, usable)
+            moves += self._planned(found, targets, cluster.brokers)
+        return moves
+
+    def _planned(
+        self,
+        partitions: Iterable[PartitionStatus],
+        targets: Mapping[int, list[int]],
+        live: Mapping[int, Registration],
+    ) -> list[PlannedMove]:
+        moving = [each for each in partitions if targets[each.partition] != _assigned(each)]
+        topics = sorted({each.topic for each in moving})
+        sizes = {(each.broker, each.partition): each.bytes for each in self._sizes(live, topics)}
+        planned = []
+        for each in moving:
+            name, target = TopicPartition(each.topic, each.partition), targets[each.partition]
+            size = None if each.leader is None else sizes.get((each.leader, name))
+            added = len(set(target) - set(each.replicas))
+            length = None if size is None else size * added
+            planned.append(PlannedMove(name, _assigned(each), target, length))
+        return planned
+
+    # -- doing it ---------------------------------------------------------------------------------
+
+    def start(self, moves: Iterable[PlannedMove], throttle: int) -> None:
+        """All of a topic, or none of it; topic after topic."""
+        by_topic: dict[str, dict[int, list[int]]] = {}
+        for each in moves:
+            by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each.target
+        for topic, targets in by_topic.items():
+            execute(self._session, reassignments.start(topic, targets, throttle), self._timeout)
+
+    def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
+        """What is being moved, and how much of it is there."""
+        cluster = read_cluster(self._session, self._timeout, topics)
+        moving = [each for each in cluster.partitions if each.reassignment is not None]
+        found_in = sorted({each.topic for each in moving})
+        found = self._sizes(cluster.brokers, found_in) if moving else []
+        sizes = {(each.broker, each.partition): each.bytes for each in found}
+        return [_running(each, sizes) for each in moving]
+
+
+def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], int]) -> RunningMove:
+    moved = each.reassignment
+    assert moved is not None
+    name = TopicPartition(each.topic, each.partition)
+    added = [broker for broker in moved.target if broker not in moved.original]
+    whole = None if each.leader is None else sizes.get((each.leader, name))
+    copied = None
+    if whole is not None:
+        copied = sum(min(whole, sizes.get((broker, name), 0)) for broker in added)
+    return RunningMove(
+        *(name, moved.original, moved.target, each.in_sync, copied),
+        *(None if whole is None else whole * len(added), moved.throttle, moved.is_cancelled),
+    )
+
+
+def _assigned(each: PartitionStatus) -> list[int]:
+    """Where the replicas are, or go."""
+    return each.replicas if each.reassignment is None else each.reassignment.target
+
+
+def _is_leaving(each: PartitionStatus, broker: int) -> bool:
+    return each.reassignment is not None and broker not in each.reassignment.target
+
+
+def _check_movable(each: PartitionStatus, broker: int) -> None:
+    name = f"{each.topic}-{each.partition}"
+    if each.reassignment is not None:
+        raise ReassignmentInProgress(
+            f"{name} is being moved to {each.reassignment.target}: wait until that has ended, or cancel it"
+        )
+    others = [other for other in each.in_sync if other != broker]
+    is_alone = len(each.replicas) == 1 and broker in each.in_sync
+    if not others and not is_alone:
+        raise InvalidReplicaAssignment(
+            f"broker {broker} is the last in-sync replica of {name}: wait until others are in sync "
+            "(`folkmoot topic describe --under-replicated`), or start it if it is not alive"
+        )
+
+
+def drain(moves: ReplicaMoves, session: Session, broker: int, throttle: int) -> list[PlannedMove]:
+    """Have a broker get nothing new, and what it has go to others. To ask again goes on from there."""
+    moves.plan_drain(broker)  # refused before anything is done
+    execute(session, brokers.set_drained(broker, True))
+    planned = moves.plan_drain(broker)
+    moves.start(planned, throttle)
+    return planned
+
+
+def cancel_drain(session: Session, broker: int, timeout: float) -> list[TopicPartition]:
+    """Have a broker get replicas again, and keep what is still being moved away from it."""
+    execute(session, brokers.set_drained(broker, False), timeout)
+    back: dict[str, list[int]] = {}
+    for each in read_cluster(session, timeout).partitions:
+        moved = each.reassignment
+        if moved is not None and broker in moved.original and broker not in moved.target:
+            back.setdefault(each.topic, []).append(each.partition)
+    for topic, numbers in back.items():
+        # One that has ended meanwhile, or whose topic is gone, needs nothing to be taken back.
+        with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
+            execute(session, reassignments.cancel(topic, numbers), timeout)
+    return [TopicPartition(topic, number) for topic in back for number in back[topic]]
