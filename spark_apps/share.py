@@ -39,6 +39,7 @@ from folkmoot.consumers.group.events import (
     Rebalanced,
     Revoking,
 )
+from folkmoot.consumers.group.group_thread import again
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import RequestTimeout, RetriableError
 from folkmoot.protocol.messages import EARLIEST, LATEST
@@ -250,7 +251,7 @@ class Share:
                 case Left():
                     self._left = True
         if self._member.error is not None:
-            raise self._member.error
+            raise again(self._member.error) from self._member.error
 
     def _committed(
         self, offsets: Mapping[TopicPartition, int], refused: Iterable[TopicPartition]

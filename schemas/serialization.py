@@ -1,0 +1,68 @@
+"""How applications' keys and values become bytes, and bytes become them again: one interface for
+producers and consumers."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from folkmoot.protocol.errors import ConfigError, FolkmootError, SerializationError
+
+KEY: Final = "key"
+VALUE: Final = "value"
+
+
+class TopicSerializer(Protocol):
+    """Makes bytes of what is sent to a topic. May be called from any thread that sends."""
+
+    def serialize(self, topic: str, value: Any, /) -> bytes: ...
+
+
+class TopicDeserializer(Protocol):
+    """Makes keys or values of the bytes that were read from a topic."""
+
+    def deserialize(self, topic: str, data: bytes, /) -> Any: ...
+
+
+Serializer = Callable[[Any], bytes] | TopicSerializer
+Deserializer = Callable[[bytes], Any] | TopicDeserializer
+Convert = Callable[[str, Any], Any]
+
+
+def serializer(field: str, given: Serializer | None) -> Convert | None:
+    """A function of topic and value, for the `field` "key" or "value"; None if there is none.
+
+    None stays None: it is a tombstone, or no key. What `given` raises becomes SerializationError, with
+    topic and field, but for errors of the project that have nothing to do with the value (a registry
+    that cannot be reached). Raises ConfigError for what is neither callable nor has `serialize`.
+    """
+    return _converter(f"{field}_serializer", field, given, "serialize")
+
+
+def deserializer(field: str, given: Deserializer | None) -> Convert | None:
+    """As `serializer`, of topic and bytes."""
+    return _converter(f"{field}_deserializer", field, given, "deserialize")
+
+
+def _converter(option: str, field: str, given: Any, word: str) -> Convert | None:
+    if given is None:
+        return None
+    of_topic = getattr(given, word, None)
+    if of_topic is None and not callable(given):
+        raise ConfigError(
+            f"{option}={given!r} is not allowed: use a callable of one argument, or an object with "
+            f"{word}(topic, {'value' if word == 'serialize' else 'data'})"
+        )
+
+    def convert(topic: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return given(value) if of_topic is None else of_topic(topic, value)
+        except Exception as error:
+            if isinstance(error, FolkmootError) and not isinstance(error, SerializationError):
+                raise
+            said = str(error) if isinstance(error, SerializationError) else repr(error)
+            raise SerializationError(
+                f"the {field} of a record of topic {topic} cannot be {word}d: {said}"
+            ) from error
+
+    return convert
