@@ -1,7 +1,6 @@
-"""`folkmoot broker`: one broker in this process, until SIGTERM or Ctrl-C."""
+"""`folkmoot broker`: one broker in this process, until SIGTERM or Ctrl-C; `folkmoot broker list`."""
 
 import argparse
-import gc
 import logging
 import os
 import signal
@@ -10,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from folkmoot.console.options import ENVIRONMENT
+from folkmoot.console import replicas
+from folkmoot.console.options import ENVIRONMENT, TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.tables import show
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="open_segments, scrub_period, compaction_memory_bytes, "
+        help="default_replicas, open_segments, scrub_period, compaction_memory_bytes, "
         "compaction_bytes_per_second, or for all topics log.OPTION, such as "
         "log.retention=86400; may be given several times",
     )
@@ -69,9 +70,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not start the process that ends the session at once when this one dies",
     )
 
+    parser.set_defaults(act=_run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=False)
+    listing = actions.add_parser("list", help="the live brokers, and what they lead")
+    listing.set_defaults(act=_list)
+    add_zookeeper(listing)
+    add_output(listing)
+    replicas.add_drain(actions)
+
 
 def run(args: argparse.Namespace) -> int:
+    code: int = args.act(args)
+    return code
+
+
+def _list(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import brokers
+    from folkmoot.coordination.cluster_status import read_cluster
+    from folkmoot.coordination.zookeeper.execute import execute
+
+    with session_of(args) as session:
+        cluster = read_cluster(session, TIMEOUT)
+        drained = execute(session, brokers.drained(), TIMEOUT)
+    partitions = cluster.partitions
+    rows = [
+        (
+            number,
+            found.listeners.get("client"),
+            found.rack or None,
+            found.epoch,
+            sum(each.leader == number for each in partitions),
+            sum(number in each.replicas for each in partitions),
+            sum(number in each.replicas and number not in each.in_sync for each in partitions),
+            "yes" if number in drained else None,
+        )
+        for number, found in sorted(cluster.brokers.items())
+    ]
+    columns = (
+        *("broker", "address", "rack", "epoch", "leads", "replicas", "out of sync"),
+        "drained",
+    )
+    show(columns, rows, args.output)
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.server.broker import Broker
+    from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
     from folkmoot.console.settings import broker_config, flag
     from folkmoot.coordination.connector import connector
 
@@ -90,8 +135,7 @@ def run(args: argparse.Namespace) -> int:
     with _stop_signals():
         try:
             broker.start()
-            # A full collection over what ten thousand logs have would take a fifth of a second each time.
-            gc.freeze()
+            SurvivorsFrozen().begin()
             addresses = " ".join(f"{name}={at}" for name, at in broker.listeners.items())
             print(f"broker {config.broker_id} ready {addresses}", flush=True)
             while not broker.wait(_LOOK):

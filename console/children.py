@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -156,7 +157,7 @@ class ChildProcess:
             if seen is not None and alive:
                 return seen
             if not alive:
-                raise self.failure(f"ended with exit code {self.exit_code}")
+                raise self.failure(self.ending())
             if expired:
                 raise self.failure(f"was not ready within {timeout:g} s")
             time.sleep(LOOK_EVERY)
@@ -170,13 +171,22 @@ class ChildProcess:
         except FileNotFoundError:
             return ""
 
+    def ending(self) -> str:
+        """How it has ended, as the end of a sentence about it."""
+        code = self.exit_code
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
     def failure(self, what: str) -> StartFailed:
         """One line with what it said last, or the last error if it named one; notes tell more."""
         lines = [line.rstrip() for line in self.output().splitlines() if line.strip()]
         # The frames of a Java stack trace push out of sight what stands above them.
         lines = [line for line in lines if not line.startswith("\tat ")]
         named = [line for line in lines if NAMES_AN_ERROR.search(line)] or lines or ["nothing"]
-        error = StartFailed(f"{self.name} {what}, it said: {named[-1].strip()} (log: {self.log})")
+        # What it said before it was killed has nothing to do with that.
+        said = "" if (self.exit_code or 0) < 0 else f", it said: {named[-1].strip()}"
+        error = StartFailed(f"{self.name} {what}{said} (log: {self.log})")
         for line in lines[-LAST_LINES:]:
             error.add_note(line)
         return error
@@ -217,6 +227,10 @@ class ChildProcess:
             self._process.send_signal(number)
 
 
+_handed_out: deque[int] = deque(maxlen=1000)
+"""Nobody may listen there yet, and nobody else is to be given them."""
+
+
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on, below those that the kernel hands out itself.
 
@@ -226,7 +240,8 @@ def free_port() -> int:
     random = SystemRandom()
     for _ in range(100):
         port = random.randrange(10_240, 32_000)
-        if port_is_free(port):
+        if port not in _handed_out and port_is_free(port):
+            _handed_out.append(port)
             return port
     raise AddressTaken("found no free port on 127.0.0.1: stop some of the servers here")
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_zookeeper, at_least_one, session_of
+from folkmoot.console.options import add_cluster, at_least_one, cluster_of, session_of
 from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 
@@ -21,7 +21,7 @@ MOST_RECORDS = 500
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
-    add_zookeeper(parser)
+    add_cluster(parser)
     parser.add_argument("--group", metavar="NAME", help="read as a member, and commit")
     parser.add_argument(
         "--from",
@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
     start = _start(args)
     check_name("topic", args.topic)
+    cluster = cluster_of(args)
+    if args.group is not None and not args.zookeeper:
+        raise ConfigError("a group's members find each other in ZooKeeper: use --zookeeper")
     reading = _Reading(args, start)
     reset = "error" if isinstance(start, int) else start
     options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
@@ -62,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
     with (
         Decoder(args.zookeeper) as decoder,
-        Consumer(zookeeper=args.zookeeper, **options) as consumer,
+        Consumer(**cluster, **options) as consumer,
         consumer.leave_on_signals() as was_stopped,
     ):
         write = writer(args.output, decoder)

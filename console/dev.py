@@ -2,45 +2,65 @@
 
 import argparse
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from folkmoot.console.options import at_least_one, sigterm_like_ctrl_c, whole_number
+from folkmoot.protocol.errors import ConfigError, FolkmootError
 
 if TYPE_CHECKING:
-    from folkmoot.console.processes import EmbeddedCluster
+    from folkmoot.console.embedded import EmbeddedZooKeeper
+    from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 
-LOOK_EVERY = 0.5
+LOOK_EVERY: Final = 0.5
+MAX_BROKERS: Final = 32
+REPLICAS: Final = 3
+DEATHS: Final = 3
+DEATHS_WITHIN: Final = 60.0
+"""What dies so often in so many seconds is not started again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
-        type=Path,
+        type=_directory,
         metavar="DIR",
         default=default_directory(),
         help="where everything is kept, and found again by the next run (default: %(default)s)",
     )
     parser.add_argument(
-        "--brokers", type=_at_least_one, metavar="N", default=3, help="default: %(default)s"
+        "--brokers", type=at_least_one, metavar="N", default=3, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--replicas",
+        type=at_least_one,
+        metavar="N",
+        help=f"of topics that are created without --replicas (default: {REPLICAS}, or as many as there "
+        "are brokers)",
+    )
+    parser.add_argument(
+        "--zookeepers",
+        type=int,
+        choices=(1, 3, 5),
+        help="1, or an ensemble of so many (default: what DIR was begun with, else 1)",
     )
     parser.add_argument(
         "--port",
         type=_port,
         metavar="PORT",
         default=0,
-        help="ZooKeeper's port (default: a free one)",
+        help="ZooKeeper's port, of an ensemble the first one's (default: that of the last run, or "
+        "a free one)",
     )
     parser.add_argument(
         "--broker-port",
         type=_port,
         metavar="FIRST",
         default=0,
-        help="port of broker 1, the next one of broker 2 and so on (default: free ones)",
+        help="port of broker 1, the next one of broker 2 and so on (default: those of the last run, or "
+        "free ones)",
     )
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
     parser.add_argument(
@@ -55,14 +75,22 @@ def run(args: argparse.Namespace) -> int:
     from folkmoot.console.embedded import ZooKeeperConfig
     from folkmoot.console.processes import EmbeddedCluster
 
+    _check(args)
     cluster = EmbeddedCluster(
         args.data,
         brokers=args.brokers,
         zookeeper=args.zookeeper or ZooKeeperConfig(port=args.port),
         first_broker_port=args.broker_port,
+        zookeepers=args.zookeepers,
+        default_replicas=args.replicas or min(REPLICAS, args.brokers),
     )
-    with _sigterm_like_ctrl_c():
+    with sigterm_like_ctrl_c():
         try:
+            if left_out := cluster.left_out():
+                _complain(
+                    f"{args.data} has data of {_brokers(left_out)}, not started with --brokers "
+                    f"{args.brokers}: what only that has is missing until --brokers {left_out[-1]}"
+                )
             with cluster:
                 _say_where_everything_is(cluster)
                 return _watch(cluster)
@@ -76,6 +104,35 @@ def default_directory() -> Path:
     return Path(state) / "folkmoot" / "dev"
 
 
+def _check(args: argparse.Namespace) -> None:
+    """That the numbers go with each other. Raises ConfigError."""
+    if args.brokers > MAX_BROKERS:
+        raise ConfigError(
+            f"--brokers {args.brokers} is too many for one machine: use at most {MAX_BROKERS}"
+        )
+    if args.replicas is not None and args.replicas > args.brokers:
+        raise ConfigError(
+            f"--replicas {args.replicas} is above --brokers {args.brokers}: no topic could be created"
+        )
+    if args.zookeeper and (args.zookeepers or args.port):
+        raise ConfigError("--zookeeper starts none: leave out --zookeepers and --port")
+    last = {
+        "--port": (args.port, args.zookeepers or 1),
+        "--broker-port": (args.broker_port, args.brokers),
+    }
+    for option, (first, count) in last.items():
+        if first + count - 1 > 65_535:
+            raise ConfigError(f"{option} {first} leaves no port for all {count}: use a lower one")
+
+
+def _brokers(numbers: list[int]) -> str:
+    return f"broker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _complain(text: str) -> None:
+    print(f"folkmoot: {text}", file=sys.stderr, flush=True)
+
+
 def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     lines = [f"zookeeper  {cluster.zookeeper}"]
     lines += [f"broker {broker.broker_id}   {broker.address}" for broker in cluster.brokers]
@@ -85,40 +142,61 @@ def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
 
 
 def _watch(cluster: "EmbeddedCluster") -> int:
-    """Until a signal comes. A broker may die and the rest goes on; without ZooKeeper nothing does."""
-    running = list(cluster.brokers)
-    while cluster.server is None or cluster.server.is_running:
-        for broker in [broker for broker in running if not broker.is_running]:
-            running.remove(broker)
-            failure = broker.child.failure(f"ended with exit code {broker.child.exit_code}")
-            print(f"folkmoot: {failure}", file=sys.stderr, flush=True)
+    """Until a signal comes: starts again what dies, unless it dies again and again.
+
+    Without one broker the rest goes on; without ZooKeeper nothing does.
+    """
+    servers = [_Watched(server) for server in cluster.servers]
+    watched = [*servers, *(_Watched(broker) for broker in cluster.brokers)]
+    while not any(server.given_up for server in servers):
+        for each in watched:
+            each.look()
         time.sleep(LOOK_EVERY)
-    log = cluster.server.log
-    print(f"folkmoot: ZooKeeper ended: see {log}, then start again", file=sys.stderr, flush=True)
     return 1
 
 
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+class _Watched:
+    """One process of the cluster, and when it has died."""
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self, process: "EmbeddedZooKeeper | BrokerProcess") -> None:
+        self.process = process
+        self.given_up = False
+        self._is_back = True
+        self._deaths: list[float] = []
+
+    def look(self) -> None:
+        child = self.process.child
+        if self.given_up or (self._is_back and child.is_running):
+            return
+        if child.is_running:
+            self._is_back = self.process.is_ready()
+            if self._is_back:
+                _complain(f"{child.name} is back")
+            return
+        now = time.monotonic()
+        self._deaths = [each for each in self._deaths if now - each < DEATHS_WITHIN] + [now]
+        self.given_up = len(self._deaths) >= DEATHS
+        if self.given_up:
+            then = f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
+        else:
+            then = "it is started again"
+        _complain(f"{child.failure(child.ending())}; {then}")
+        if not self.given_up:
+            self._is_back = False
+            try:
+                self.process.launch()
+            except (FolkmootError, OSError) as error:  # counts as one more death at the next look
+                _complain(f"{child.name} could not be started: {error}")
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+def _directory(text: str) -> Path:
+    if not text:  # of an empty variable; it would be the present directory
+        raise argparse.ArgumentTypeError("it is empty: name a directory")
+    return Path(text)
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = whole_number(text)
     if not 0 <= number <= 65_535:
         raise argparse.ArgumentTypeError(f"{number} is not a port")
     return number

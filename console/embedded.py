@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -69,8 +69,15 @@ class EmbeddedZooKeeper:
         return self.data / "zookeeper.log"
 
     @property
+    def child(self) -> ChildProcess:
+        """Its process, once it was started."""
+        if self._child is None:
+            raise StartFailed(f"ZooKeeper in {self.data} was not started")
+        return self._child
+
+    @property
     def pid(self) -> int:
-        return self._running_child().pid
+        return self.child.pid
 
     @property
     def is_running(self) -> bool:
@@ -86,7 +93,7 @@ class EmbeddedZooKeeper:
                 return
             except StartFailed as error:
                 self.kill()
-                if "Address already in use" not in self._running_child().output():
+                if "Address already in use" not in self.child.output():
                     raise
                 if not chosen or attempt == PORT_ATTEMPTS:
                     raise self._port_taken() from error
@@ -111,7 +118,10 @@ class EmbeddedZooKeeper:
         self._child.start()
 
     def wait_until_serving(self, timeout: float = START_TIMEOUT) -> None:
-        self._running_child().wait_until(lambda: self.mode() or None, timeout)
+        self.child.wait_until(lambda: self.mode() or None, timeout)
+
+    def is_ready(self) -> bool:
+        return self.mode() is not None
 
     def mode(self) -> Mode | None:
         """Its part, or None while it does not serve (which a follower without leader does not)."""
@@ -149,10 +159,10 @@ class EmbeddedZooKeeper:
 
     def pause(self) -> None:
         """Stops the process in its tracks (SIGSTOP): connections stay open and nobody answers."""
-        self._running_child().pause()
+        self.child.pause()
 
     def resume(self) -> None:
-        self._running_child().resume()
+        self.child.resume()
 
     def restart(self) -> None:
         """Starts it again on the same data and port, after a kill or not."""
@@ -175,11 +185,6 @@ class EmbeddedZooKeeper:
         """Makes it a member of an ensemble; before it is started. Caller: ZooKeeperEnsemble."""
         self._peers = tuple(peers)
         self._id = number
-
-    def _running_child(self) -> ChildProcess:
-        if self._child is None:
-            raise StartFailed(f"ZooKeeper in {self.data} was not started")
-        return self._child
 
     def _port_taken(self) -> AddressTaken:
         return AddressTaken(
@@ -222,14 +227,19 @@ class EmbeddedZooKeeper:
 
 
 class ZooKeeperEnsemble:
-    """Several servers that agree by majority, each as an `EmbeddedZooKeeper` in `servers`.
+    """Several servers that agree by majority, each as an `EmbeddedZooKeeper` in `servers`; or one alone.
 
+    With a port given, the first has that one, the second the next one, and so on.
     Faults are done to the members: `ensemble.servers[0].kill()`, `ensemble.leader().pause()`.
     """
 
     def __init__(self, data: Path, servers: int = 3, config: ZooKeeperConfig | None = None) -> None:
+        config = config or ZooKeeperConfig()
         self.servers = [
-            EmbeddedZooKeeper(data / f"zookeeper-{number}", config)
+            EmbeddedZooKeeper(
+                data / f"zookeeper-{number}",
+                replace(config, port=config.port + number - 1 if config.port else 0),
+            )
             for number in range(1, servers + 1)
         ]
 
@@ -240,6 +250,9 @@ class ZooKeeperEnsemble:
 
     def start(self) -> None:
         """Returns when all serve."""
+        if len(self.servers) == 1:
+            self.servers[0].start()
+            return
         peers = [
             f"server.{number}=127.0.0.1:{free_port()}:{free_port()}"
             for number in range(1, len(self.servers) + 1)
@@ -267,6 +280,9 @@ class ZooKeeperEnsemble:
             time.sleep(0.05)
 
     def stop(self) -> None:
+        """Kills all but one alone, which nothing waits for: what was answered is on disk."""
+        if len(self.servers) == 1:
+            self.servers[0].stop()
         for server in reversed(self.servers):
             server.kill()
 

@@ -20,8 +20,8 @@ from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
-    from folkmoot.consumers.admin.group_views import MemberView
     from folkmoot.coordination.groups.history import Entry
+    from folkmoot.coordination.groups.membership import MemberInfo
 
 EXAMPLES: Final = """examples:
   folkmoot group describe billing
@@ -159,18 +159,19 @@ def _members(args: argparse.Namespace) -> int:
     for each in found:
         owned: list[str] = [str(partition) for partition in each.partitions]
         cell: list[str] | int = owned if args.output == "json" else len(owned)
+        info = each.info
         rows.append(
             (
-                *(each.name, each.host, each.instance_id, _wishes(each), list(each.assignors)),
-                *(each.protocol, cell, each.age, each.revoke_timeout),
+                *(each.name, info.host, each.instance_id, _wishes(info), list(info.assignors)),
+                *(info.protocol, cell, each.age, info.revoke_timeout),
             )
         )
     show(columns, rows, args.output)
     return 0
 
 
-def _wishes(member: "MemberView") -> list[str]:
-    return [*member.topics, *([f"/{member.pattern}/"] if member.pattern else [])]
+def _wishes(info: "MemberInfo") -> list[str]:
+    return [*info.topics, *([f"/{info.pattern}/"] if info.pattern else [])]
 
 
 def _events(args: argparse.Namespace) -> int:

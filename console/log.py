@@ -32,6 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     orphans.set_defaults(act=_orphans)
     add_zookeeper(orphans)
 
+    sizes = actions.add_parser("sizes", help="how much of each topic lies on each broker")
+    sizes.add_argument("topic", metavar="TOPIC", nargs="*", help="default: all")
+    sizes.add_argument(
+        "--by",
+        choices=("broker", "topic", "partition"),
+        default="partition",
+        help="one line for each (default: partition)",
+    )
+    sizes.set_defaults(act=_sizes)
+    add_zookeeper(sizes)
+    add_output(sizes)
+
     parts = "a data directory, a partition's, or a .log file"
     for action, path in ((verify, parts), (dump, parts), (orphans, "a data directory")):
         action.add_argument("path", type=Path, metavar="PATH", help=path)
@@ -41,6 +53,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     code: int = args.act(args)
     return code
+
+
+def _sizes(args: argparse.Namespace) -> int:
+    """What the running brokers say; one that does not answer is missing."""
+    from folkmoot.console.replicas import admin
+
+    with admin(args) as found:
+        sizes = found.log_sizes(args.topic or None)
+    if args.by == "partition":
+        rows = [(each.broker, *each.partition, each.bytes, each.log_end) for each in sizes]
+        show(("broker", "topic", "partition", "bytes", "log end"), rows, args.output)
+        return 0
+    totals: dict[tuple[object, ...], int] = {}
+    for each in sizes:
+        key = (each.broker,) if args.by == "broker" else (each.broker, each.partition.topic)
+        totals[key] = totals.get(key, 0) + each.bytes
+    columns = ("broker",) if args.by == "broker" else ("broker", "topic")
+    show((*columns, "bytes"), [(*key, size) for key, size in sorted(totals.items())], args.output)
+    return 0
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from folkmoot import __version__
 from folkmoot.console import streams
@@ -19,9 +19,12 @@ from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
     DirectoryLocked,
+    DiskFailed,
+    ElectionImpossible,
     FolkmootError,
     GroupNotEmpty,
     InvalidName,
+    InvalidReplicationFactor,
     RequestTimeout,
     StaleTopicId,
     ZooKeeperUnreachable,
@@ -32,6 +35,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 REFUSED: Final = 4
+DISK_FAILED: Final = 6
 INTERRUPTED: Final = 130
 
 
@@ -43,12 +47,18 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = {
-    "broker": Command("folkmoot.console.broker", "run one broker until it is told to stop"),
+    "broker": Command(
+        "folkmoot.console.broker", "run one broker until it is told to stop; list brokers"
+    ),
+    "controller": Command(
+        "folkmoot.console.controller", "run a candidate for the controller, without a broker"
+    ),
+    "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
     "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
     "log": Command(
-        "folkmoot.console.log", "look into a broker's files: verify, dump, find orphans"
+        "folkmoot.console.log", "look into a broker's files: verify, dump, find orphans, sizes"
     ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
@@ -58,11 +68,14 @@ COMMANDS: Final = {
 EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     ConfigError: USAGE,
     InvalidName: USAGE,
+    InvalidReplicationFactor: USAGE,
     BrokerUnreachable: UNREACHABLE,
     RequestTimeout: UNREACHABLE,
     ZooKeeperUnreachable: UNREACHABLE,
     BrokerIdTaken: REFUSED,
     DirectoryLocked: REFUSED,
+    DiskFailed: DISK_FAILED,
+    ElectionImpossible: REFUSED,
     GroupNotEmpty: REFUSED,
     NotConfirmed: REFUSED,
     StaleTopicId: REFUSED,
@@ -93,14 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return OK
 
 
+class _Version(argparse.Action):
+    """Says which version this is, and whether its modules in C were built and are in use."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        appender = import_module("folkmoot.producers.appender")
+        print(f"folkmoot {__version__} ({appender.IMPLEMENTATION})")
+        parser.exit()
+
+
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for these words; of all commands only the chosen one's options are known to it."""
     parser = argparse.ArgumentParser(
         prog="folkmoot",
         description="A replicated, partitioned log with consumer groups.",
-        epilog="exit codes: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 refused for safety",
+        epilog="exit codes: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 refused for safety, "
+        "5 degraded, 6 the disk failed",
     )
-    parser.add_argument("--version", action="version", version=f"folkmoot {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, (module_name, summary) in COMMANDS.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from folkmoot.protocol.errors import FolkmootError
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from folkmoot.coordination.zookeeper.session import Connect, Session
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
+BOOTSTRAP: Final = "FOLKMOOT_BOOTSTRAP"
 SESSION_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
+TIMEOUT: Final = 30.0
+"""So long ZooKeeper may take for an answer."""
 
 
 class NotConfirmed(FolkmootError):
@@ -43,6 +46,30 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """`--zookeeper` or `--bootstrap`, for commands that can do without ZooKeeper: see `cluster_of`."""
+    known = any(os.environ.get(name) for name in (ENVIRONMENT, BOOTSTRAP))
+    either = parser.add_mutually_exclusive_group(required=not known)
+    either.add_argument(
+        "--zookeeper",
+        metavar="HOST:PORT[/CHROOT]",
+        help=f"the cluster's ZooKeeper (default: ${ENVIRONMENT})",
+    )
+    either.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help=f"some of its brokers, in place of ZooKeeper (default: ${BOOTSTRAP}, without ${ENVIRONMENT})",
+    )
+
+
+def cluster_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The option by which a client finds the cluster; `args` has what the environment says from now on."""
+    if not (args.zookeeper or args.bootstrap):
+        args.zookeeper = os.environ.get(ENVIRONMENT)
+        args.bootstrap = None if args.zookeeper else os.environ.get(BOOTSTRAP)
+    return {"zookeeper": args.zookeeper} if args.zookeeper else {"bootstrap": args.bootstrap}
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """`-o table|json`, or `--format`, for commands that print a table."""
     parser.add_argument(
@@ -55,10 +82,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def at_least_one(text: str) -> int:
     """A type of argparse's: a count."""
-    number = int(text)
+    number = whole_number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
+
+
+def whole_number(text: str) -> int:
+    """A type of argparse's, which would say the name of this function about what is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 @contextmanager

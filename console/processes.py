@@ -1,22 +1,27 @@
 """Brokers as child processes, and a whole cluster of them on this machine."""
 
 import fcntl
+import json
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Self
 
-from folkmoot.console.children import ChildProcess, StartFailed
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+import msgspec
+
+from folkmoot.console.children import ChildProcess, StartFailed, free_port, port_is_free
+from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
 from folkmoot.protocol.errors import ConfigError, DirectoryLocked
 
 # Longer than a session of a broker that was killed may outlive it.
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 20.0
 LOCK_NAME = "cluster.lock"
+PORTS_NAME = "ports.json"
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
 
@@ -34,6 +39,7 @@ class BrokerProcess:
         zookeeper: str,
         listeners: Sequence[str] = (),
         session_timeout: float | None = None,
+        default_replicas: int = 1,
     ) -> None:
         self.broker_id = broker_id
         self.data = data.absolute()
@@ -43,6 +49,8 @@ class BrokerProcess:
             command += ["--listener", listener]
         if session_timeout is not None:
             command += ["--session-timeout", f"{session_timeout:g}"]
+        if default_replicas != 1:
+            command += ["--set", f"default_replicas={default_replicas}"]
         log = self.data.with_name(f"{self.data.name}.log")
         # Its ready line is to be in the file when it is written, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1"}
@@ -80,6 +88,10 @@ class BrokerProcess:
 
     def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
         self._listeners = self.child.wait_until(self._ready_line, timeout)
+
+    def is_ready(self) -> bool:
+        self._listeners = self._ready_line() or {}
+        return bool(self._listeners)
 
     def stop(self) -> None:
         """Orderly; anything but exit code 0 is an error. Nothing happens if it does not run."""
@@ -129,10 +141,12 @@ class BrokerProcess:
 class EmbeddedCluster:
     """ZooKeeper and brokers on this machine, all their data in one locked directory.
 
-    Layout: `cluster.lock`, `zookeeper/`, `broker-1/`, `broker-1.log` and so on. With `zookeeper`
-    given, that one is used and none is started. Started in the order lock, ZooKeeper, brokers (all
-    at once); stopped in the reverse. What was started is stopped when a later part fails. All of
-    it ends with this process. One thread at a time uses it.
+    Layout: `cluster.lock`, `ports.json` (name of a process → its port), `zookeeper-1/`, `broker-1/`,
+    `broker-1.log` and so on. Ports that were chosen freely are taken again by the next run, where they are
+    free. With `zookeeper` given as a connect string, that one is used and none is started; `zookeepers` is
+    how many are, None: as many as the directory was begun with, else one. Started in the order lock,
+    ZooKeeper, brokers (all at once); stopped in the reverse. What was started is stopped when a later part
+    fails. All of it ends with this process. One thread at a time uses it.
     """
 
     def __init__(
@@ -142,40 +156,65 @@ class EmbeddedCluster:
         zookeeper: str | ZooKeeperConfig | None = None,
         first_broker_port: int = 0,
         session_timeout: float | None = None,
+        *,
+        zookeepers: int | None = None,
+        default_replicas: int = 1,
     ) -> None:
         self.directory = directory.absolute()
-        self.server: EmbeddedZooKeeper | None = None
+        self.servers: list[EmbeddedZooKeeper] = []
         self.brokers: list[BrokerProcess] = []
         self._count = brokers
         self._wanted = zookeeper
+        self._zookeepers = zookeepers
         self._first_port = first_broker_port
         self._session_timeout = session_timeout
+        self._default_replicas = default_replicas
+        self._ports: dict[str, int] = {}
         self._stack = ExitStack()
+
+    @property
+    def server(self) -> EmbeddedZooKeeper | None:
+        """The first ZooKeeper, None if none was started here."""
+        return self.servers[0] if self.servers else None
 
     @property
     def zookeeper(self) -> str:
         """The cluster's address: the connect string."""
         if isinstance(self._wanted, str):
             return self._wanted
-        if self.server is None:
+        if not self.servers:
             raise StartFailed(f"the cluster in {self.directory} was not started")
-        return self.server.address
+        return ",".join(server.address for server in self.servers)
+
+    def left_out(self) -> list[int]:
+        """Brokers of earlier runs whose data is here, and who are not among those of this one."""
+        found = (path.name.removeprefix("broker-") for path in self.directory.glob("broker-*/"))
+        return sorted(int(n) for n in found if n.isdecimal() and int(n) > self._count)
 
     def start(self) -> None:
         """Returns when every broker is registered. Raises ConfigError, DirectoryLocked, StartFailed."""
         with ExitStack() as stack:
             self._lock_directory(stack)
-            if not isinstance(self._wanted, str):
-                self.server = EmbeddedZooKeeper(self.directory / "zookeeper", self._wanted)
-                stack.callback(self.server.stop)
-                self.server.start()
-            self.brokers = [self._broker(number) for number in range(1, self._count + 1)]
-            stack.callback(self._stop_brokers)
-            for broker in self.brokers:
-                broker.launch()
-            for broker in self.brokers:
-                broker.wait_until_ready()
+            try:
+                self._start(stack)
+            except OSError as error:
+                raise StartFailed(
+                    f"the cluster in {self.directory} was not started: {error}"
+                ) from error
             self._stack = stack.pop_all()
+
+    def _start(self, stack: ExitStack) -> None:
+        self._ports = _read_ports(self.directory / PORTS_NAME)
+        if not isinstance(self._wanted, str):
+            self._start_zookeeper(self._wanted or ZooKeeperConfig(), stack)
+        self.brokers = [self._broker(number) for number in range(1, self._count + 1)]
+        # Before anything is stored: how many ZooKeepers there are is known from this file.
+        self._write_ports()
+        stack.callback(self._stop_brokers)
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_until_ready()
 
     def stop(self) -> None:
         self._stack.close()
@@ -192,15 +231,46 @@ class EmbeddedCluster:
     ) -> None:
         self.stop()
 
+    def _start_zookeeper(self, config: ZooKeeperConfig, stack: ExitStack) -> None:
+        kept = sum(name.startswith("zookeeper-") for name in self._ports)
+        if not kept and any(self.directory.glob("broker-*/")):  # else nothing can be lost
+            kept = len(list(self.directory.glob("zookeeper-*/version-2")))
+        if kept and self._zookeepers not in (None, kept):
+            raise ConfigError(
+                f"{self.directory} has the data of {kept} ZooKeeper servers, of which each must be there: "
+                f"start {kept}, or use another directory"
+            )
+        ensemble = ZooKeeperEnsemble(self.directory, kept or self._zookeepers or 1, config)
+        for server in ensemble.servers:
+            server.port = server.port or self._remembered(server.data.name)
+        stack.callback(ensemble.stop)
+        ensemble.start()
+        self.servers = ensemble.servers
+        self._ports |= {server.data.name: server.port for server in self.servers}
+
     def _broker(self, number: int) -> BrokerProcess:
+        name = f"broker-{number}"
         port = self._first_port + number - 1 if self._first_port else 0
+        port = port or self._remembered(name) or free_port()
+        self._ports[name] = port
         return BrokerProcess(
             number,
-            self.directory / f"broker-{number}",
+            self.directory / name,
             self.zookeeper,
             listeners=[f"client=127.0.0.1:{port}"],
             session_timeout=self._session_timeout,
+            default_replicas=self._default_replicas,
         )
+
+    def _write_ports(self) -> None:
+        new = self.directory / f"{PORTS_NAME}.new"
+        new.write_text(json.dumps(self._ports))
+        new.replace(self.directory / PORTS_NAME)
+
+    def _remembered(self, name: str) -> int:
+        """The port of an earlier run if it is free, else 0."""
+        port = self._ports.get(name, 0)
+        return port if port and port_is_free(port) else 0
 
     def _stop_brokers(self) -> None:
         """All at once, then one after the other for whoever has not heard."""
@@ -224,3 +294,11 @@ class EmbeddedCluster:
             raise ConfigError(
                 f"{self.directory}: {error.strerror}: use another directory"
             ) from error
+
+
+def _read_ports(file: Path) -> dict[str, int]:
+    """The ports of an earlier run; none if there was none, or the file is illegible."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Port])
+    except (OSError, msgspec.MsgspecError):
+        return {}

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c
+from folkmoot.console.options import add_cluster, cluster_of, sigterm_like_ctrl_c
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -26,7 +26,7 @@ _Encode = Callable[[bytes], bytes]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
-    add_zookeeper(parser)
+    add_cluster(parser)
     parser.add_argument("--file", type=Path, metavar="FILE", help="read this, not standard input")
     parser.add_argument(
         "--key-separator", metavar="TEXT", help="what stands before it in a line is the key"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.avsc",
         help="lines are JSON objects, sent as Avro; registered under TOPIC-value",
     )
-    parser.add_argument("--acks", choices=("0", "1", "all"), default="1", help="default: 1")
+    parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument(
         "--compression", default="zstd", help="zstd (default), none, lz4, gzip or snappy"
     )
@@ -54,13 +54,16 @@ def run(args: argparse.Namespace) -> int:
     check_name("topic", args.topic)
     if args.key_separator == "":
         raise ConfigError("--key-separator is empty: give the text that ends a key")
+    cluster = cluster_of(args)
+    if args.schema is not None and not args.zookeeper:
+        raise ConfigError("--schema registers the schema in ZooKeeper: use --zookeeper")
     headers = [_header(each) for each in args.header]
     acks = args.acks if args.acks == "all" else int(args.acks)
     options = {"acks": acks, "compression": args.compression, "client_id": "folkmoot-produce"}
     with ExitStack() as stack:
         source = _source(args, stack)
         schema = None if args.schema is None else _text(args.schema)
-        producer = stack.enter_context(Producer(zookeeper=args.zookeeper, **options))
+        producer = stack.enter_context(Producer(**cluster, **options))
         _check_partition(args, producer)
         encode = _encoder(args, schema, stack)
         with sigterm_like_ctrl_c():

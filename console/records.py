@@ -17,12 +17,12 @@ MAX_UNKNOWN = 10_000
 
 
 class Decoder:
-    """Values by the schema whose id they carry; without one, or without Avro here, as they are.
+    """Values by the schema whose id they carry; without one, or without Avro or ZooKeeper here, as they are.
 
     What cannot be decoded is shown as bytes: a value may begin with a zero by chance.
     """
 
-    def __init__(self, zookeeper: str) -> None:
+    def __init__(self, zookeeper: str | None) -> None:
         self._zookeeper = zookeeper
         self._opened = False
         self._registry: Any = None
@@ -57,6 +57,9 @@ class Decoder:
         if self._opened:
             return self._deserialize is not None
         self._opened = True
+        if self._zookeeper is None:
+            print("folkmoot: values are shown as bytes: schemas are in ZooKeeper", file=sys.stderr)
+            return False
         try:
             from folkmoot.schemas.avro import AvroDeserializer
             from folkmoot.schemas.registry import SchemaRegistry

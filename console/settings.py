@@ -19,6 +19,7 @@ _ENVIRONMENT: Final = [field.name for field in fields(BrokerConfig) if field.nam
 
 # What `--set` may say, besides log.<option>.
 _FLAGS: Final = (
+    "default_replicas",
     "open_segments",
     "scrub_period",
     "compaction_memory_bytes",

@@ -4,36 +4,20 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import fields
 
-from folkmoot.console import topic_changes
-from folkmoot.console.options import add_output, add_zookeeper, confirm, session_of
+from folkmoot.console import replicas, topic_changes
+from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, confirm, session_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 
 DEFAULT_PARTITIONS = 1
-TIMEOUT = 30.0
-"""So long ZooKeeper may take for an answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    create = actions.add_parser("create", help="create a topic on the live brokers")
-    create.add_argument("topic", metavar="TOPIC")
-    create.add_argument(
-        "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
-    )
-    create.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the topic's own, such as retention=86400 or cleanup_policy=compact "
-        "(or compact,delete); may be given several times",
-    )
-    create.set_defaults(act=_create)
-
+    create = _add_create(actions)
     config = actions.add_parser("config", help="show or change a topic's own options")
     config.add_argument("topic", metavar="TOPIC")
     config.add_argument("changes", metavar="NAME=VALUE", nargs="*", help="options to set")
@@ -49,8 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="all topics")
     listing.set_defaults(act=_list)
 
-    describe = actions.add_parser("describe", help="a topic's partitions and who leads them")
-    describe.add_argument("topic", metavar="TOPIC")
+    describe = actions.add_parser(
+        "describe", help="the partitions of a topic, or of all, who leads them, and who is in sync"
+    )
+    describe.add_argument("topic", metavar="TOPIC", nargs="?")
+    describe.add_argument(
+        "--under-replicated",
+        action="store_true",
+        help="only partitions with replicas that are not in sync",
+    )
+    describe.add_argument(
+        "--leaderless", action="store_true", help="only partitions that nobody leads"
+    )
     describe.set_defaults(act=_describe)
 
     delete = actions.add_parser("delete", help="delete a topic and all its records")
@@ -59,14 +53,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.set_defaults(act=_delete)
 
     topic_changes.add_actions(actions)
+    replicas.add_elect(actions)
+    replicas.add_reassign(actions)
     for action in (create, config, listing, describe, delete):
         add_zookeeper(action)
     for action in (config, listing, describe):
         add_output(action)
 
 
+def _add_create(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> argparse.ArgumentParser:
+    create = actions.add_parser("create", help="create a topic on the live brokers")
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument(
+        "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
+    )
+    create.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="brokers that hold each partition (default: the brokers' default_replicas, which is 1 unless "
+        "they are told another, and 3 in `folkmoot dev`)",
+    )
+    create.add_argument(
+        "--min-in-sync",
+        type=int,
+        metavar="N",
+        help="so many of them must have a record before it is acknowledged with acks=all (default: 2 "
+        "of three or more replicas, else 1)",
+    )
+    create.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the topic's own, such as retention=86400 or cleanup_policy=compact "
+        "(or compact,delete); may be given several times",
+    )
+    create.set_defaults(act=_create)
+    return create
+
+
 def run(args: argparse.Namespace) -> int:
-    if "topic" in args:
+    if getattr(args, "topic", None) is not None:
         check_name("topic", args.topic)
     code: int = args.act(args)
     return code
@@ -74,15 +104,26 @@ def run(args: argparse.Namespace) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
+    from folkmoot.coordination.placement import racks_of
     from folkmoot.coordination.zookeeper.execute import execute
 
     if args.partitions < 1:
         raise ConfigError(f"--partitions {args.partitions} is not possible: use at least 1")
-    config = _options(args.config)
+    if args.replicas is not None and args.replicas < 1:
+        raise ConfigError(f"--replicas {args.replicas} is not possible: use at least 1")
+    words = list(args.config)
+    if args.min_in_sync is not None:
+        words.append(f"min_in_sync={args.min_in_sync}")
+    config = _options(words)
     with session_of(args) as session:
-        alive = list(execute(session, brokers.live(), TIMEOUT))
-        execute(session, topics.create(args.topic, args.partitions, alive, config), TIMEOUT)
-    print(f"created topic {args.topic} with {args.partitions} partitions")
+        live = execute(session, brokers.usable(), TIMEOUT)
+        replicas = args.replicas or brokers.default_replicas(live)
+        creation = topics.create(
+            args.topic, args.partitions, racks_of(live), config, replicas=replicas
+        )
+        execute(session, creation, TIMEOUT)
+    of_each = f" of {replicas} replicas" if replicas > 1 else ""
+    print(f"created topic {args.topic} with {args.partitions} partitions{of_each}")
     return 0
 
 
@@ -144,20 +185,29 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from folkmoot.coordination import brokers, topics
-    from folkmoot.coordination.zookeeper.execute import execute
+    from folkmoot.coordination.cluster_status import read_cluster
 
     with session_of(args) as session:
-        topic = execute(session, topics.read(args.topic), TIMEOUT)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
-        alive = execute(session, brokers.live(), TIMEOUT)
+        cluster = read_cluster(session, TIMEOUT, None if args.topic is None else [args.topic])
     rows = []
-    for number, replicas in enumerate(topic.partitions):
-        leader = replicas[0] if replicas and replicas[0] in alive else None
-        address = alive[leader].listeners.get("client") if leader is not None else None
-        rows.append((number, leader, address, replicas))
-    show(("partition", "leader", "address", "replicas"), rows, args.output)
+    for each in cluster.partitions:
+        if args.under_replicated and not each.is_under_replicated:
+            continue
+        if args.leaderless and not each.is_leaderless:
+            continue
+        leader = None if each.leader is None else cluster.brokers[each.leader]
+        address = None if leader is None else leader.listeners.get("client")
+        moved_to = None if each.reassignment is None else each.reassignment.target
+        row = (
+            *(each.partition, each.leader, address, each.leader_epoch),
+            *(each.replicas, each.in_sync, moved_to),
+        )
+        rows.append(row if args.topic is not None else (each.topic, *row))
+    columns = (
+        *("partition", "leader", "address", "leader epoch", "replicas", "in sync"),
+        "being moved to",
+    )
+    show(columns if args.topic is not None else ("topic", *columns), rows, args.output)
     return 0
 
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from folkmoot.consumers.offsets.log_ends import Lookups
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import inspection as groups
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.network.lookups import Lookups
 from folkmoot.protocol.records import TopicPartition
 
 SESSION_TIMEOUT: Final = 10.0

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from folkmoot.consumers.client.async_consumer import AsyncConsumer
     from folkmoot.consumers.client.consumer import Consumer
     from folkmoot.consumers.records.batch_view import RecordBatchView
-    from folkmoot.producers.asynchronous import AsyncProducer
-    from folkmoot.producers.column_chunks import BatchDelivery
+    from folkmoot.producers.appender import BatchDelivery
+    from folkmoot.producers.async_producer import AsyncProducer
     from folkmoot.producers.producer import Producer
     from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 
@@ -34,8 +34,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Admin": "folkmoot.consumers.admin.admin",
     "AsyncConsumer": "folkmoot.consumers.client.async_consumer",
-    "AsyncProducer": "folkmoot.producers.asynchronous",
-    "BatchDelivery": "folkmoot.producers.column_chunks",
+    "AsyncProducer": "folkmoot.producers.async_producer",
+    "BatchDelivery": "folkmoot.producers.appender",
     "Consumer": "folkmoot.consumers.client.consumer",
     "Producer": "folkmoot.producers.producer",
     "Record": "folkmoot.protocol.records",

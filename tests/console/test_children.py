@@ -146,3 +146,12 @@ def test_free_ports_are_below_those_that_the_kernel_hands_out() -> None:
     port = free_port()
     assert port_is_free(port)
     assert port < 32_768
+
+
+def test_a_free_port_is_given_to_one_only_although_nobody_listens_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = iter([20_001, 20_001, 20_001, 20_002])
+    monkeypatch.setattr("random.SystemRandom.randrange", lambda *_: next(drawn))
+    monkeypatch.setattr("folkmoot.console.children.port_is_free", lambda _: True)
+    assert [free_port(), free_port()] == [20_001, 20_002]

@@ -92,8 +92,9 @@ def test_from_the_end_follows_until_it_is_told_to_stop(
 
 def select_line(child: subprocess.Popen[str]) -> bool:
     assert child.stdout is not None
-    ready, _, _ = select.select([child.stdout], [], [], 0.2)
-    return bool(ready)
+    poller = select.poll()  # `select.select` takes no descriptor above 1,023
+    poller.register(child.stdout, select.POLLIN)
+    return bool(poller.poll(200))
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(shell: Shell) -> None:
@@ -176,7 +177,7 @@ def test_without_a_broker_a_member_says_so_and_ends(
         execute(session, topics.create("t", 1, [1]))
     finally:
         session.close()
-    monkeypatch.setattr("folkmoot.consumers.client.directory.METADATA_WAIT", 0.3)
+    monkeypatch.setattr("folkmoot.consumers.client.consumer.METADATA_WAIT", 0.3)
     for words in ((), ("--group", shell.group)):
         said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
         assert "no broker is registered: is one running?" in said

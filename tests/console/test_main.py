@@ -12,9 +12,11 @@ import pytest
 from folkmoot import __version__
 from folkmoot.console import main as module
 from folkmoot.console.main import COMMANDS, exit_code, main
+from folkmoot.producers.appender import IMPLEMENTATION
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
     ConfigError,
+    DiskFailed,
     FolkmootError,
     StorageError,
     ZooKeeperUnreachable,
@@ -81,9 +83,18 @@ def test_every_command_has_a_module_that_can_be_asked_for_help(
     assert f"folkmoot {name}" in capsys.readouterr().out
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_the_packages_and_says_what_is_in_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert usage_error("--version") == 0
-    assert capsys.readouterr().out == f"folkmoot {__version__}\n"
+    assert capsys.readouterr().out == f"folkmoot {__version__} ({IMPLEMENTATION})\n"
+
+
+def test_plain_python_can_be_chosen() -> None:
+    command = [sys.executable, "-m", "folkmoot.console.main", "--version"]
+    environment = {**os.environ, "FOLKMOOT_PURE": "1"}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"folkmoot {__version__} (plain Python)\n"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +136,7 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
     ("error", "code"),
     [
         (StorageError("x"), 1),
+        (DiskFailed("x"), 6),
         (ConfigError("x"), 2),
         (ZooKeeperUnreachable("x"), 3),
         (BrokerIdTaken("x"), 4),

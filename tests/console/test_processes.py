@@ -1,5 +1,7 @@
 """Broker processes and clusters of them: order, addresses, failures. The broker is a stand-in."""
 
+import argparse
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.console import dev as dev_command
 from folkmoot.console import processes
 from folkmoot.console.children import StartFailed
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
@@ -21,7 +24,7 @@ import argparse, os, signal, sys
 from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("command")
-for option in ("--id", "--data", "--zookeeper", "--session-timeout"):
+for option in ("--id", "--data", "--zookeeper", "--session-timeout", "--set"):
     parser.add_argument(option)
 parser.add_argument("--listener", action="append")
 args = parser.parse_args()
@@ -32,7 +35,8 @@ if args.id == os.environ.get("FAILS"):
     sys.exit("folkmoot: disk is full: make room")
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # or it could come right before the wait
 print("a line before it")
-print(f"broker {args.id} ready client=127.0.0.1:900{args.id} inside=b:1")
+address = args.listener[0].partition("=")[2] if args.listener else "127.0.0.1:1"
+print(f"broker {args.id} ready client={address} inside=b:1")
 signal.sigwait([signal.SIGTERM])
 sys.exit(int(os.environ.get("EXITS", 0)))
 """
@@ -53,12 +57,12 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broker_process_is_ready_when_it_says_so_and_tells_its_addresses(tmp_path: Path) -> None:
-    with BrokerProcess(3, tmp_path / "b", NOWHERE, ["client=127.0.0.1:0"], 1.5) as broker:
+    with BrokerProcess(3, tmp_path / "b", NOWHERE, ["client=127.0.0.1:9003"], 1.5) as broker:
         assert broker.address == "127.0.0.1:9003"
         assert broker.listeners == {"client": "127.0.0.1:9003", "inside": "b:1"}
         assert (tmp_path / "b" / "arguments").read_text() == (
             f"broker --id 3 --data {tmp_path}/b --zookeeper {NOWHERE}"
-            " --listener client=127.0.0.1:0 --session-timeout 1.5"
+            " --listener client=127.0.0.1:9003 --session-timeout 1.5"
         )
         first = broker.pid
         broker.kill()
@@ -95,10 +99,7 @@ def test_a_cluster_starts_zookeeper_and_brokers_and_stops_them_all(tmp_path: Pat
     with cluster:
         assert cluster.server is not None
         assert cluster.zookeeper == cluster.server.address
-        assert [broker.address for broker in cluster.brokers] == [
-            "127.0.0.1:9001",
-            "127.0.0.1:9002",
-        ]
+        assert len({broker.address for broker in cluster.brokers}) == 2
         pids = [cluster.server.pid, *(broker.pid for broker in cluster.brokers)]
         assert "X" not in [state(pid) for pid in pids]
     assert [state(pid) for pid in pids] == ["X"] * 3
@@ -157,7 +158,7 @@ def dev(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
 def test_dev_says_where_everything_is_and_stops_all_of_it_on_a_signal(
     tmp_path: Path, how: signal.Signals, chroot: str
 ) -> None:
-    with dev(tmp_path, "--brokers", "2", "--zookeeper", chroot) as process:
+    with dev(tmp_path, "--brokers", "2", "--zookeeper", chroot, "--broker-port", "9001") as process:
         assert process.stdout is not None
         said = [process.stdout.readline().rstrip() for _ in range(7)]
         process.send_signal(how)
@@ -172,20 +173,133 @@ def test_dev_says_where_everything_is_and_stops_all_of_it_on_a_signal(
         "Ctrl-C stops all of it.",
     ]
     assert (process.returncode, rest, errors) == (0, "stopped\n", "")
+    for number in (1, 2):
+        arguments = (tmp_path / f"broker-{number}" / "arguments").read_text()
+        assert arguments.endswith("--set default_replicas=2")
 
 
-def test_dev_reports_a_broker_that_dies_and_ends_when_zookeeper_does(tmp_path: Path) -> None:
+def kill_child(process: subprocess.Popen[str], java: bool) -> None:
+    pids = children(process.pid)
+    (pid,) = (pid for pid in pids if (told(pid, "comm").strip() == "java") == java)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_dev_starts_again_what_dies_and_ends_when_zookeeper_dies_again_and_again(
+    tmp_path: Path,
+) -> None:
     with dev(tmp_path, "--brokers", "1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         said = [process.stdout.readline() for _ in range(6)]
         assert said[0].startswith("zookeeper  127.0.0.1:")
-        pids = children(process.pid)
-        names = {pid: told(pid, "comm").strip() for pid in pids}
-        (server,) = (pid for pid in pids if names[pid] == "java")
-        (broker,) = (pid for pid in pids if names[pid] != "java")
-        os.kill(broker, signal.SIGKILL)
-        assert "broker 1 ended with exit code -9" in process.stderr.readline()
-        os.kill(server, signal.SIGKILL)
-        assert "ZooKeeper ended" in process.stderr.readline()
+        for java, name in ((False, "broker 1"), (True, "ZooKeeper on port"), (True, "ZooKeeper")):
+            kill_child(process, java)
+            line = process.stderr.readline()
+            assert line.startswith(f"folkmoot: {name}")
+            assert "was killed by SIGKILL (log: " in line
+            assert line.endswith("; it is started again\n")
+            assert process.stderr.readline().endswith("is back\n")
+        kill_child(process, java=True)
+        assert "for the 3rd time in a minute: mend it, then start" in process.stderr.readline()
         assert process.wait(20) == 1
+
+
+def test_dev_has_the_same_ports_again_and_says_whose_data_it_leaves_out(tmp_path: Path) -> None:
+    def run(*options: str) -> tuple[list[str], str]:
+        with dev(tmp_path, *options) as process:
+            assert process.stdout is not None
+            said = list(iter(process.stdout.readline, "Ctrl-C stops all of it.\n"))
+            process.send_signal(signal.SIGINT)
+            return said, process.communicate(timeout=20)[1]
+
+    first, quiet = run("--brokers", "3", "--zookeepers", "3")
+    assert quiet == ""
+    assert first[0].count(",") == 2
+    second, warning = run("--brokers", "1")
+    assert second[:2] == first[:2]
+    assert warning == (
+        f"folkmoot: {tmp_path} has data of brokers 2, 3, not started with --brokers 1: what only that has "
+        "is missing until --brokers 3\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--brokers", "33"], "is too many for one machine: use at most 32"),
+        (["--brokers", "2", "--replicas", "3"], "no topic could be created"),
+        (["--zookeepers", "3", "--zookeeper", NOWHERE], "leave out --zookeepers"),
+        (["--zookeepers", "3", "--port", "65534"], "leaves no port for all 3"),
+        (["--broker-port", "65534"], "leaves no port for all 3"),
+        (["--zookeepers", "3"], "has the data of 1 ZooKeeper servers, of which each must be there"),
+    ],
+)
+def test_dev_refuses_numbers_that_cannot_be(tmp_path: Path, options: list[str], said: str) -> None:
+    (tmp_path / "zookeeper-1" / "version-2").mkdir(parents=True)
+    (tmp_path / "broker-1").mkdir()
+    parser = argparse.ArgumentParser()
+    dev_command.add_arguments(parser)
+    with pytest.raises(ConfigError, match=said):
+        dev_command.run(parser.parse_args(["--data", str(tmp_path), *options]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--brokers", "0"], "0 is less than 1"),
+        (["--brokers", "x"], "'x' is not a whole number"),
+        (["--replicas", "0"], "0 is less than 1"),
+        (["--zookeepers", "2"], "invalid choice: 2"),
+        (["--port", "x"], "'x' is not a whole number"),
+        (["--broker-port", "65536"], "65536 is not a port"),
+        (["--data", ""], "it is empty: name a directory"),
+    ],
+)
+def test_dev_says_what_is_wrong_with_an_option(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    dev_command.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"broker-1": "x"}', '{"broker-1": 0}', '{"broker-1": 65536}']
+)
+def test_ports_that_are_illegible_are_chosen_anew(tmp_path: Path, text: str, chroot: str) -> None:
+    (tmp_path / "ports.json").write_text(text)
+    with EmbeddedCluster(tmp_path, 1, chroot) as cluster:
+        assert cluster.brokers[0].is_running
+    assert 0 < json.loads((tmp_path / "ports.json").read_text())["broker-1"] < 65_536
+
+
+def test_an_ensemble_whose_first_start_was_interrupted_can_be_begun_again(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"zookeeper-{number}" / "version-2").mkdir(parents=True)
+    with EmbeddedCluster(tmp_path, 0, FOR_TESTS, zookeepers=1) as cluster:
+        assert len(cluster.servers) == 1
+    with EmbeddedCluster(tmp_path, 0, FOR_TESTS) as cluster:
+        assert len(cluster.servers) == 1
+
+
+def test_a_directory_that_cannot_be_written_to_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "ports.json.new").mkdir()
+    with pytest.raises(StartFailed, match=f"the cluster in {tmp_path} was not started: "):
+        EmbeddedCluster(tmp_path, 0, NOWHERE).start()
+
+
+def test_dev_gives_up_a_process_that_cannot_be_launched_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(BrokerProcess):
+        def launch(self) -> None:
+            raise OSError("no room")
+
+    watched = dev_command._Watched(Broken(1, tmp_path / "broker-1", NOWHERE))
+    for _ in range(dev_command.DEATHS + 1):
+        watched.look()
+    said = capsys.readouterr().err
+    assert watched.given_up
+    assert said.count("broker 1 could not be started: no room") == dev_command.DEATHS - 1

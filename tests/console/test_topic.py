@@ -55,11 +55,11 @@ def test_a_topics_own_options_are_given_changed_and_taken_back(
     words = ["--config", "retention=60", "--config", "segment_bytes=4096"]
     assert main(["topic", "create", "flights", *words]) == 0
     capsys.readouterr()
-    change = ["retention=none", "flush_records=10", "--unset", "segment_bytes"]
+    change = ["retention=none", "flush_interval=10", "--unset", "segment_bytes"]
     assert main(["topic", "config", "flights", *change, "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == [
-        {"option": "flush_records", "value": "10"},
+        {"option": "flush_interval", "value": "10"},
         {"option": "retention", "value": "none"},
     ]
     assert main(["topic", "config", "flights", "-o", "json"]) == 0

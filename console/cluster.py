@@ -1,0 +1,74 @@
+"""`folkmoot cluster`: whether everything is led, replicated and in sync."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.tables import show
+
+if TYPE_CHECKING:
+    from folkmoot.coordination.cluster_status import ClusterStatus
+
+DEGRADED = 5
+"""The exit code of a status that is not all well."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser(
+        "status",
+        help="what is missing, if anything",
+        description="Exit code 0: every partition has a leader and all of its replicas in sync; "
+        f"{DEGRADED}: something is missing.",
+    )
+    status.add_argument(
+        "--broker",
+        type=int,
+        metavar="N",
+        help="only whether this broker is registered, and in sync wherever it has a replica",
+    )
+    status.set_defaults(act=_status)
+    add_zookeeper(status)
+    add_output(status)
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.act(args)
+    return code
+
+
+def _status(args: argparse.Namespace) -> int:
+    from folkmoot.coordination.cluster_status import read_cluster
+
+    with session_of(args) as session:
+        cluster = read_cluster(session, TIMEOUT)
+    if args.broker is not None:
+        return _status_of(args.broker, cluster, args.output)
+    partitions = cluster.partitions
+    missing = sorted({each for one in partitions for each in one.replicas} - cluster.brokers.keys())
+    leaderless = sum(each.is_leaderless for each in partitions)
+    under_replicated = sum(each.is_under_replicated for each in partitions)
+    below_minimum = sum(each.is_below_minimum for each in partitions)
+    controller = None if cluster.controller is None else cluster.controller.describe()
+    row = {
+        "controller": controller,
+        "brokers": sorted(cluster.brokers),
+        "missing brokers": missing,
+        "partitions": len(partitions),
+        "leaderless": leaderless,
+        "under-replicated": under_replicated,
+        "below min-in-sync": below_minimum,
+        "being moved": sum(each.reassignment is not None for each in partitions),
+    }
+    show(tuple(row), [tuple(row.values())], args.output)
+    well = controller is not None and cluster.brokers and not missing
+    return 0 if well and not (leaderless or under_replicated or below_minimum) else DEGRADED
+
+
+def _status_of(broker: int, cluster: "ClusterStatus", output: str) -> int:
+    is_registered = broker in cluster.brokers
+    held = [each for each in cluster.partitions if broker in each.replicas]
+    behind = sum(broker not in each.in_sync for each in held)
+    row = (broker, is_registered, len(held), behind)
+    show(("broker", "registered", "replicas", "out of sync"), [row], output)
+    return 0 if is_registered and not behind else DEGRADED

@@ -1,0 +1,67 @@
+"""`folkmoot produce` and `consume` with brokers in place of ZooKeeper."""
+
+import pytest
+
+from folkmoot.console import options
+from folkmoot.console.main import main
+from folkmoot.console.processes import EmbeddedCluster
+from tests.console.cluster import Shell
+from tests.console.test_produce import schema as schema
+
+
+@pytest.fixture
+def addresses(
+    shell: Shell, shared_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Of brokers; the environment does not know the ZooKeeper any more."""
+    shell.lines()  # until brokers know the new topic
+    monkeypatch.delenv(options.ENVIRONMENT)
+    return ",".join(broker.address for broker in shared_cluster.brokers)
+
+
+def test_records_go_and_come_by_the_addresses_of_brokers(shell: Shell, addresses: str) -> None:
+    shell.done("produce", shell.topic, "--bootstrap", addresses, stdin=b"one\ntwo\n")
+    read = shell.lines("--bootstrap", addresses, "-o", "raw")
+    assert read == ["one", "two"]
+
+
+def test_the_environment_may_name_brokers_and_zookeeper_comes_first(
+    shell: Shell, addresses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(options.BOOTSTRAP, addresses)
+    shell.done("produce", shell.topic, stdin=b"one\n")
+    assert shell.lines("-o", "raw") == ["one"]
+    monkeypatch.setenv(options.ENVIRONMENT, shell.zookeeper)
+    monkeypatch.setenv(options.BOOTSTRAP, "no address")
+    assert shell.lines("-o", "raw") == ["one"]
+
+
+def test_what_needs_zookeeper_says_so(shell: Shell, addresses: str, schema: str) -> None:
+    by = ("--bootstrap", addresses)
+    refused = shell.refused(2, "consume", shell.topic, "--group", shell.group, *by)
+    assert "a group's members find each other in ZooKeeper: use --zookeeper" in refused
+    refused = shell.refused(2, "produce", shell.topic, "--schema", schema, *by, stdin=b"{}\n")
+    assert "--schema registers the schema in ZooKeeper" in refused
+    shell.done("produce", shell.topic, *by, stdin=b"\0\0\0\0\1 looks like Avro\n")
+    code, out, err = shell.run("consume", shell.topic, *by)
+    assert (code, "looks like Avro" in out) == (0, True)
+    assert "values are shown as bytes: schemas are in ZooKeeper" in err
+
+
+@pytest.mark.parametrize(
+    "words", [["--bootstrap", "b:1", "--zookeeper", "z:1"], []], ids=["both", "neither"]
+)
+def test_one_of_both_is_to_be_named(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(options.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(options.BOOTSTRAP, raising=False)
+    with pytest.raises(SystemExit) as exited:
+        main(["consume", "t", *words])
+    assert exited.value.code == 2
+    assert "--zookeeper" in capsys.readouterr().err
+
+
+def test_what_is_no_address_is_named(shell: Shell, addresses: str) -> None:
+    refused = shell.refused(2, "consume", shell.topic, "--bootstrap", "localhost")
+    assert "'localhost' is no address of a broker; use HOST:PORT" in refused
