@@ -16,7 +16,7 @@ from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.integration.cluster import ContainerCluster
 from folkmoot.integration.containers import broker_image
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, RecordMetadata, TopicPartition
 from tests.waiting import eventually
