@@ -30,7 +30,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ROOMS: dict[str, frozenset[str]] = {
     "brokers/storage": frozenset(),
     "brokers/storage/compaction": frozenset({"brokers/storage"}),
-    "brokers/server": frozenset({"brokers/storage", "brokers/storage/compaction"}),
+    "brokers/controller": frozenset(),
+    "brokers/replication": frozenset({"brokers/storage"}),
+    "brokers/server": frozenset(
+        {
+            "brokers/storage",
+            "brokers/storage/compaction",
+            "brokers/replication",
+            "brokers/controller",
+        }
+    ),
     "coordination/zookeeper": frozenset(),
     "coordination": frozenset({"coordination/zookeeper"}),
     "coordination/groups": frozenset({"coordination", "coordination/zookeeper"}),

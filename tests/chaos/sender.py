@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from itertools import count
 
-from folkmoot.producers.chunks import Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from tests.chaos.notes import Notes
 

@@ -1,1 +1,1 @@
-"""The group protocol as a model that is explored whole, beside the tests of the code itself."""
+"""The protocols as models that are explored whole, beside the tests of the code itself."""

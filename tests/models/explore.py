@@ -1,26 +1,50 @@
 """Looks at every state that a model can reach, or walks through it at random where there are too many."""
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Generic, Protocol, TypeVar
 
 from tests.models.group_model import GroupModel
 from tests.models.group_state import State
+
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class Broken(AssertionError):
     """A promise does not hold; the message has the shortest way there."""
 
 
+class StepTo(Protocol[S_co]):
+    """Something that can happen, what it leads to, and what it breaks."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> S_co: ...
+    @property
+    def violation(self) -> str | None: ...
+
+
+class Model(Protocol[S]):
+    """Where it begins, what can happen in a state, and what is wrong with one."""
+
+    def initial(self) -> S: ...
+    def steps(self, state: S) -> Iterator[StepTo[S]]: ...
+    def violation(self, state: S) -> str | None: ...
+
+
 @dataclass
-class Explored:
+class Explored(Generic[S]):
     """`ways` has each state with the step and the state that first led to it."""
 
-    ways: dict[State, tuple[State, str] | None] = field(default_factory=dict)
+    ways: dict[S, tuple[S, str] | None] = field(default_factory=dict)
     transitions: int = 0
     steps: Counter[str] = field(default_factory=Counter)
 
-    def way_to(self, state: State) -> str:
+    def way_to(self, state: S) -> str:
         names = []
         way = self.ways[state]
         while way is not None:
@@ -30,10 +54,10 @@ class Explored:
         return " → ".join(reversed(names))
 
 
-def explore(model: GroupModel) -> Explored:
+def explore(model: Model[S]) -> Explored[S]:
     """Every reachable state, nearest first. Raises Broken, with a shortest way."""
     first = model.initial()
-    explored = Explored({first: None})
+    explored: Explored[S] = Explored({first: None})
     queue = deque([first])
     while queue:
         state = queue.popleft()
@@ -52,7 +76,7 @@ def explore(model: GroupModel) -> Explored:
     return explored
 
 
-def longest_way_to_rest(model: GroupModel, explored: Explored) -> int:
+def longest_way_to_rest(model: GroupModel, explored: Explored[State]) -> int:
     """How many steps it takes at most, from any state, once faults end. Raises Broken.
 
     The graph of steps without faults must have no cycle, and every state without a next step must be
@@ -66,7 +90,9 @@ def longest_way_to_rest(model: GroupModel, explored: Explored) -> int:
     return longest
 
 
-def _descend(model: GroupModel, root: State, distance: dict[State, int], explored: Explored) -> int:
+def _descend(
+    model: GroupModel, root: State, distance: dict[State, int], explored: Explored[State]
+) -> int:
     """Depth first, without recursion: a frame is a state, its next ones, and its longest way so far."""
     frames = [(root, iter(_next(model, root)), [0])]
     path = {root: ""}

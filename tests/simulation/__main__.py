@@ -1,4 +1,4 @@
-"""`make simulate SEEDS=1..100000`: many histories, in several processes, over several runs.
+"""`make simulate SEEDS=1..100000`, and others of KINDS: many histories, over several runs.
 
 What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
 the code that histories run through is the same (fingerprint.py). A history that breaks a promise is
@@ -13,19 +13,33 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from tests.simulation.fingerprint import fingerprint
+from tests.simulation.fingerprint import GROUPS, fingerprint
 from tests.simulation.history import History
+from tests.simulation.replication.history import ReplicationHistory
 
 STEP: Final = 100
 SWEEP: Final = 20
 """So many histories are left to lie before their rings of references are looked for."""
+
+
+REPLICATION: Final = "tests.simulation.replication.history"
+KINDS: Final[dict[str, tuple[str, Callable[[int], Any], str]]] = {
+    "groups": (GROUPS, History, "tests/simulation/test_simulation.py -k no_history"),
+    "replication": (REPLICATION, ReplicationHistory, "tests/simulation/replication -k no_history"),
+    "blackouts": (
+        *(REPLICATION, partial(ReplicationHistory, blackouts=10)),
+        "tests/simulation/replication -k the_power_fails",
+    ),
+}
+"""What is simulated → where its code begins, a history of it, and what replays one."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -39,9 +53,10 @@ class Done(msgspec.Struct, frozen=True):
     seen: dict[str, int]
 
 
-def live(code: str, first: int, last: int) -> Done:
+def live(kind: str, code: str, first: int, last: int) -> Done:
     """Run these histories. In a process of the pool."""
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
+    _, make, _ = KINDS[kind]
     gc.disable()
     begun = time.process_time()
     broken: dict[str, str] = {}
@@ -49,7 +64,7 @@ def live(code: str, first: int, last: int) -> Done:
     for seed in range(first, last + 1):
         if seed % SWEEP == 0:
             gc.collect()
-        history = History(seed)
+        history = make(seed)
         try:
             history.run()
         except Exception as error:
@@ -93,12 +108,14 @@ def seeds(text: str) -> tuple[int, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seeds", type=seeds, metavar="A..B", help="both are included")
+    parser.add_argument("--of", choices=KINDS, default="groups", help="default: %(default)s")
     parser.add_argument(
         "--state", type=Path, default=Path(".simulated"), help="default: %(default)s"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args(arguments)
-    code = fingerprint()
+    begin, _, replay = KINDS[given.of]
+    code = fingerprint(begin)
     noted = earlier(given.state, code)
     first, last = given.seeds
     todo = list(portions(first, last, noted))
@@ -106,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"code {code}: {sum(d.last - d.first + 1 for d in noted)} histories are noted", flush=True
     )
     with ProcessPoolExecutor(given.jobs) as pool, given.state.open("ab") as out:
-        running = [pool.submit(live, code, *portion) for portion in todo]
+        running = [pool.submit(live, given.of, code, *portion) for portion in todo]
         try:
             for number, future in enumerate(as_completed(running), 1):
                 done = future.result()
@@ -122,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for future in running:
                 future.cancel()
             print("interrupted; what is done is noted")
-    return tell(noted)
+    return tell(noted, replay)
 
 
-def tell(noted: Sequence[Done]) -> int:
+def tell(noted: Sequence[Done], replay: str) -> int:
     """The totals of all runs of this code, and 1 if any history has broken a promise."""
     seen: Counter[str] = Counter()
     broken: dict[str, str] = {}
@@ -137,9 +154,7 @@ def tell(noted: Sequence[Done]) -> int:
     print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
     print(f"{histories} histories in {seconds:.0f} s of one process, {len(broken)} broke a promise")
     for seed in broken:
-        print(
-            f"replay with FOLKMOOT_SEED={seed} python -m pytest tests/simulation -s -k no_history"
-        )
+        print(f"replay with FOLKMOOT_SEED={seed} python -m pytest -s {replay}")
     return int(bool(broken))
 
 

@@ -17,9 +17,9 @@ from folkmoot.consumers.group.events import (
     Replaced,
     Revoking,
 )
-from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.group.liveness import PollState
-from folkmoot.consumers.group.member_state import Phase
+from folkmoot.consumers.group.member_state import MemberSettings, Phase
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
@@ -120,7 +120,7 @@ class Application:
     def _note_stage(self) -> None:
         """So that a run can tell which changes of a member's life never occurred in it."""
         member = self.member
-        stage = (member.phase, member.poll_state, member.is_fenced)
+        stage = (member.state.phase, member.state.liveness.poll_state, member.state.liveness.fenced)
         if stage != self._stage:
             change = f"stage {_called(*self._stage)} to {_called(*stage)}"
             self.world.seen[change] += 1
@@ -136,7 +136,7 @@ class Application:
             return
         if not self._frozen and self.world.now >= self._busy_until:
             self.member.polled(self.world.now)
-            if self.member.poll_state is not PollState.ACTIVE:
+            if self.member.state.liveness.poll_state is not PollState.ACTIVE:
                 self._hear()
             steps = [self._serve, self._process, self._commit]
             self.world.random.shuffle(steps)
@@ -269,7 +269,7 @@ class Application:
         if (self.member.polled_at or 0.0) > since:
             return  # it was back, and is away again
         if self.running and not self.leaving and hears and self.world.now < self._busy_until:
-            held = list(self.member._group.owned)
+            held = list(self.member.state.owned)
             self._checks.absent(self.name, held)
 
     def _thaw(self) -> None:

@@ -1,7 +1,7 @@
 """A fingerprint of the code that histories run through: what was done under another does not count.
 
-It is of the files that are imported from `history.py` on, and from these, and so on, be it within a
-function; of no others. What is changed elsewhere leaves the histories what they were.
+It is of the files that are imported from a history's module on, and from these, and so on, be it within
+a function; of no others. What is changed elsewhere leaves the histories what they were.
 """
 
 import ast
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-BEGIN: Final = "tests.simulation.history"
+GROUPS: Final = "tests.simulation.history"
 
 
-def fingerprint() -> str:
+def fingerprint(begin: str = GROUPS) -> str:
     digest = sha256()
-    for path in sorted(files()):
+    for path in sorted(files(begin)):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def files() -> set[Path]:
+def files(begin: str = GROUPS) -> set[Path]:
     """The project's modules that a history needs; of packages nothing, as they are empty."""
     found: set[Path] = set()
-    todo = [BEGIN]
+    todo = [begin]
     while todo:
         path = _path(todo.pop())
         if path.is_file() and path not in found:

@@ -7,8 +7,8 @@ import msgspec
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.group.events import Committed, Rebalanced
-from folkmoot.consumers.group.group_thread import MemberSettings
 from folkmoot.consumers.group.liveness import Timing
+from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.topics import TopicInfo
@@ -124,7 +124,8 @@ class History:
         unheard = [notice for each in running for notice in each.member.notices]
         if any(not isinstance(notice, Committed | Rebalanced) for notice in unheard):
             return "somebody has not heard of all"
-        if any(each.member._group.owned.is_letting_go for each in running):
+        held = [owned for each in running for owned in each.member.state.owned._owned.values()]
+        if any(owned.revoking for owned in held):
             return "somebody is about to let go of something"
         standing = self.checks.standing()
         names = {each.member.name for each in running}

@@ -1,6 +1,6 @@
 """Rules of the protocol taken away, one at a time: each must be missed by a check."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from folkmoot.consumers.assignors import next_plan as assignment
-from folkmoot.consumers.group import group_thread
+from folkmoot.consumers.group import member_state
 from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import GroupMember
 from folkmoot.consumers.group.owned_partitions import OwnedPartitions
@@ -99,7 +99,12 @@ def _delete_without_fence(multi: Multi) -> tuple[Write, ...]:
 
 def _change_verb(patch: pytest.MonkeyPatch, name: str, change: Change) -> None:
     original = getattr(ownership, name)
-    patch.setattr(ownership, name, lambda *given: _rewritten(original(*given), change))
+
+    def changed(*given: Any, **options: Any) -> Recipe[Any]:
+        recipe = original(*given, **options)
+        return recipe if options else _rewritten(recipe, change)  # a release is a commit with one
+
+    patch.setattr(ownership, name, changed)
 
 
 def _commit_unconditionally(patch: pytest.MonkeyPatch) -> None:
@@ -184,11 +189,14 @@ def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:
-    def may_commit(self: OwnedPartitions, partition: TopicPartition, _: int) -> bool:
-        owned = self._owned.get(partition)
-        return owned is not None and not owned.releasing
+    original = OwnedPartitions.commit
 
-    patch.setattr(OwnedPartitions, "_may_commit", may_commit)
+    def commit(self: OwnedPartitions, token: int, offsets: Mapping[Any, tuple[int, int]]) -> None:
+        held = {each: owned.claim.state.epoch for each, owned in self._owned.items()}
+        given = {each: (held.get(each, epoch), at) for each, (epoch, at) in offsets.items()}
+        original(self, token, given)
+
+    patch.setattr(OwnedPartitions, "commit", commit)
 
 
 def _release_while_a_commit_is_under_way(patch: pytest.MonkeyPatch) -> None:
@@ -254,7 +262,7 @@ def _plan_in_the_newest_kind_one_knows(patch: pytest.MonkeyPatch) -> None:
         plan = assignment.next_plan(snapshot, mine, understands)
         return None if plan is None else msgspec.structs.replace(plan, protocol=understands)
 
-    patch.setattr(group_thread, "next_plan", next_plan)
+    patch.setattr(member_state, "next_plan", next_plan)
 
 
 def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:

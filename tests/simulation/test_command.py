@@ -35,7 +35,7 @@ def test_a_broken_promise_is_told_with_its_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = command.Done("code", 1, 1, 0.5, {"1": "Violation: a promise"}, {"fault": 2})
-    assert command.tell([done]) == 1
+    assert command.tell([done], "tests/simulation") == 1
     assert "FOLKMOOT_SEED=1" in capsys.readouterr().out
 
 

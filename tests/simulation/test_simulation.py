@@ -3,26 +3,24 @@
 FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
 """
 
-import logging
 import os
-import random
 import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.checks import Violation
+from tests.simulation.frame import expect_violation, live_through, live_through_many, silence
 from tests.simulation.history import FAULT_NAMES, History
 from tests.simulation.mutations import MUTATIONS, mutated
+
+__all__ = ["silence"]
 
 HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "300"))
 BUDGET = float("inf") if "FOLKMOOT_HISTORIES" in os.environ else 25.0
 ENOUGH_FOR_ALL = 250
-SEEDS_FOR_MUTATIONS = 400
+SEEDS_FOR_MUTATIONS = 1_000
 
 NOTICES = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left", "Replaced")
 ANSWERS = (
@@ -42,48 +40,13 @@ STAGES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
-    """Thousands of lost sessions would be kept as thousands of warnings."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def live_through(seed: int) -> History:
-    """Runs a history; tells how to run it again if it breaks a promise."""
-    history = History(seed)
-    try:
-        history.run()
-    except Exception:
-        print(*history.world.lines(), sep="\n")
-        print(f"replay with FOLKMOOT_SEED={seed}")
-        raise
-    return history
-
-
 @pytest.mark.timeout(0)
 def test_no_history_breaks_a_promise_and_all_end_in_peace() -> None:
-    if "FOLKMOOT_SEED" in os.environ:
-        history = live_through(int(os.environ["FOLKMOOT_SEED"]))
-        print(*history.world.lines(), sep="\n")
-        return
-    first = random.randrange(2**40)
-    print(f"seeds {first} to {first + HISTORIES - 1}")
-    seen: Counter[str] = Counter()
-    end = time.monotonic() + BUDGET
-    done = 0
-    while done < HISTORIES and (done < ENOUGH_FOR_ALL or time.monotonic() < end):
-        seen.update(live_through(first + done).world.seen)
-        done += 1
-    print(f"{done} histories")
-    print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
-    if done >= ENOUGH_FOR_ALL:
-        expected = [f"fault {name}" for name in FAULT_NAMES]
-        expected += [f"notice {name}" for name in NOTICES]
-        expected += [f"stage {name}" for name in STAGES]
-        never = [what for what in (*expected, *ANSWERS, "lost replies") if not seen[what]]
-        assert not never, f"these never happened: {never}"
+    expected = [f"fault {name}" for name in FAULT_NAMES]
+    expected += [f"notice {name}" for name in NOTICES]
+    expected += [f"stage {name}" for name in STAGES]
+    expected += [*ANSWERS, "lost replies"]
+    live_through_many(History, HISTORIES, seconds=BUDGET, enough=ENOUGH_FOR_ALL, expected=expected)
 
 
 def test_the_same_seed_is_the_same_history() -> None:
@@ -109,18 +72,9 @@ def test_the_same_seed_is_the_same_history_in_another_process() -> None:
 
 
 def _hash(seed: int) -> str:
-    return live_through(seed).world.hash()
+    return live_through(History(seed)).world.hash()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_this_rule_a_promise_is_broken_and_with_it_none(name: str) -> None:
-    for seed in range(SEEDS_FOR_MUTATIONS):
-        with mutated(name):
-            try:
-                History(seed).run()
-                continue
-            except Violation as violation:
-                print(f"seed {seed}: {violation}")
-        live_through(seed)
-        return
-    pytest.fail(f"{name}: nobody noticed")
+    expect_violation(History, partial(mutated, name), SEEDS_FOR_MUTATIONS)

@@ -1,0 +1,91 @@
+"""How tests live through many histories, each of which follows from its seed."""
+
+import logging
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from math import inf
+from typing import Protocol, TypeVar
+
+import pytest
+
+from tests.simulation.checks import Violation
+from tests.simulation.world import World
+
+
+class Lived(Protocol):
+    """A history, before or after it was lived through."""
+
+    world: World
+
+    def run(self) -> None:
+        """Raises Violation."""
+        ...
+
+
+H = TypeVar("H", bound=Lived)
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Thousands of lost sessions would be kept as thousands of warnings."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def live_through(history: H) -> H:
+    """Runs it; tells how to run it again if it breaks a promise."""
+    try:
+        history.run()
+    except Exception as error:
+        print(*history.world.lines(), sep="\n")
+        print(f"{type(error).__name__}: {error}\nreplay with FOLKMOOT_SEED={history.world.seed}")
+        raise
+    return history
+
+
+def live_through_many(
+    make: Callable[[int], Lived],
+    count: int,
+    *,
+    seconds: float = inf,
+    enough: int = 0,
+    expected: Iterable[str] = (),
+) -> None:
+    """So many that nobody has seen before, or what fits in the time, if that is `enough`: by then all that
+    is expected must have happened. With FOLKMOOT_SEED that one alone, and its end is printed."""
+    if "FOLKMOOT_SEED" in os.environ:
+        print(*live_through(make(int(os.environ["FOLKMOOT_SEED"]))).world.lines(), sep="\n")
+        return
+    first = random.randrange(2**40)
+    print(f"seeds {first} to {first + count - 1}")
+    seen: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    done = 0
+    while done < count and (done < enough or time.monotonic() < end):
+        seen.update(live_through(make(first + done)).world.seen)
+        done += 1
+    print(f"{done} histories")
+    print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
+    never = [what for what in expected if not seen[what]] if done >= enough else []
+    assert not never, f"these never happened: {never}"
+
+
+def expect_violation(
+    make: Callable[[int], Lived], mutated: Callable[[], AbstractContextManager[None]], seeds: int
+) -> None:
+    """One of so many histories breaks a promise, and does not without the mutation."""
+    for seed in range(seeds):
+        with mutated():
+            try:
+                make(seed).run()
+                continue
+            except Violation as violation:
+                print(f"seed {seed}: {violation}")
+        live_through(make(seed))
+        return
+    pytest.fail("nobody noticed")

@@ -1,0 +1,121 @@
+"""What must hold of the records of a partition after every turn of a broker's event loop."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from folkmoot.brokers.storage.log import Log
+from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.errors import FolkmootError
+from tests.client_history import ClientHistory, Seen
+from tests.simulation.checks import Violation
+
+
+class Record(NamedTuple):
+    """What lies at an offset."""
+
+    epoch: int
+    value: int
+
+
+Contents = Callable[[int, int], list[tuple[int, Record]]]
+"""The records of a log between two offsets, as far as it goes."""
+
+
+class ReplicationChecks:
+    """Sees every high watermark, acknowledgement, read and activation. Raises Violation.
+
+    A record is committed once a replica's high watermark has passed it. From then on it is at its offset
+    for ever: no other record is committed there, every later leader has it, and so has every replica
+    below its own high watermark. What clients have seen is judged in the end (`at_rest`).
+    """
+
+    def __init__(self) -> None:
+        self.committed: list[Record] = []
+        self.committed_in: list[int] = []
+        """The leader epoch in which each of them was."""
+        self.clients = ClientHistory()
+        self.epochs: dict[int, str] = {}
+
+    def leads(self, who: str, epoch: int, contents: Contents) -> None:
+        """A broker has become the leader. It may have stood still since it was, while others led: what
+        they have committed it need not have, and nobody follows it any more."""
+        if self.epochs.setdefault(epoch, who) != who:
+            raise Violation(f"{who} and {self.epochs[epoch]} lead in epoch {epoch}")
+        before = sum(1 for each in self.committed_in if each < epoch)
+        self._has_committed(f"leader {who} of epoch {epoch}", contents, before)
+
+    def advanced(self, who: str, contents: Contents, before: int, after: int, epoch: int) -> None:
+        """A replica's high watermark may have moved, in a leader epoch."""
+        self.clients.high_watermark(who, after)
+        if after < before:
+            raise Violation(f"hw-regress: that of {who} went from {before} to {after}")
+        if after == before:
+            return
+        found = contents(before, after)
+        if len(found) < after - before:
+            raise Violation(f"{who} has {len(found)} records from {before} to {after}")
+        for offset, record in found:
+            if offset == len(self.committed):
+                self.committed.append(record)
+                self.committed_in.append(epoch)
+            elif offset > len(self.committed):
+                raise Violation(f"{record} is committed at {offset}, behind a hole")
+            elif self.committed[offset] != record:
+                other = self.committed[offset]
+                raise Violation(f"{other} and {record} are both committed at {offset}")
+
+    def shortened(self, who: str, high_watermark: int, log_end: int) -> None:
+        """A replica has cut its log."""
+        if log_end < high_watermark:
+            raise Violation(f"{who} has cut at {log_end}, committed up to {high_watermark}")
+
+    def acknowledged(self, producer: str, number: int, value: int, offset: int) -> None:
+        """A producer is told that all in-sync replicas have it."""
+        self.clients.acknowledge(producer, number, 0, 0, offset, value)
+        there = self.committed[offset : offset + 1]
+        if not there or there[0].value != value:
+            raise Violation(f"{value} is acknowledged at {offset}, where {there} is committed")
+
+    def at_rest(self, logs: dict[int, Log]) -> None:
+        """All is well in the end: every log is the same, and clients have seen nothing wrong."""
+        for who, log in logs.items():
+            self._has_committed(f"replica {who}", partial(records_of, log), len(self.committed))
+        contents = {tuple(records_of(log, 0, log.log_end)) for log in logs.values()}
+        if len(contents) > 1:
+            raise Violation(f"the logs differ: {[log.log_end for log in logs.values()]}")
+        [records] = contents
+        self.clients.finally_read(Seen(0, offset, record.value) for offset, record in records)
+        faults = self.clients.faults()
+        if faults:
+            kind, said = next(iter(faults.items()))
+            raise Violation(f"{kind}: {said[0]} ({', '.join(faults)})")
+
+    def _has_committed(self, who: str, contents: Contents, count: int) -> None:
+        there = dict(contents(0, count))
+        for offset, record in enumerate(self.committed[:count]):
+            if there.get(offset) != record:
+                raise Violation(
+                    f"{who} has {there.get(offset)} where {record} is committed: {offset}"
+                )
+
+
+def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:
+    """What lies between two offsets, whether committed or not, as far as the log goes."""
+    found: list[tuple[int, Record]] = []
+    end = min(end, log.log_end)
+    while offset < end:
+        try:
+            chunk = log.read(offset, 1 << 20, committed=False)
+        except FolkmootError as error:
+            raise Violation(f"offset {offset} cannot be read: {error}") from error
+        before = offset
+        for header, data in batch_header.split(chunk):
+            for each in record_batch.records_of("t", 0, header, data):
+                if before <= each.offset < end:
+                    record = Record(header.leader_epoch, int(each.value or b"0"))
+                    found.append((each.offset, record))
+            offset = header.next_offset
+        if offset == before:
+            raise Violation(f"{log.name} has nothing at {offset}, and ends at {log.log_end}")
+    return found

@@ -1,0 +1,243 @@
+"""Simulated processes' threads towards ZooKeeper: a broker's watcher, and a controller."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from folkmoot.brokers.controller.leadership import Leadership
+from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import (
+    MISSING,
+    NOBODY,
+    GuardRefused,
+    PartitionState,
+    StateWrite,
+    TopicIdPartition,
+    VersionedState,
+)
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import advance
+from folkmoot.coordination.zookeeper.operations import (
+    ConnectionLost,
+    Recipe,
+    SessionLost,
+    Sync,
+    ZooKeeperError,
+)
+from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
+from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from tests.simulation.line import Line
+from tests.simulation.world import World
+
+TOPIC = "t"
+PARTITION = TopicIdPartition("id", 0)
+SESSION_TIMEOUT = 0.5
+REOPEN_AFTER = 0.05
+MOMENT = 1e-9
+"""What is due at the same time happens in any order."""
+
+
+class Coordination:
+    """One session after the other, and recipes on it, one at a time, in the order asked for.
+
+    `session_begins` has the recipe that each session begins with.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.running = True
+        self._told = 0.0
+        self._queue: deque[tuple[Callable[[], Recipe[Any]], Callable[[Any], None]]] = deque()
+        self._busy = False
+        self._open()
+
+    def session_begins(self) -> None:
+        """A new session is there."""
+
+    def _open(self) -> None:
+        if self.running:
+            self.line = Line(self.world, self.name, SESSION_TIMEOUT)
+            self._busy = False
+            waiting, self._queue = self._queue, deque()
+            self.session_begins()
+            self._queue += waiting
+            self._begin()
+
+    def stop(self, *, guarded: bool) -> None:
+        """The process dies."""
+        self.running = False
+        self._queue.clear()
+        self.line.vanish(guarded)
+
+    def ask(self, recipe: Callable[[], Recipe[Any]], done: Callable[[Any], None]) -> None:
+        """Carry a recipe out; `done` gets its result, or the ZooKeeperError, some time later."""
+        self._queue.append((recipe, done))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._queue and not self._busy and self.running:
+            self._busy = True
+            make, done = self._queue.popleft()
+            self._proceed(make(), None, done)
+
+    def _proceed(
+        self, recipe: Recipe[Any], outcome: Outcome | None, done: Callable[[Any], None]
+    ) -> None:
+        if not self.running:
+            return
+        result: Any
+        if outcome is not None and isinstance(outcome.error, SessionLost | ConnectionLost):
+            # All lines have the same one, which would keep every history by its frames.
+            outcome = Outcome(None, type(outcome.error)(str(outcome.error)))
+        try:
+            operation = advance(recipe, outcome)
+        except StopIteration as stop:
+            result = stop.value
+        except ZooKeeperError as error:
+            result = error
+        else:
+            self.line.submit(operation, lambda answer: self._proceed(recipe, answer, done))
+            return
+        # In the order of what was read: one thread tells another.
+        self._told = max(self._told + MOMENT, self.world.now + self.world.delay())
+        self.world.at(self._told, partial(self._tell, done, result))
+        if isinstance(result, SessionLost):  # busy until there is another
+            self.world.after(REOPEN_AFTER + self.world.delay(), self._open)
+        else:
+            self._busy = False
+            self._begin()
+
+    def _tell(self, done: Callable[[Any], None], result: Any) -> None:
+        if self.running:
+            done(result)
+
+
+class Watcher(Coordination):
+    """Keeps a broker registered, and tells it of brokers, of the topic, and of the partition's state."""
+
+    def __init__(
+        self,
+        world: World,
+        broker_id: int,
+        shown: Callable[[dict[int, Registration], TopicInfo, VersionedState | None, bool], None],
+        listeners: dict[str, str],
+    ) -> None:
+        self.broker_id = broker_id
+        self._listeners = listeners
+        self._shown = shown
+        super().__init__(world, f"broker {broker_id}")
+
+    def session_begins(self) -> None:
+        self._fresh = True
+        self._asked = False
+        nonce = f"{self.world.random.random()}"
+        self.line.listen(self._state_changed)
+        self._mine = Registration(self._listeners, nonce, f"{self.broker_id}")
+        self.look()
+
+    def _state_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self.look()
+
+    def look(self) -> None:
+        """Something rang."""
+        if not self._asked:
+            self._asked = True
+            self.ask(self._read, self._have_read)
+
+    def _read(self) -> Recipe[Any]:
+        self._asked = False
+        registered: Registration | None = None
+        if self._fresh:
+            yield from retry_on_connection_loss(Sync())
+        registered = yield from brokers.register(self.broker_id, self._mine, self.look)
+        live = yield from brokers.live(self.look)
+        topic = yield from topics.read(TOPIC, self.look)
+        found = yield from partition_states.read(PARTITION, self.look)
+        return registered, live, topic, found
+
+    def _have_read(self, result: Any) -> None:
+        if isinstance(result, ZooKeeperError):
+            self.world.after(REOPEN_AFTER, self.look)
+            return
+        _, live, topic, found = result
+        fresh, self._fresh = self._fresh, False
+        self._shown(live, topic, found, fresh)
+
+
+class Controller(Coordination):
+    """Stands for election, and designates leaders while it is elected; a plain one, which looks often.
+
+    When a reassignment ends, and with which state, the real one's rules say.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        self.replicas: tuple[int, ...] = ()
+        self.unclean = False
+        self.restless = 0.0
+        """How often it moves the leadership for no reason."""
+        self._nonce = ""
+        super().__init__(world, f"controller {number}")
+        self._look()
+
+    def session_begins(self) -> None:
+        self._nonce = f"{self.world.random.random()}"
+
+    def _look(self) -> None:
+        if self.running:
+            self.ask(self._govern, lambda result: None)
+            self.world.after(0.05 + self.world.delay(), self._look)
+
+    def _govern(self) -> Recipe[None]:
+        elected = yield from controllers.elect(NOBODY, self._nonce, lambda: None)
+        if elected.nonce != self._nonce:
+            return
+        live = yield from brokers.live()
+        topic = yield from topics.read(TOPIC)
+        found = yield from partition_states.read(PARTITION)
+        assert topic is not None
+        self.replicas = tuple(topic.partitions[PARTITION.partition])
+        rules = Leadership(elected.epoch)
+        rules.brokers_are({each: broker.epoch for each, broker in live.items()}, 0.0)
+        rules.topics_are([topic])
+        rules.state_is(PARTITION, found)
+        ending = rules._ending(PARTITION)
+        wanted = None if ending is not None else self._decide(live.keys(), found, elected.epoch)
+        guard = controllers.is_in_epoch(elected)
+        try:
+            if ending is not None:
+                self.world.seen["cancelled" if ending[0].is_cancelled else "reassigned"] += 1
+                endings = {PARTITION.partition: ending}
+                yield from reassignments.end(TOPIC, PARTITION.topic_id, endings, guard)
+            elif wanted is not None:
+                yield from partition_states.write({PARTITION: wanted}, guard)
+        except GuardRefused:
+            return
+
+    def _decide(
+        self, live: Any, found: VersionedState | None, controller_epoch: int
+    ) -> StateWrite | None:
+        """Rule 1: a live member of the ISR; if there is none, nobody."""
+        if found is None:
+            if not set(self.replicas) <= set(live):
+                return None
+            first = PartitionState(self.replicas[0], 0, self.replicas[:1], controller_epoch)
+            return StateWrite(first, MISSING)
+        state, random = found.state, self.world.random
+        in_sync = [each for each in state.isr if each in live]
+        candidates = list(in_sync)
+        if state.leader in live and random.random() >= self.restless:
+            return None
+        if (self.unclean or not state.leader_epoch) and not candidates:
+            candidates = in_sync = [each for each in self.replicas if each in live][:1]
+        candidates = [each for each in candidates if each != state.leader] or candidates
+        if not candidates:
+            if state.leader == NOBODY:
+                return None
+            nobody = state.designate(NOBODY, state.isr, controller_epoch)
+            return StateWrite(nobody, found.partition_epoch)
+        leader = random.choice(candidates)
+        return StateWrite(state.designate(leader, in_sync, controller_epoch), found.partition_epoch)

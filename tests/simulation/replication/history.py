@@ -1,0 +1,430 @@
+"""One history: a cluster with its clients, while replicas move; some seconds of faults, and then peace."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from folkmoot.brokers.replication import replica_fetcher, replica_manager
+from folkmoot.brokers.server import event_loop
+from folkmoot.brokers.storage.log import Log
+from folkmoot.coordination import paths, reassignments
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.execute import advance
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import ensure
+from folkmoot.network import cluster
+from folkmoot.producers import sender
+from folkmoot.protocol.errors import FolkmootError
+from tests.simulation.checks import Violation
+from tests.simulation.replication.broker import Broker
+from tests.simulation.replication.checks import ReplicationChecks, records_of
+from tests.simulation.replication.clients import SimulatedConsumer, SimulatedProducer
+from tests.simulation.replication.coordination import PARTITION, TOPIC, Controller
+from tests.simulation.replication.disk import Disk, Disks
+from tests.simulation.replication.network import Network
+from tests.simulation.world import World
+
+BROKERS = (1, 2, 3, 4)
+REPLICAS = (1, 2, 3)
+MIN_IN_SYNC = 2
+UNREST = 3.0
+FAULTS = 24
+BETWEEN_BLACKOUTS = 0.5
+PEACE_WITHIN = 30.0
+LOOK = 0.1
+MEMORY = Path("/dev/shm")
+"""Where the logs lie, if there is such a thing: what a disk makes of it is simulated."""
+
+
+class ReplicationHistory:
+    """Everything in it follows from the seed, and from whether the power fails again and again."""
+
+    def __init__(self, seed: int, *, blackouts: int = 0) -> None:
+        """So many `blackouts`, in which all machines lose their power at once, besides other faults."""
+        self.world = World(seed)
+        self._blackouts = blackouts
+        self.checks = ReplicationChecks()
+        self.network = Network(self.world)
+        self.disks = Disks()
+        self.brokers: dict[int, Broker] = {}
+        self.controllers: list[Controller] = []
+        self._disk: dict[int, Disk] = {}
+        self._values = count(1)
+        self._guarded = self._page_cache = False
+        self._traffic = True
+        self._unrest = UNREST + blackouts * BETWEEN_BLACKOUTS
+
+    def run(self) -> None:
+        """Raises Violation."""
+        at = MEMORY if MEMORY.is_dir() else None
+        directory = Path(tempfile.mkdtemp(prefix="folkmoot-", dir=at))
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            stack.enter_context(self._in_this_world())
+            stack.callback(self._end)
+            self._begin(directory)
+            self.world.run(self.world.now + self._unrest)
+            self._make_peace()
+
+    def _begin(self, directory: Path) -> None:
+        world, random = self.world, self.world.random
+        world.lag = random.choice((0.0, 0.3))
+        self.network.loss = random.choice((0.0, 0.002, 0.01))
+        self._guarded = random.random() < 0.5
+        self._page_cache = random.random() < 0.15 and not self._blackouts
+        self._admin = world.zookeeper.connect()
+        durability = "page-cache" if self._page_cache else "fsync"
+        config = {"durability": durability, "min_in_sync": f"{MIN_IN_SYNC}"}
+        topic = TopicInfo(PARTITION.topic_id, [list(REPLICAS)], config)
+        self._ask(ensure(paths.topic(TOPIC), msgspec.json.encode(topic)))
+        for number in BROKERS:
+            self._disk[number] = Disk(directory / f"{number}", durable=not self._page_cache)
+            self._start(number)
+        self.controllers = [Controller(world, number) for number in (1, 2)]
+        for each in self.controllers:
+            each.restless = random.choice((0.0, 0.02, 0.1))
+        self._add_clients()
+        faults = [random.choice(_FAULTS) for _ in range(random.randint(3, FAULTS))]
+        faults += [ReplicationHistory._power_cut] * self._blackouts
+        for fault in faults:
+            world.after(random.uniform(0.5, self._unrest), partial(fault, self))
+
+    def _add_clients(self) -> None:
+        world, number = self.world, count()
+
+        def acknowledged(name: str, value: int, offset: int) -> None:
+            world.seen["acknowledged"] += 1
+            self.checks.acknowledged(name, next(number), value, offset)
+
+        self.producers = [
+            SimulatedProducer(
+                *(world, self.network, name, partial(next, self._values)),
+                partial(acknowledged, name),
+                acks="all",
+            )
+            for name in ("p1", "p2")
+        ]
+        # Its records may be lost: nobody but readers takes note of them.
+        hasty = SimulatedProducer(
+            *(world, self.network, "p3", partial(next, self._values)),
+            lambda value, offset: world.seen.update(["answered by the leader"]),
+            acks=1,
+        )
+        self.consumers = [
+            SimulatedConsumer(world, self.network, name, self.checks.clients)
+            for name in ("c1", "c2")
+        ]
+        for each in (*self.producers, hasty):
+            world.after(0.1, partial(self._produce, each))
+
+    def _produce(self, producer: SimulatedProducer) -> None:
+        random = self.world.random
+        if self._traffic:
+            producer.send(random.choice((1, 1, 3)))
+            self.world.after(random.uniform(0.01, 0.12), partial(self._produce, producer))
+
+    @contextmanager
+    def _in_this_world(self) -> Iterator[None]:
+        """Clocks and chance are this history's, and what takes seconds takes less."""
+        clock = SimpleNamespace(
+            monotonic=self.world.clock, time_ns=lambda: round(self.world.now * 1e9)
+        )
+        with pytest.MonkeyPatch.context() as patch, self.disks.watched():
+            patch.setattr(event_loop, "time", clock)
+            patch.setattr(sender, "time", clock)
+            patch.setattr(cluster, "random", self.world.random)
+            patch.setattr(replica_manager, "MAX_LAG", 0.5)
+            patch.setattr(replica_manager, "LOOK_AFTER", 0.1)
+            patch.setattr(replica_manager, "DISK_AGAIN_AFTER", 0.2)
+            patch.setattr(replica_fetcher, "TIMEOUT", 0.4)
+            patch.setattr(replica_fetcher, "MAX_WAIT", 0.2)
+            yield
+
+    def _end(self) -> None:
+        for broker in self.brokers.values():
+            if broker.running:
+                broker.stop(guarded=False)
+        for disk in self._disk.values():
+            disk.close()
+
+    # -- peace ----------------------------------------------------------------------------------------
+
+    def _make_peace(self) -> None:
+        """All faults end: all replicas come back in sync, records are acknowledged and read, the logs
+        are equal, and nobody has seen anything wrong."""
+        world = self.world
+        world.faults, world.lag, self.network.loss = False, 0.0, 0.0
+        self.network.cut.clear()
+        for disk in self._disk.values():
+            disk.is_full = disk.fails_to_flush = False
+        for controller in self.controllers:
+            controller.restless = 0.0
+        self._until(partial(self._trouble, world.seen["acknowledged"]))
+        self._traffic = False
+        self._until(self._unequal)
+        self.checks.at_rest({number: log for number, log in self._logs().items() if log})
+
+    def _until(self, trouble: Callable[[], str]) -> None:
+        world = self.world
+        end = world.now + PEACE_WITHIN
+        while said := trouble():
+            if world.now > end:
+                raise Violation(f"no peace: {said}")
+            world.run(world.now + LOOK)
+
+    def _trouble(self, acknowledged: int) -> str:
+        for number in BROKERS:
+            broker = self.brokers[number]
+            if not broker.running:
+                self._start(number)
+                return f"{number} is down"
+            if broker.paused is not None:
+                broker.resume()
+                return f"{number} was stopped"
+        leaders = [each.replica.leader for each in self.brokers.values() if each.replica]
+        led = [each for each in leaders if each is not None]
+        if len(led) != 1:
+            return f"{len(led)} lead"
+        if self._topic.reassignments:
+            return f"{self._topic} is being moved"
+        if set(led[0].isr) != set(self._topic.partitions[0]):
+            return f"in sync are {led[0].isr}"
+        if self.world.seen["acknowledged"] <= acknowledged:
+            return "nothing is acknowledged"
+        return ""
+
+    def _unequal(self) -> str:
+        for producer in self.producers:
+            if producer.failed:
+                raise Violation(f"{producer.name}: {producer.failed[0]}")
+            if producer.unanswered:
+                return f"{producer.name} waits for {producer.unanswered} answers"
+        held = {number for number, log in self._logs().items() if log}
+        if held != set(self._topic.partitions[0]):
+            return f"{sorted(held)} hold replicas, by the topic {self._topic.partitions[0]}"
+        ends = {log.log_end for log in self._logs().values() if log}
+        committed = {log.high_watermark for log in self._logs().values() if log}
+        if ends != committed or len(ends) > 1:
+            return f"the logs end at {ends}, committed are {committed}"
+        [end] = ends
+        for consumer in self.consumers:
+            if consumer.position < end:
+                return f"{consumer.name} has read {consumer.position} of {end}"
+        return ""
+
+    @property
+    def _topic(self) -> TopicInfo:
+        node = self.world.versions[-1][paths.topic(TOPIC)]
+        return msgspec.json.decode(node.data, type=TopicInfo)
+
+    def _ask(self, recipe: Recipe[Any]) -> None:
+        """By somebody whose connection never breaks. What is refused is not done."""
+        outcome = None
+        try:
+            while True:
+                operation = advance(recipe, outcome)
+                outcome, _ = self.world.execute("admin", self._admin, operation, None)
+        except (StopIteration, FolkmootError):
+            pass
+
+    def _logs(self) -> dict[int, Log | None]:
+        return {number: broker.log for number, broker in self.brokers.items()}
+
+    # -- processes ------------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> None:
+        self._disk[number].fails_to_flush = False
+        self.brokers[number] = Broker(
+            *(self.world, self.network, self.disks, self._disk[number], number),
+            self._look,
+            self._died,
+        )
+
+    def _died(self, broker: Broker) -> None:
+        """By itself, since a flush has failed: as with its power, nobody knows what the disk has."""
+        broker.disk.power_cut(self.world.random)
+        self._restart_later(broker)
+
+    def _look(self, broker: Broker) -> None:
+        """After each turn of a broker's event loop."""
+        log, replica = broker.log, broker.replica
+        broker.sees(log)
+        if log is None or replica is None:
+            return
+        life = f"{broker.broker_id} in its life {broker.life}"
+        contents = partial(records_of, log)
+        leader, follower = replica.state.leader, replica.state.follower
+        if leader is not None and leader.epoch != broker.led:
+            self.world.seen["activation"] += 1
+            epoch = leader.epoch
+            self.world.note(f"{broker.broker_id} leads in epoch {epoch}")
+            self.checks.leads(f"{broker.broker_id}", epoch, contents)
+        broker.led = None if leader is None else leader.epoch
+        if log.log_end < broker.log_end:
+            self.world.seen["truncation"] += 1
+            self.world.note(f"{broker.broker_id} cut {broker.log_end} to {log.log_end}")
+            self.checks.shortened(f"{broker.broker_id}", log.high_watermark, log.log_end)
+        broker.log_end = log.log_end
+        role = leader or follower
+        if role is not None or log.high_watermark != broker.committed:
+            epoch = replica.state.epoch if role is None else role.epoch
+            self.checks.advanced(life, contents, broker.committed, log.high_watermark, epoch)
+        broker.committed = log.high_watermark
+
+    # -- faults ---------------------------------------------------------------------------------------
+
+    def _victim(self) -> Broker:
+        """A leader, more often than not."""
+        random = self.world.random
+        leaders = [each for each in self.brokers.values() if each.led is not None]
+        return random.choice(
+            leaders if leaders and random.random() < 0.6 else [*self.brokers.values()]
+        )
+
+    def _kill(self) -> None:
+        """SIGKILL, or the machine loses its power: only where the topic's durability is for that."""
+        broker, random = self._victim(), self.world.random
+        if broker.running:
+            self._die(broker, power=not self._page_cache and random.random() < 0.5)
+
+    def _die(self, broker: Broker, *, power: bool) -> None:
+        self.world.seen["fault power" if power else "fault kill"] += 1
+        self.world.note(f"{broker.broker_id} dies{' with its power' if power else ''}")
+        broker.stop(guarded=self._guarded and not power)
+        if power:
+            broker.disk.power_cut(self.world.random)
+        self._restart_later(broker)
+
+    def _restart_later(self, broker: Broker) -> None:
+        def restart() -> None:
+            if self.brokers[broker.broker_id] is broker and not broker.running:
+                self._start(broker.broker_id)
+
+        self.world.after(self.world.random.choice((0.02, 0.2, 1.5)), restart)
+
+    def _power_cut(self) -> None:
+        """All machines at once."""
+        if not self._page_cache:
+            self.world.seen["fault power of all"] += 1
+            for broker in self.brokers.values():
+                if broker.running:
+                    self._die(broker, power=True)
+
+    def _pause(self) -> None:
+        broker = self._victim()
+        if broker.running and broker.paused is None:
+            self.world.seen["fault pause"] += 1
+            self.world.note(f"{broker.broker_id} stands still")
+            broker.pause()
+            if self.world.random.random() < 0.5:
+                self._expire(broker)
+            self.world.after(self.world.random.uniform(0.05, 1.2), broker.resume)
+
+    def _end_session(self) -> None:
+        """The broker goes on: a zombie, until it hears of it."""
+        broker = self._victim()
+        if broker.running:
+            self.world.seen["fault session"] += 1
+            self._expire(broker)
+
+    def _expire(self, broker: Broker) -> None:
+        """It hears of it by its next ping, if not before."""
+        line = broker.watcher.line
+        line.expire_unheard()
+        self.world.after(self.world.random.uniform(0.1, 1.0), broker.soon(line.lose))
+
+    def _break_line(self) -> None:
+        broker = self._victim()
+        if broker.running:
+            self.world.seen["fault line"] += 1
+            broker.watcher.line.break_off(self.world.random.choice((0.01, 0.2, 1.0)))
+
+    def _ambush(self) -> None:
+        """The answer to the next write is lost, or the write."""
+        broker = self._victim()
+        if broker.running:
+            self.world.seen["fault ambush"] += 1
+            line = broker.watcher.line
+            line.ambush = partial(line.break_off, self.world.random.choice((0.01, 0.2, 1.0)))
+
+    def _part(self) -> None:
+        """A broker is cut off from others, or from clients, in both directions or in one."""
+        random, one = self.world.random, str(self._victim().broker_id)
+        others = [str(each) for each in BROKERS if str(each) != one]
+        if random.random() < 0.3:
+            others = ["p1", "p2", "p3", "c1", "c2"]
+            self.world.seen["fault cut from clients"] += 1
+        else:
+            self.world.seen["fault cut"] += 1
+        both = random.random() < 0.6
+        for other in random.sample(others, random.randint(1, len(others))):
+            pairs = [(one, other), (other, one)]
+            some = pairs if both else [random.choice(pairs)]
+            cut = self.network.cut
+            cut.update(some)
+            self.world.note(f"cut off: {some}")
+            self.world.after(random.uniform(0.1, 1.5), partial(cut.difference_update, some))
+
+    def _fill_disk(self) -> None:
+        """What is appended meanwhile is refused, and tried again."""
+        broker = self._victim()
+        self.world.seen["fault full disk"] += 1
+        broker.disk.is_full = True
+        self.world.note(f"the disk of {broker.broker_id} is full")
+        self.world.after(
+            self.world.random.uniform(0.05, 1.0), partial(setattr, broker.disk, "is_full", False)
+        )
+
+    def _fail_flush(self) -> None:
+        """The next flush fails: the broker ends, with the page cache's word for what the disk has."""
+        broker = self._victim()
+        if broker.running and not self._page_cache:
+            self.world.seen["fault EIO"] += 1
+            broker.disk.fails_to_flush = True
+
+    def _reassign(self) -> None:
+        """Its replicas move to other brokers, more or fewer, or what moves is taken back."""
+        random = self.world.random
+        if self._topic.reassignments and random.random() < 0.5:
+            self.world.note("a reassignment is cancelled")
+            self._ask(reassignments.cancel(TOPIC))
+            return
+        target = random.sample(BROKERS, random.randint(2, 4))
+        before = self._topic
+        self._ask(reassignments.start(TOPIC, {PARTITION.partition: target}))
+        if self._topic != before:
+            self.world.seen["fault reassignment"] += 1
+            self.world.note(f"to be moved to {target}")
+
+    def _lose_controller(self) -> None:
+        self.world.seen["fault controller"] += 1
+        controller = self.world.random.choice(self.controllers)
+        controller.line.expire_unheard()
+
+
+_FAULTS: tuple[Callable[[ReplicationHistory], None], ...] = (
+    *[ReplicationHistory._kill] * 2,
+    *[ReplicationHistory._pause] * 2,
+    *[ReplicationHistory._part] * 3,
+    *[ReplicationHistory._reassign] * 3,
+    ReplicationHistory._end_session,
+    ReplicationHistory._break_line,
+    ReplicationHistory._ambush,
+    ReplicationHistory._power_cut,
+    ReplicationHistory._fill_disk,
+    ReplicationHistory._fail_flush,
+    ReplicationHistory._lose_controller,
+)
+FAULT_NAMES = (
+    *("kill", "power", "power of all", "pause", "session", "line", "ambush", "cut"),
+    *("cut from clients", "full disk", "EIO", "controller", "reassignment"),
+)
