@@ -101,6 +101,7 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
     if late:
         facts[LATE] = 1
     facts["client CPU"] = own / count * 1e6  # of both
+    facts["producer CPU"] = sent["cpu"] / count * 1e6
     facts["server CPU"] = servers / count * 1e6
     return Sample(value=found["p50"], facts=facts)
 

@@ -19,10 +19,11 @@ from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
 from benchmarks.records import SetName, as_lines
 from benchmarks.results import Results
+from folkmoot.producers.appender import IMPLEMENTATION
 
 NAME: Final = "throughput"
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
-ESTIMATE: Final = Estimate(seconds=215, per_round=72, quick_seconds=60, disk=6e9)
+ESTIMATE: Final = Estimate(seconds=245, per_round=72, quick_seconds=60, disk=6e9)
 
 # Records a second that are expected at most, to choose how many make a measurement of the wanted
 # length. Who turns out to be slower in the round that warms up is given fewer from then on.
@@ -44,6 +45,7 @@ class Case:
     records: SetName = "small"
     partitions: int = 12
     compression: str = "zstd"
+    way: str = ""  # what each record has beside its key: see `WAYS`
     headline: bool = False
 
     @property
@@ -55,7 +57,15 @@ class Case:
             "flights": "flights (330 B), keyed by plane",
         }
         many = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
-        return f"{kinds[self.records]}, {many}, {self.compression}"
+        way = f", {WAYS[self.way]}" if self.way else ""
+        return f"{kinds[self.records]}{way}, {many}, {self.compression}"
+
+
+WAYS: Final = {
+    "header": "with one header",
+    "callback": "with on_delivery",
+    "partition": "with partition=",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +118,10 @@ NATS: Final = Contender(
 CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
     (Case(headline=True), (SEND, COLUMNS, ARROW, CONFLUENT, JVM, REDIS, NATS)),
     (Case(records="unique", headline=True), (SEND, COLUMNS, CONFLUENT)),
+    *((Case(way=way), (SEND, CONFLUENT)) for way in WAYS),
     (Case(partitions=1), (SEND, COLUMNS, CONFLUENT)),
     (Case(compression="none"), (SEND, COLUMNS, CONFLUENT, JVM)),
-    (Case(compression="lz4"), (SEND, COLUMNS, CONFLUENT, JVM)),
+    (Case(compression="lz4"), (SEND, COLUMNS, ARROW, CONFLUENT, JVM)),
     (Case(records="large"), (SEND, COLUMNS, CONFLUENT)),
     (Case(records="flights"), (SEND, COLUMNS, CONFLUENT, REDIS, NATS)),
 )
@@ -118,6 +129,7 @@ CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
 
 def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
+    results.notes.append(f"Folkmoot's appender: {IMPLEMENTATION}.")
     shorter = {"smoke": 1, "quick": 2}
     paces: dict[str, float] = {}
     for number, (case, contenders) in enumerate(CASES[: shorter.get(context.scale.name)]):
@@ -181,7 +193,12 @@ def _once(
         outcome = kafka_tools.produce(server, topic, count, case.compression, lines)
         keys = 0
     else:
-        told |= {"compression": case.compression, "records": str(records.path)}
+        told |= {
+            "compression": case.compression,
+            "records": str(records.path),
+            "way": case.way,
+            "partitions": case.partitions,
+        }
         outcome = server.client("produce", how=contender.how, **told).run(server.processes())
     ratio = (keys + values) / server.stored_bytes(topic)
     found["produce", contender.name] = rate_of(outcome, compression=ratio)

@@ -4,7 +4,9 @@ Nanoseconds of CPU per record and of one thread, without a broker: batches of se
 producer writes them, through each stage by itself, then through the whole of them, from a fetch's
 bytes to what the application gets. Each figure is the least of all rounds, which is what the machine
 would do without its other work. With `--broker` it also reads from a real broker process, with a
-ZooKeeper of its own, and tells the rates by the clock on the wall beside the CPU of both.
+ZooKeeper of its own, and tells the rates by the clock on the wall beside the CPU of both, which the
+kernel counts in hundredths of a second. `--compression` names another codec than zstd, and
+FOLKMOOT_PURE=1 has all of it done in plain Python.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.clients.program import read_columns
+from benchmarks.measuring import cpu_seconds
 from benchmarks.records import RecordSets
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
@@ -32,6 +35,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, compression, record_batch
 from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import TopicPartition
 
 RECORDS: Final = 50_000
@@ -63,7 +67,9 @@ def records_of_the_benchmarks(folder: Path, count: int) -> Pairs:
 class Stages:
     """Batches of one size, and what is done with each of them."""
 
-    def __init__(self, pairs: Pairs, size: int, *, packed: bool, varied: bool) -> None:
+    def __init__(
+        self, pairs: Pairs, size: int, codec: Codec, *, packed: bool, varied: bool
+    ) -> None:
         keys, values = pairs
         if varied:
             values = [value[: 70 + number % 31] for number, value in enumerate(values)]
@@ -75,7 +81,8 @@ class Stages:
                 columns = [BinaryColumn.of(column) for column in columns]
             count = len(columns[1])
             stamps = array("q", [1_760_000_000_000 + row // 50 for row in range(count)])
-            data = memoryview(record_batch.encode(Columns(count, columns[0], columns[1], stamps)))
+            made = Columns(count, columns[0], columns[1], stamps)
+            data = memoryview(record_batch.encode(made, codec))
             self.batches.append((batch_header.check(data), data))
         self.bodies = [self._body(header, data) for header, data in self.batches]
         self.views = [RecordBatchView.of(WHERE, header, data) for header, data in self.batches]
@@ -93,7 +100,7 @@ class Stages:
         headers = self.batches
         return {
             "check": each(lambda _, data: batch_header.check(data), headers),
-            "unzstd": each(self._body, headers),
+            "decompress": each(self._body, headers),
             "columns": each(
                 lambda one, body: RecordBatchView.of(WHERE, one[0], one[1], body), both
             ),
@@ -123,7 +130,7 @@ class Stages:
             pass
 
 
-def in_process(rounds: int) -> None:
+def in_process(rounds: int, codec: Codec) -> None:
     with a_folder() as folder:
         pairs = records_of_the_benchmarks(folder, RECORDS)
     first = True
@@ -131,7 +138,7 @@ def in_process(rounds: int) -> None:
         *((True, False, size) for size in (100, 500, 4_500)),
         *((True, True, 4_500), (False, False, 4_500)),
     ):
-        stages = Stages(pairs, size, packed=packed, varied=varied).all()
+        stages = Stages(pairs, size, codec, packed=packed, varied=varied).all()
         if first:
             print(f"{'ns of CPU per record':32}", *(f"{name:>10}" for name in stages))
             first = False
@@ -183,14 +190,14 @@ def poll_arrow(consumer: Consumer, count: int) -> None:
         count -= consumer.poll_arrow(1.0).num_rows
 
 
-def fill(cluster: EmbeddedCluster, topic: str, pairs: Pairs) -> None:
+def fill(cluster: EmbeddedCluster, topic: str, pairs: Pairs, codec: Codec) -> None:
     session = connector(cluster.zookeeper)(6.0)
     try:
         execute(session, topics.create(topic, PARTITIONS, list(execute(session, brokers.live()))))
     finally:
         session.close()
     keys, cells = pairs
-    with Producer(zookeeper=cluster.zookeeper) as producer:
+    with Producer(zookeeper=cluster.zookeeper, compression=codec.name.lower()) as producer:
         if topic == "send":
             for key, value in zip(keys, cells, strict=True):
                 producer.send(topic, value, key)
@@ -201,12 +208,12 @@ def fill(cluster: EmbeddedCluster, topic: str, pairs: Pairs) -> None:
         producer.flush()
 
 
-def with_a_broker(rounds: int) -> None:
+def with_a_broker(rounds: int, codec: Codec) -> None:
     with a_folder() as folder:
         pairs = records_of_the_benchmarks(folder, BROKER_RECORDS)
         with EmbeddedCluster(folder / "cluster", 1, ZooKeeperConfig(fsync=False)) as cluster:
             for topic in ("send", "send_batch"):
-                fill(cluster, topic, pairs)
+                fill(cluster, topic, pairs, codec)
             del pairs
             for _ in range(rounds):
                 for topic in ("send", "send_batch"):
@@ -216,20 +223,20 @@ def with_a_broker(rounds: int) -> None:
 
 
 def consumed(cluster: EmbeddedCluster, topic: str, read: Callable[[Consumer, int], None]) -> str:
-    broker = Path(f"/proc/{cluster.brokers[0].pid}/schedstat")
+    broker = cluster.brokers[0].pid
     with Consumer(zookeeper=cluster.zookeeper) as consumer:
         partitions = consumer.partitions_of(topic)
-        served, cpu = int(broker.read_text().split()[0]), time.process_time()
+        served, cpu = cpu_seconds(broker), time.process_time()
         mine, begun = time.thread_time(), time.perf_counter()
         consumer.assign(partitions)
         read(consumer, BROKER_RECORDS)
         wall, mine = time.perf_counter() - begun, time.thread_time() - mine
-        cpu, served = time.process_time() - cpu, int(broker.read_text().split()[0]) - served
+        cpu, served = time.process_time() - cpu, cpu_seconds(broker) - served
         counted = consumer.metrics()
     return (
         f"{BROKER_RECORDS / wall / 1e6:6.2f} M records/s; ns of CPU per record: "
         f"thread {mine / BROKER_RECORDS * 1e9:.0f}, process {cpu / BROKER_RECORDS * 1e9:.0f}, "
-        f"broker's main thread {served / BROKER_RECORDS:.0f}; "
+        f"broker {served / BROKER_RECORDS * 1e9:.0f}; "
         f"{counted['fetches_sent']} fetches, {counted['batches_fetched']} batches"
     )
 
@@ -238,11 +245,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rounds", nargs="?", type=int, default=20)
     parser.add_argument("--broker", action="store_true", help="against a real broker process")
+    parser.add_argument("--compression", type=Codec.named, default=Codec.ZSTD, metavar="CODEC")
     args = parser.parse_args()
     if args.broker:
-        with_a_broker(args.rounds)
+        with_a_broker(args.rounds, args.compression)
     else:
-        in_process(args.rounds)
+        in_process(args.rounds, args.compression)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ nothing tells machines apart. With `--broker` it sends to a real broker process 
 ZooKeeper of its own, and tells the rates by the clock on the wall; by itself one round of that, since
 each writes a million records to the disk a dozen times, though every topic is deleted behind its turn.
 
-The stages: `send` is the application's loop and all of `send` but dividing; `divide` chooses partitions
-and packs, in the same thread; `take` and `add` hand the pieces to batches; `seal` writes and compresses
-them (without the interpreter's lock as far as it is zstd); `settle` is what an answer costs.
+The stages: `send` is the application's loop and the whole of `send`; `take` hands what was opened to the
+sender; `seal` writes and compresses (without the interpreter's lock as far as it is zstd); `settle` is
+what an answer costs. `FOLKMOOT_PURE=1` measures the appender in plain Python.
 """
 
 import argparse
@@ -28,10 +28,9 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.producers.chunks import Chunk
+from folkmoot.producers.appender import IMPLEMENTATION
 from folkmoot.producers.producer import Producer
-from folkmoot.producers.sender import Sender, Shipment
-from folkmoot.protocol.errors import ClosedError
+from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult
 from folkmoot.protocol.records import TopicPartition
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -47,6 +46,8 @@ Keys = Sequence[bytes | None]
 class OneBroker:
     """The cluster as the sender sees it."""
 
+    version = 1
+
     def leader_address(self, partition: TopicPartition) -> str:
         return "one:1"
 
@@ -55,9 +56,6 @@ class OneBroker:
 
     def topic_id(self, topic: str) -> str:
         return "id"
-
-    def partitions(self, topic: str) -> range:
-        return range(PARTITIONS)
 
 
 def values_of(count: int) -> list[bytes]:
@@ -88,8 +86,9 @@ class ByHand:
             zookeeper=MemoryZooKeeper().connect, compression=compression, buffer_bytes=1 << 30
         )
         self.accumulator = self.producer._accumulator
-        self.accumulator.topic_known("t", PARTITIONS)
-        self.sender = Sender(self.producer.config, OneBroker(), Random(1))
+        self.accumulator.open()
+        self.accumulator.topic_known("t", PARTITIONS, range(PARTITIONS))
+        self.sender = SenderState(self.producer.config, OneBroker(), Random(1))
         self.sender.grant([1])
         self.ids = iter(range(1 << 60))
 
@@ -103,38 +102,26 @@ class ByHand:
             took[stage] = took.get(stage, 0.0) + time.thread_time() - begun
             return result
 
-        by_key, self.accumulator.by_key = self.accumulator.by_key, False
-        timed("send", lambda: self._stage(values, keys, columns=columns))
-        self._drop()
-        self.accumulator.by_key = by_key
-        timed("divide", lambda: self._stage(values, keys, columns=columns))
-        chunks: list[Chunk] = timed("take", lambda: self.accumulator.take(0.0))
-        timed("add", lambda: self._add(chunks))
+        timed("send", lambda: self._send(values, keys, columns=columns))
+        timed("take", self._take)
         shipments = timed("seal", lambda: list(self.sender.shipments(time.monotonic(), hurry=True)))
         timed("settle", lambda: self._settle(shipments))
         return took
 
-    def _drop(self) -> None:
-        error = ClosedError("measured")
-        for chunk in self.accumulator.take(0.0):
-            self.sender.refuse(chunk, error)
-        self._settle([])
-        self.accumulator.failed.clear()
-
-    def _stage(self, values: list[bytes], keys: Keys, *, columns: bool) -> None:
+    def _send(self, values: list[bytes], keys: Keys, *, columns: bool) -> None:
         if columns:
-            producer = self.producer
-            producer._thread = True  # type: ignore[assignment]
-            producer.send_batch("t", values, None if keys[0] is None else keys)
-            producer._thread = None
+            self.producer.send_batch("t", values, None if keys[0] is None else keys)
             return
         send = self.producer.send
         for value, key in zip(values, keys, strict=True):
             send("t", value, key)
 
-    def _add(self, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            self.accumulator.correct(self.sender.add(chunk))
+    def _take(self) -> None:
+        taken = self.accumulator.take()
+        for batch in taken.opened:
+            self.sender.add(batch)
+        for batch in taken.filled:
+            self.sender.filled(batch)
 
     def _settle(self, shipments: list[Shipment]) -> None:
         while shipments:
@@ -145,7 +132,8 @@ class ByHand:
                 self.sender.answered(number, ProduceResponse(results), 0.0)
             shipments = list(self.sender.shipments(time.monotonic(), hurry=True))
         done, self.sender.finished = self.sender.finished, []
-        self.accumulator.complete(done, self.sender.oldest_number())
+        self.accumulator.complete(done)
+        self.accumulator.settle(self.sender.oldest_number())
 
 
 def nothing(
@@ -168,7 +156,9 @@ def calls(values: list[bytes]) -> float:
 def in_process(rounds: int) -> None:
     values = values_of(RECORDS)
     idle = min(calls(values) for _ in range(rounds)) / RECORDS * 1e9
-    print(f"a call that does nothing, and its loop: {idle:.0f} ns")
+    print(
+        f"the appender in {IMPLEMENTATION}; a call that does nothing, and its loop: {idle:.0f} ns"
+    )
     print("ns of CPU per record".ljust(36), *(f"{name:>9}" for name in STAGES), "      all")
     for columns in (False, True):
         for name, keys in keys_of(RECORDS).items():
@@ -176,13 +166,12 @@ def in_process(rounds: int) -> None:
                 path = ByHand(compression)
                 rows = [path.stages(values, keys, columns=columns) for _ in range(rounds)]
                 least = {stage: min(row[stage] for row in rows) / RECORDS * 1e9 for stage in STAGES}
-                least["divide"] -= least["send"]
                 what = f"{'send_batch' if columns else 'send'}, {name}, {compression}"
                 figures = [*least.values(), sum(least.values())]
                 print(f"{what:36}", *(f"{figure:9.0f}" for figure in figures), flush=True)
 
 
-STAGES: Final = ("send", "divide", "take", "add", "seal", "settle")
+STAGES: Final = ("send", "take", "seal", "settle")
 
 
 def create_topic(zookeeper: str, name: str) -> None:

@@ -18,7 +18,16 @@ _HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
 _MARKED: Final = re.compile(r"<!-- results: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 # The order of the page and of a run, what is asked for most first; what is not in it comes behind.
-ORDER: Final = ("throughput", "latency", "limits", "restart", "groups", "growth")
+ORDER: Final = (
+    "throughput",
+    "latency",
+    "replication",
+    "limits",
+    "compression",
+    "restart",
+    "groups",
+    "growth",
+)
 
 Rows = Sequence[Sequence[str]]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.results import Cell, Chart, Results, Series, compared
+from benchmarks.results import Cell, Chart, Results, Series, Target, compared
 
 CONFLUENT_OUT: Final = "confluent-kafka produce()"
 CONFLUENT_IN: Final = "confluent-kafka consume(10000)"
@@ -18,12 +18,14 @@ ARROW_IN: Final = "Folkmoot arrow()"
 
 # What is done, ours, at least so many times as confluent-kafka does, at least so many a second.
 _LINES: Final = (
-    ("produce", LISTS, 4.0, 4e6),
-    ("produce", ARROW, 4.0, 4e6),
-    ("consume", RECORDS, 3.0, 2.2e6),
-    ("consume", COLUMNS, 15.0, 10e6),
-    ("consume", ARROW_IN, 15.0, 10e6),
+    ("produce", LISTS, 6.0, 4e6),
+    ("produce", ARROW, 6.0, 4e6),
+    ("consume", RECORDS, 3.5, 2.2e6),
+    ("consume", COLUMNS, 8.0, 10e6),
+    ("consume", ARROW_IN, 8.0, 10e6),
 )
+
+_WAYS: Final = ("with one header", "with on_delivery", "with partition=")
 
 # Ahead of Kafka's own tools, with the codec that they are fastest with.
 _JAVA_LINES: Final = (
@@ -33,14 +35,35 @@ _JAVA_LINES: Final = (
     ("consume", COLUMNS, JAVA_IN),
 )
 
+# With lz4, which is for those who read much.
+_LZ4_LINES: Final = ((COLUMNS, 14.0, 15e6), (ARROW_IN, 14.0, 15e6))
+
+# CPU seconds per million records, of the client and the servers together.
+_CPU_LINES: Final = (
+    ("produce", SEND, 0.75),
+    ("produce", LISTS, 0.40),
+    ("produce", ARROW, 0.40),
+    ("consume", RECORDS, 0.30),
+)
+
 
 def add(results: Results, case: str) -> None:
     """Targets and charts, as far as who they compare was there. `case` is the main one."""
     unique = case.replace("4,000 keys", "all keys different")
-    _judge(results, f"produce: {case}", SEND, 2.0, 1.8e6, ", 4,000 keys")
-    _judge(results, f"produce: {unique}", SEND, 2.0, 1.8e6, ", all keys different")
+    _judge(results, f"produce: {case}", SEND, 3.0, 1.8e6, ", 4,000 keys")
+    _judge(results, f"produce: {unique}", SEND, 3.0, 1.8e6, ", all keys different")
+    for way in _WAYS:
+        _judge(
+            results,
+            f"produce: {case.replace(', 12', f', {way}, 12')}",
+            *(SEND, 3.0, 1e6, f", 4,000 keys, {way}"),
+        )
     for verb, ours, times, rate in _LINES:
         _judge(results, f"{verb}: {case}", ours, times, rate)
+    for ours, times, rate in _LZ4_LINES:
+        _judge(results, f"consume: {case.replace('zstd', 'lz4')}", ours, times, rate, ", lz4")
+    for verb, ours, most in _CPU_LINES:
+        _judge_cpu(results, f"{verb}: {case}", ours, most)
     for verb, ours, theirs in _JAVA_LINES:
         mine, best = results.find(f"{verb}: {case}", ours), _fastest(results, theirs)
         if mine is not None and best is not None:
@@ -78,6 +101,16 @@ def _judge(
     if mine is not None:
         text = f"{verb}, {ours}{kind}"
         results.targets.append(compared(text, mine, peer, wanted=rate, times=times))
+
+
+def _judge_cpu(results: Results, case: str, ours: str, most: float) -> None:
+    """By what it costs, which other work on the machine disturbs least."""
+    cell = results.find(case, ours)
+    if cell is not None:
+        cpu = cell.facts["client CPU"] + cell.facts["server CPU"]
+        text = f"{case.partition(':')[0]}, {ours}: CPU of client and servers"
+        line = Target(text=text, figure=cpu, unit="s/M records", better="lower", wanted=most)
+        results.targets.append(line)
 
 
 def _bars(results: Results, case: str, name: str, title: str) -> Chart:

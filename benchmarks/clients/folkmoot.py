@@ -1,8 +1,10 @@
 """Folkmoot's clients: record at a time, in columns, and as Arrow (whose import the others are spared)."""
 
-from itertools import islice
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.clients.program import Parameters, Stopwatch, main, read_blobs, read_columns
 from folkmoot import Consumer, Producer, TopicPartition
@@ -13,37 +15,65 @@ if TYPE_CHECKING:
 WAIT: Final = 60.0
 ROWS: Final = 10_000
 
+Send = Callable[..., Any]
+
 
 def _producer(given: Parameters) -> Producer:
     return Producer(
         zookeeper=given["address"],
-        acks=1,
+        acks=given.get("acks", 1),
         compression=given["compression"],
         **given.get("options", {}),
     )
 
 
 def produce(given: Parameters) -> None:
-    """`how`: "send", "columns" (lists), "arrow"."""
+    """`how`: "send", "columns" (lists), "arrow"; `way` is what each record of "send" has besides."""
     {"send": _send, "columns": _send_columns, "arrow": _send_arrow}[given["how"]](given)
 
 
 def _send(given: Parameters) -> None:
     keys, values = read_columns(Path(given["records"]), given["count"])
-    topic, warm = given["topic"], given["warm"]
+    topic, warm, count = given["topic"], given["warm"], given.get("partitions", 0)
+    send_all: dict[str, Callable[..., list[object] | None]]
+    send_all = {"": _plainly, "header": _with_header, "callback": _told, "partition": _placed}
     clock = Stopwatch()
     with _producer(given) as producer:
-        send = producer.send
-        for key, value in zip(keys[:warm], values[:warm], strict=True):
-            send(topic, value, key)
+        send = partial(send_all[given.get("way", "")], producer.send, topic, count)
+        send(keys[:warm], values[:warm])
         producer.flush(WAIT)
-        rest = zip(keys[warm:], values[warm:], strict=True)
+        rest = (keys[warm:], values[warm:])
         clock.start()
-        for key, value in rest:
-            send(topic, value, key)
+        told = send(*rest)
         producer.flush(WAIT)
         clock.stop()
         clock.tell(len(values) - warm)
+        if told is not None and len(told) != len(values) - warm:
+            raise RuntimeError(f"{len(told)} of {len(values) - warm} deliveries were told")
+
+
+def _plainly(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> None:
+    for key, value in zip(keys, values, strict=True):
+        send(topic, value, key)
+
+
+def _with_header(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> None:
+    headers = [("source", b"benchmark")]
+    for key, value in zip(keys, values, strict=True):
+        send(topic, value, key, headers=headers)
+
+
+def _told(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> list[object]:
+    told: list[object] = []
+    tell = told.append
+    for key, value in zip(keys, values, strict=True):
+        send(topic, value, key, on_delivery=tell)
+    return told
+
+
+def _placed(send: Send, topic: str, count: int, keys: list[bytes], values: list[bytes]) -> None:
+    for key, value, number in zip(keys, values, cycle(range(count)), strict=False):
+        send(topic, value, key, number)
 
 
 def _send_columns(given: Parameters) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
 from folkmoot.consumers.group.events import Assigned, Lost, Revoking
-from folkmoot.consumers.group.group_thread import Member, MemberSettings
+from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession

@@ -8,6 +8,8 @@ sizes and queues of the consumer. It takes 10,000 records a call, which is its f
 """
 
 import time
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +25,8 @@ SERVE_EVERY: Final = 10_000
 
 def create(given: Parameters) -> None:
     admin = AdminClient({"bootstrap.servers": given["address"]})
-    wanted = NewTopic(given["topic"], given["partitions"], 1)
+    config = given.get("config", {})
+    wanted = NewTopic(given["topic"], given["partitions"], given.get("replicas", 1), config=config)
     admin.create_topics([wanted])[given["topic"]].result(WAIT)
     # The controller answers before the broker leads.
     deadline = time.monotonic() + WAIT
@@ -44,56 +47,92 @@ def delete(given: Parameters) -> None:
 
 
 def produce(given: Parameters) -> None:
-    """`produce()` for each record, with its key."""
+    """`produce()` for each record, with its key; `way` is what it has besides."""
     keys, values = read_columns(Path(given["records"]), given["count"])
-    topic = given["topic"]
-    clock = Stopwatch()
+    clock, way = Stopwatch(), given.get("way", "")
     failed: list[Any] = []
     producer = Producer(
         {
             "bootstrap.servers": given["address"],
-            "acks": 1,
+            "acks": given.get("acks", 1),
             "compression.type": given["compression"],
             "linger.ms": 20,
             "batch.size": 1_000_000,
             "batch.num.messages": 100_000,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 2_000_000,
-            "delivery.report.only.error": True,
+            "delivery.report.only.error": way != "callback",
             "error_cb": failed.append,
             # Kafka's murmur2, as Folkmoot's: librdkafka's own default is CRC32.
             "partitioner": "murmur2_random",
             **given.get("options", {}),
         }
     )
+    told: list[Any] = []
+    options: dict[str, dict[str, Any]] = {
+        "header": {"headers": [("source", b"benchmark")]},
+        "callback": {"on_delivery": lambda error, message: told.append(error)},
+    }
+    more, partitions = options.get(way, {}), 0
+    if way == "partition":
+        partitions = given["partitions"]
     warm = given["warm"]
-    for key, value in zip(keys[:warm], values[:warm], strict=True):
-        producer.produce(topic, value, key)
+    _send(producer, given["topic"], keys[:warm], values[:warm], more, partitions)
     if producer.flush(WAIT):
         raise TimeoutError("the warm-up was not acknowledged")
+    told.clear()
     clock.start()
-    send, serve = producer.produce, producer.poll
     for start in range(warm, len(values), SERVE_EVERY):
         rows = slice(start, start + SERVE_EVERY)
-        for key, value in zip(keys[rows], values[rows], strict=True):
-            try:
-                send(topic, value, key)
-            except BufferError:  # its queue is full: it says so, and leaves the waiting to us
-                _send_when_there_is_room(producer, topic, value, key)
-        serve(0)
+        _send(producer, given["topic"], keys[rows], values[rows], more, partitions)
+        producer.poll(0)
     left = producer.flush(WAIT)
     clock.stop()
     clock.tell(len(values) - warm)
-    if left or failed:
+    failed += [error for error in told if error is not None]
+    if left or failed or len(told) not in (0, len(values) - warm):
         raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
 
 
-def _send_when_there_is_room(producer: Producer, topic: str, value: bytes, key: bytes) -> None:
+def _send(
+    producer: Producer,
+    topic: str,
+    keys: list[bytes],
+    values: list[bytes],
+    more: dict[str, Any],
+    partitions: int,
+) -> None:
+    """Each way in a loop of its own, so that none pays for the others."""
+    send: Any = producer.produce
+    put = partial(_send_when_there_is_room, producer, topic)
+    if partitions:
+        for key, value, number in zip(keys, values, cycle(range(partitions)), strict=False):
+            try:
+                send(topic, value, key, number)
+            except BufferError:
+                put(value, key, partition=number)
+    elif more:
+        for key, value in zip(keys, values, strict=True):
+            try:
+                send(topic, value, key, **more)
+            except BufferError:
+                put(value, key, **more)
+    else:
+        for key, value in zip(keys, values, strict=True):
+            try:
+                send(topic, value, key)
+            except BufferError:  # its queue is full: it says so, and leaves the waiting to us
+                put(value, key)
+
+
+def _send_when_there_is_room(
+    producer: Producer, topic: str, value: bytes, key: bytes, **more: Any
+) -> None:
     deadline = time.monotonic() + WAIT
     while True:
         producer.poll(0.01)
         try:
-            producer.produce(topic, value, key)
+            producer.produce(topic, value, key, **more)
             return
         except BufferError:
             if time.monotonic() > deadline:

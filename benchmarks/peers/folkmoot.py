@@ -1,6 +1,6 @@
 """Folkmoot itself: one broker as `folkmoot broker` runs it, and the ZooKeeper of `folkmoot dev`.
 
-Everything is at its defaults (zstd, acks=1, page cache), but what a scenario says.
+Everything is at its defaults (zstd, page cache) and with acks=1, but what a scenario says.
 """
 
 import sys
@@ -26,9 +26,9 @@ class FolkmootServer(Server):
     python = sys.executable
     module = "benchmarks.clients.folkmoot"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, brokers: int = 1) -> None:
         super().__init__(directory)
-        self.cluster = EmbeddedCluster(directory, brokers=1)
+        self.cluster = EmbeddedCluster(directory, brokers=brokers)
 
     @property
     def address(self) -> str:

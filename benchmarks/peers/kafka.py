@@ -90,7 +90,7 @@ class KafkaServer(Server):
         command = java_command(self.jars, HEAP, "kafka.Kafka", str(properties))
         self._child = ChildProcess("Kafka", command, self.directory / "server.log")
         self._child.start()
-        self._child.wait_until(self._answers, START_TIMEOUT)
+        self._child.wait_until(lambda: answers(self.port), START_TIMEOUT)
 
     def stop(self) -> None:
         if self._child is not None:
@@ -120,17 +120,19 @@ class KafkaServer(Server):
         if done.returncode != 0:
             raise Unavailable(f"{main} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 
-    def _answers(self) -> bool | None:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 0.2):
-                return True
-        except OSError:
-            return None
-
     def _running(self) -> ChildProcess:
         if self._child is None:
             raise Unavailable("Kafka was not started")
         return self._child
+
+
+def answers(port: int) -> bool | None:
+    """Whether somebody listens there; None: not yet."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 0.2):
+            return True
+    except OSError:
+        return None
 
 
 class KafkaPeer(Peer):
@@ -138,23 +140,23 @@ class KafkaPeer(Peer):
     title: ClassVar[str] = f"Apache Kafka {environment.KAFKA_VERSION}"
 
     def __init__(self) -> None:
-        self._python = ""
-        self._jars = Path()
+        self.python = ""
+        self.jars = Path()
 
     def prepare(self) -> None:
         try:
             find_java()
         except FolkmootError as error:
             raise Unavailable(str(error)) from error
-        self._python = environment.peer_python()
-        self._jars = environment.kafka_jars()
+        self.python = environment.peer_python()
+        self.jars = environment.kafka_jars()
 
     def versions(self) -> Mapping[str, str]:
         return {
             "Apache Kafka": environment.KAFKA_VERSION,
             "Java": str(find_java().version),
-            **environment.installed(self._python, ("confluent-kafka",)),
+            **environment.installed(self.python, ("confluent-kafka",)),
         }
 
     def server(self, directory: Path) -> KafkaServer:
-        return KafkaServer(directory, self._python, self._jars)
+        return KafkaServer(directory, self.python, self.jars)

@@ -17,7 +17,7 @@ CASE = "100 B, 4,000 keys, 12 partitions, zstd"
 def results() -> Results:
     found = Results(name="throughput", title="Throughput", seconds=1.0, when="today", commit="abc")
     found.notes.append("A sentence.")
-    for who, values in ((SEND, [2e6, 1.9e6, 2.1e6]), (LISTS, [5e6]), (CONFLUENT_OUT, [9e5])):
+    for who, values in ((SEND, [2e6, 1.9e6, 2.1e6]), (LISTS, [5e6]), (CONFLUENT_OUT, [6e5])):
         facts = {"client CPU": 0.5, "server CPU": 0.1, "client memory": 1e8, "compression": 3.0}
         cell = Cell(
             case=f"produce: {CASE}", contender=who, unit="records/s", values=values, facts=facts
@@ -57,9 +57,9 @@ def test_a_line_of_the_targets_has_the_figure_its_bound_and_the_ratio_to_the_riv
         "2.00 M records/s",
         "1.90 M – 2.10 M",
         "≥ 1.80 M records/s",
-        f"{CONFLUENT_OUT}: 900 k",
-        "2.22 ×",
-        "≥ 2 ×",
+        f"{CONFLUENT_OUT}: 600 k",
+        "3.33 ×",
+        "≥ 3 ×",
         "met",
     ]
     assert rest[0][0] == f"produce, {LISTS}"
@@ -97,10 +97,38 @@ def test_without_a_peer_there_is_no_ratio_to_it() -> None:
     alone = Results(name="throughput", title="Throughput")
     alone.cells = [cell for cell in results().cells if cell.contender != CONFLUENT_OUT]
     add(alone, CASE)
+    alone.targets = [target for target in alone.targets if target.times is not None]
     assert [target.ratio for target in alone.targets] == [None, None]
     for row in report.target_rows([alone])[1:]:
         assert row[4:6] == ["", ""]
         assert row[-1] == "open"
+
+
+def test_what_a_record_costs_client_and_servers_is_judged_whoever_else_is_there() -> None:
+    judged = {t.text: t for t in results().targets if t.unit == "s/M records"}
+    assert {text: (round(t.figure, 3), t.verdict) for text, t in judged.items()} == {
+        "produce, Folkmoot send(): CPU of client and servers": (0.6, "met"),
+        "produce, Folkmoot send_batch(), lists: CPU of client and servers": (0.6, "not met"),
+    }
+
+
+def test_with_lz4_more_is_asked_of_those_who_read_columns() -> None:
+    found = Results(name="throughput", title="Throughput")
+    for codec, factor in (("zstd", 10), ("lz4", 12)):
+        case = f"consume: {CASE.replace('zstd', codec)}"
+        for who, rate in (
+            ("Folkmoot arrow()", factor * 2e6),
+            ("confluent-kafka consume(10000)", 2e6),
+        ):
+            facts = {"client CPU": 0.1, "server CPU": 0.1}
+            found.cells.append(
+                Cell(case=case, contender=who, unit="records/s", values=[rate], facts=facts)
+            )
+    add(found, CASE)
+    assert [(t.text, t.ratio, t.times, t.verdict) for t in found.targets] == [
+        ("consume, Folkmoot arrow()", 10.0, 8.0, "met"),
+        ("consume, Folkmoot arrow(), lz4", 12.0, 14.0, "not met"),
+    ]
 
 
 def test_a_latency_of_ours_that_never_came_is_not_met_even_if_kafkas_did_not_either() -> None:
