@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-spark test-chaos test-all lint bench chaos model mutants simulate clean requirements
+.PHONY: env demo test test-spark test-chaos test-all lint bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -17,7 +17,8 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 env: $(READY)
 
-$(READY): requirements-dev.txt pyproject.toml setup.py
+# An editable install builds the compiled modules in place; a change of one builds it anew.
+$(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx)
 	@if ! $(BIN)/python -c '$(PROBE)' 2>/dev/null; then \
 	    for python in $(PYTHONS); do \
 	        if $$python -c '$(PROBE)' 2>/dev/null; then found=$$python; break; fi; \
@@ -44,9 +45,12 @@ $(READY): requirements-dev.txt pyproject.toml setup.py
 demo: env
 	$(BIN)/folkmoot demo $(DEMO_ARGS)
 
-# Spark sessions and chaos are slow by their nature: they have targets of their own, all three in `test-all`.
+# Spark sessions, and processes that are killed again and again, are slow by their nature: they have targets of their own, all three in `test-all`.
+# What is compiled has a twin in plain Python, which passes the same tests.
 test: env
 	$(BIN)/python -m pytest -m "not spark and not chaos" $(TEST_ARGS)
+	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "not spark and not chaos" tests/producers tests/protocol \
+	    tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-spark: env
 	$(BIN)/python -m pytest -m spark tests $(TEST_ARGS)
@@ -61,7 +65,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The group protocol's model in sizes that take minutes; the tests explore the small ones.
+# The protocols' models in sizes that take minutes; the tests explore the small ones.
 model: env
 	FOLKMOOT_WHOLE_MODEL=1 $(BIN)/python -m pytest tests/models -s
 
@@ -70,6 +74,17 @@ SEEDS ?= 1..10000
 STATE ?= .simulated
 simulate: env
 	$(BIN)/python -m tests.simulation $(SEEDS) --state $(STATE)
+
+# Whole clusters with their clients, the same way; and those whose machines all lose their power, ten times each.
+simulate-replication: env
+	$(BIN)/python -m tests.simulation $(SEEDS) --of replication --state $(STATE)-replication
+simulate-blackouts: env
+	$(BIN)/python -m tests.simulation $(SEEDS) --of blackouts --state $(STATE)-blackouts
+
+# Broker processes killed under load: make kills KILLS=2000. Goes on where it was ended.
+KILLS ?= 2000
+kills: env
+	$(BIN)/python -m tests.kills --kills $(KILLS)
 
 # Groups of real processes under faults: make chaos EVENTS=1000 SEED=7. CHAOS_DIRECTORY remembers all runs.
 EVENTS ?= 300
@@ -90,6 +105,7 @@ bench: env
 clean:
 	rm -rf .venv .bench build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./.venv -prune -o -name '*.so' -exec rm -f {} +
 
 # Run by hand after a change of the dependencies; what is installed changes only when somebody means it.
 requirements:
