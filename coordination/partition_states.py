@@ -12,7 +12,7 @@ Who may write what (the rules have the numbers of the protocol's description, do
 - a broker that is designated and in the ISR *activates* itself, which begins the next leader epoch
   (rule 2);
 - the controller ends a reassignment, in one transaction with the topic's node (reassignments.py): the ISR
-  is what of it is in the target then, also of a leader that goes on;
+  is what of it is in the target then, and a leader out of it is designated, be it the same;
 - an active leader changes the ISR; for a replica that joins, under a check of that broker's epoch, so
   that an incarnation that has lost its data since does not count as in sync (rule 7).
 
@@ -59,7 +59,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A partition's node. `leader` leads in `leader_epoch` if it is `active`; else it is to begin the
     next. `isr` is in the order of the replicas. `controller_epoch` is that of the last designation.
     `unclean_epoch` is the leader epoch that the last unclean election has begun: what earlier ones have
-    committed may be gone."""
+    committed may be gone. `reassigned` is the topic's since the partition's last reassignment has
+    ended: who has read less of the topic may have left, and not know it."""
 
     leader: int
     leader_epoch: int
@@ -67,6 +68,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     controller_epoch: int
     active: bool = False
     unclean_epoch: int = 0
+    reassigned: int = 0
 
     def designate(self, leader: int, isr: Iterable[int], controller_epoch: int) -> "PartitionState":
         """A broker is to lead, or NOBODY."""

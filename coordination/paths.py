@@ -9,7 +9,7 @@
 | /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
-| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": []}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
+| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": [], "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |

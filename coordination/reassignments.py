@@ -7,7 +7,9 @@ reads that, too, and a new controller goes on from there:
    both lists from then on. Those that are added copy and join the ISR by the rules for any follower.
 2. The controller *ends* it once all of the target are in sync and alive, in one transaction under a check
    of its epoch: the topic's node has the target alone, and the state an ISR out of it, and a leader out of
-   it to be activated if the present one leaves. Neither can be seen by a new session without the other.
+   it, who is to activate itself anew also where it has led before. Neither can be seen by a new session
+   without the other. Who has fetched in the epoch that ends by it, or has read the next one and not yet
+   that it is no replica any more (`reassigned`), is never counted as in sync: it deletes its log.
 3. A replica that is not in the list any more, nor in the ISR, deletes its log when its broker reads that.
 
 To *cancel* is to go back: the target becomes what it was originally. That ends as soon as enough of the
@@ -213,10 +215,14 @@ def end(
         moves = dict(topic.reassignments)
         for number in due:
             partitions[number] = moves.pop(number).target
-        ended = replace(topic, partitions=partitions, reassignments=moves)
+        reassigned = topic.reassigned + 1
+        ended = replace(topic, partitions=partitions, reassignments=moves, reassigned=reassigned)
         writes: list[zk.Write] = [guard, topics.written(name, ended, version)]
         writes += [
-            partition_states.written(TopicIdPartition(topic_id, number), write)
+            partition_states.written(
+                TopicIdPartition(topic_id, number),
+                replace(write, state=replace(write.state, reassigned=reassigned)),
+            )
             for number, write in due.items()
         ]
         try:

@@ -67,7 +67,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
 
     `reassignments` has the partitions whose replicas are being moved (reassignments.py). `with_epochs`
     are partitions that have one replica, or had, and were moved: others than the first may have what was
-    written, so they are led in leader epochs as those of several replicas are, and for good.
+    written, so they are led in leader epochs as those of several replicas are, and for good. `reassigned`
+    is how often reassignments have ended.
     """
 
     topic_id: str
@@ -75,6 +76,7 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     config: dict[str, str] = {}
     reassignments: dict[int, Reassignment] = {}
     with_epochs: frozenset[int] = frozenset()
+    reassigned: int = 0
 
     def is_replicated(self, partition: int) -> bool:
         """Whether its state says who leads; else its only replica does, in epoch 0."""

@@ -48,10 +48,11 @@ class Leadership:
     - A partition that another than its first replica leads goes back to that one, some at a time, once
       that is in the ISR and has been registered for a while.
     - A reassignment ends when all of its target are registered and in the ISR, which is the target from
-      then on; a leader that is not in there hands over to the first that is. One that is cancelled ends
-      when as many of the original replicas are as `min_in_sync` asks for.
+      then on; a leader that is not in there hands over to the first that is, one that is activates itself
+      anew: what a replica that leaves has acked counts in the epoch that ends alone. One that is cancelled
+      ends when as many of the original replicas are as `min_in_sync` asks for.
 
-    The leader alone takes a replica out of the ISR while it leads, but for the end of a reassignment.
+    While nobody is to be designated, the leader alone takes a replica out of the ISR.
     Nothing is decided about a partition whose state is illegible, and no states are deleted while a topic
     is illegible.
 
@@ -182,10 +183,8 @@ class Leadership:
         able = [each for each in stay if each in self._may_lead]
         if not state.active or len(stay) < enough or not able:
             return None
-        if state.leader in stay:
-            ended = state.with_isr(stay)
-        else:
-            ended = state.designate(able[0], stay, self._controller_epoch)
+        leader = state.leader if state.leader in able else able[0]
+        ended = state.designate(leader, stay, self._controller_epoch)
         return move, StateWrite(ended, known.partition_epoch)
 
     def _rebalance(

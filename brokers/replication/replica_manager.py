@@ -359,6 +359,7 @@ class ReplicaManager:
             if replica.leader is not None:
                 replica.leader.replicas_changed(replicas, self._clock())
         replica.replica_count = topic.replica_count(number)
+        replica.state.reassigned = topic.reassigned
         if replica.leader is not None:
             needed = replica.log.config.least_in_sync(replica.replica_count)
             replica.leader.min_in_sync = needed

@@ -39,6 +39,7 @@ class ReplicaState:
     designated, in the ISR ─► persist epoch + 1 ─► compare-and-set ─► leader
     designated, but lacks what it has acked ─► leave the ISR, let another be designated
     active elsewhere, in an epoch not below ours ─► persist that epoch ─► follower
+    the same, but the topic's node was read before the last reassignment ended ─► wait for it
     anything else ─► as a leader: resign; as a follower: go on, until somebody else is active
     ```
 
@@ -73,6 +74,8 @@ class ReplicaState:
         """False while the log may lack records that this replica has acked: it would lose them for all."""
         self.may_lead_alone = False
         """Whether it leads all the same where nobody else is in sync: its topic has chosen that."""
+        self.reassigned = 0
+        """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None
         self._wanted: VersionedState | None = None
 
@@ -127,6 +130,8 @@ class ReplicaState:
                 self._step = self._activation(self.known)
             elif self.broker_id in state.isr and len(state.isr) > 1:
                 self._step = self._refusal(self.known)
+        elif state.reassigned > self.reassigned:
+            pass  # this may be no replica any more: the topic's node says so
         elif state.active and state.leader_epoch > self.epoch:
             self.follower = None
             self._step = PersistEpoch(state.leader_epoch)

@@ -95,8 +95,10 @@ def test_a_partition_has_the_replicas_of_both_lists_until_it_has_ended(scene: Sc
     assert topic.reassignments == {0: replace(MOVED, throttle=1000)}
     assert topic.replicas == topic.replica_count(0) == 2
     execute(scene.session, scene.end())
-    assert scene.topic() == replace(topic, partitions=[[3, 2], [1, 2]], reassignments={})
-    assert scene.state() == PartitionState(3, 4, (3, 2), 1)
+    assert scene.topic() == replace(
+        topic, partitions=[[3, 2], [1, 2]], reassignments={}, reassigned=1
+    )
+    assert scene.state() == PartitionState(3, 4, (3, 2), 1, reassigned=1)
 
 
 def test_partitions_can_be_added_and_options_be_set_while_one_is_moved(scene: Scene) -> None:

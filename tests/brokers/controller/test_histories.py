@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
 from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
@@ -91,7 +92,8 @@ def _ends_when_one_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
         stay = [each for each in move.target if each in known.state.isr]
         if known.state.leader not in stay:
             return None
-        return move, StateWrite(known.state.with_isr(stay), known.partition_epoch)
+        ended = known.state.designate(known.state.leader, stay, self._controller_epoch)
+        return move, StateWrite(ended, known.partition_epoch)
 
     monkeypatch.setattr(Leadership, "_ending", ending)
 
@@ -108,7 +110,7 @@ def _keeps_a_leader_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
         if found is None or known is None:
             return None
         move, write = found
-        return move, StateWrite(known.state.with_isr(write.state.isr), write.stands_on)
+        return move, replace(write, state=replace(write.state, leader=known.state.leader))
 
     monkeypatch.setattr(Leadership, "_ending", ending)
 

@@ -20,7 +20,7 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
     VersionedState,
 )
-from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.topics import Reassignment, TopicInfo
 
 EPOCH = 7
 P0, P1 = TopicIdPartition("id", 0), TopicIdPartition("id", 1)
@@ -182,6 +182,20 @@ def test_a_broker_that_is_to_stop_gets_a_new_partition_only_if_nobody_else_can_l
     written = known.write()
     assert written[P0].state == PartitionState(2, 0, (2,), EPOCH)
     assert written[P1].state == PartitionState(1, 0, (1,), EPOCH)
+
+
+@pytest.mark.parametrize(("leader", "next_leader"), [(2, 2), (1, 3)])
+def test_a_reassignment_ends_with_a_new_leader_epoch_whether_its_leader_stays_or_not(
+    leader: int, next_leader: int
+) -> None:
+    known = Known([], alive=(1, 2, 3))
+    move = Reassignment([1, 2], [3, 2])
+    known.leadership.topics_are([TopicInfo("id", [move.replicas], {}, {0: move})])
+    known.state(P0, led_by(leader, 1, 2), 5)
+    assert not known.decide().endings
+    known.state(P0, led_by(leader, 1, 2, 3), 6)
+    ended = PartitionState(next_leader, 3, (3, 2), EPOCH)
+    assert known.decide().endings == {P0: (move, StateWrite(ended, 6))}
 
 
 # -- preferred leaders --------------------------------------------------------------------------------

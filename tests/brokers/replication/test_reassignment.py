@@ -43,9 +43,14 @@ def move(cluster: Cluster, throttle: int = 0) -> None:
 
 def end(cluster: Cluster) -> None:
     """As the controller does."""
-    state = cluster.state.state.with_isr((1, 3))
-    cluster.state = VersionedState(state, cluster.state.partition_epoch + 1)
-    cluster.topic = replace(cluster.topic, partitions=[[1, 3]], reassignments={})
+    end_state(cluster)
+    cluster.topic = replace(cluster.topic, partitions=[[1, 3]], reassignments={}, reassigned=1)
+
+
+def end_state(cluster: Cluster) -> None:
+    """The same, where nobody has read of the topic yet."""
+    ended = replace(cluster.state.state.designate(1, (1, 3), 1), reassigned=1)
+    cluster.state = VersionedState(ended, cluster.state.partition_epoch + 1)
 
 
 def has_log(node: Node) -> bool:
@@ -136,6 +141,32 @@ def test_a_leader_that_reads_of_fewer_replicas_lets_nobody_else_back_in(cluster:
     end(cluster)
     cluster.show(1, 3)
     cluster.run()
+    cluster.later(0.6)
+    assert isr(cluster) == {1, 3}
+
+
+def test_who_was_moved_away_is_not_let_back_in_by_a_leader_that_has_not_read_of_it(
+    cluster: Cluster,
+) -> None:
+    move(cluster)
+    cluster.later(0.6)
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    assert isr(cluster) == {1, 2, 3}
+    before = one.replica.state.epoch
+    end_state(cluster)
+    cluster.show(1)
+    cluster.run()
+    cluster.later(0.6)
+    assert one.replica.leader is not None
+    assert one.replica.state.epoch == before + 1, "what it has acked before does not count any more"
+    assert isr(cluster) == {1, 3}, "its fetch is one of an earlier epoch"
+    cluster.show(2, 3)
+    cluster.later(0.6)
+    assert isr(cluster) == {1, 3}, "who knows the state alone may have left, and does not fetch"
+    cluster.topic = replace(cluster.topic, partitions=[[1, 3]], reassignments={}, reassigned=1)
+    cluster.show(2)
+    assert not has_log(two)
+    cluster.show(3)
     cluster.later(0.6)
     assert isr(cluster) == {1, 3}
 

@@ -5,8 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from folkmoot.brokers.controller.leadership import Leadership
-from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
+from folkmoot.coordination import (
+    brokers,
+    controllers,
+    partition_states,
+    paths,
+    reassignments,
+    topics,
+)
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
     MISSING,
@@ -21,6 +30,7 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
+    Operation,
     Recipe,
     SessionLost,
     Sync,
@@ -28,6 +38,8 @@ from folkmoot.coordination.zookeeper.operations import (
 )
 from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from tests.memory_zookeeper import Tree
+from tests.simulation.checks import Violation
 from tests.simulation.line import Line
 from tests.simulation.world import World
 
@@ -37,6 +49,28 @@ SESSION_TIMEOUT = 0.5
 REOPEN_AFTER = 0.05
 MOMENT = 1e-9
 """What is due at the same time happens in any order."""
+_STATE = paths.partition_state(*PARTITION)
+_state = msgspec.json.Decoder(PartitionState)
+_topic = msgspec.json.Decoder(TopicInfo)
+
+
+class IsrCheck:
+    """Who is in sync is one of the topic's replicas, after every write. Raises Violation."""
+
+    def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
+        node = after.get(_STATE)
+        if node is None or node is before.get(_STATE):
+            return
+        isr = _state.decode(node.data).isr
+        replicas = _topic.decode(after[paths.topic(TOPIC)].data).partitions[PARTITION.partition]
+        if not set(isr) <= set(replicas):
+            raise Violation(f"{writer} has {isr} in sync, of the replicas {replicas}")
+
+    def asked(self, who: str, operation: Operation) -> None:
+        pass
+
+    def told(self, who: str, operation: Operation, outcome: Outcome) -> None:
+        pass
 
 
 class Coordination:

@@ -28,7 +28,7 @@ from tests.simulation.checks import Violation
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.checks import ReplicationChecks, records_of
 from tests.simulation.replication.clients import SimulatedConsumer, SimulatedProducer
-from tests.simulation.replication.coordination import PARTITION, TOPIC, Controller
+from tests.simulation.replication.coordination import PARTITION, TOPIC, Controller, IsrCheck
 from tests.simulation.replication.disk import Disk, Disks
 from tests.simulation.replication.network import Network
 from tests.simulation.world import World
@@ -51,6 +51,7 @@ class ReplicationHistory:
     def __init__(self, seed: int, *, blackouts: int = 0) -> None:
         """So many `blackouts`, in which all machines lose their power at once, besides other faults."""
         self.world = World(seed)
+        self.world.watchers.append(IsrCheck())
         self._blackouts = blackouts
         self.checks = ReplicationChecks()
         self.network = Network(self.world)

@@ -326,6 +326,30 @@ def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaManager, "topic_is", topic_is)
 
 
+def _lead_on_in_the_epoch_of_a_reassignment_that_ends(patch: pytest.MonkeyPatch) -> None:
+    """What a replica that leaves has acked does not count in the next epoch."""
+    real = Leadership._ending
+
+    def ending(self: Leadership, partition: TopicIdPartition) -> Any:
+        found, known = real(self, partition), self._states.get(partition)
+        if found is None or known is None or found[1].state.leader != known.state.leader:
+            return found
+        return found[0], replace(found[1], state=known.state.with_isr(found[1].state.isr))
+
+    patch.setattr(Leadership, "_ending", ending)
+
+
+def _follow_whatever_is_known_of_the_topic(patch: pytest.MonkeyPatch) -> None:
+    """Who has left does not fetch in a later epoch."""
+    real = ReplicaState._next
+
+    def following(self: ReplicaState) -> Any:
+        self.reassigned = 1 << 30
+        return real(self)
+
+    patch.setattr(ReplicaState, "_next", following)
+
+
 # -- of what is around the protocol ---------------------------------------------------------------------
 
 
@@ -392,6 +416,8 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _end_before_all_have_caught_up,
         _cancel_whoever_is_in_sync,
         _delete_when_it_begins,
+        _lead_on_in_the_epoch_of_a_reassignment_that_ends,
+        _follow_whatever_is_known_of_the_topic,
         _serve_what_is_not_committed,
         _write_again_what_comes_again,
         _follow_without_the_producers,

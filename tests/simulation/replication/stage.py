@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from folkmoot.brokers.replication.follower_state import Append, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState
@@ -96,6 +98,7 @@ class Stage:
     def __init__(self) -> None:
         self.checks = ReplicationChecks()
         self.rules = Rules()
+        self.replicas: tuple[int, ...] = REPLICAS
         self.disks = {each: Disk() for each in REPLICAS}
         self.broker_epochs = dict.fromkeys(REPLICAS, 0)
         self.lives: dict[int, Life] = {}
@@ -131,6 +134,13 @@ class Stage:
             found.state.designate(leader, isr, 1), found.partition_epoch + 1
         )
 
+    def end_reassignment(self, leader: int, *replicas: int) -> None:
+        """The controller writes; nobody has read of the topic yet."""
+        self.designate(leader, *replicas)
+        ended = replace(self.state.state, reassigned=self.state.state.reassigned + 1)
+        self.state = VersionedState(ended, self.state.partition_epoch)
+        self.replicas = replicas
+
     def read(self, *brokers: int, found: VersionedState | None = None) -> None:
         """They read the state, or what it was (`found`), and do what they then do."""
         for number in brokers:
@@ -154,6 +164,8 @@ class Stage:
                 return BrokerReplaced(broker)
         if write.stands_on != self.state.partition_epoch:
             return Superseded(self.state)
+        if not set(write.state.isr) <= set(self.replicas):
+            raise Violation(f"{write} has others in sync than the replicas {self.replicas}")
         self.state = VersionedState(write.state, write.stands_on + 1)
         return self.state
 

@@ -189,6 +189,18 @@ def what_was_acked_in_an_earlier_epoch_and_cut_since(stage: Stage) -> None:
     stage.advance(1)
 
 
+def a_fetch_of_who_has_left_and_has_not_read_of_it(stage: Stage) -> None:
+    """Broker 3 reads who leads, and only then that it is to delete its log; nor has the leader read it."""
+    stage.write(1, 100)
+    stage.fetch(2, 3)
+    stage.end_reassignment(1, 1, 2)
+    stage.read(1, 3)
+    stage.fetch(3)
+    wanted = stage.leader(1).propose((1, 2, 3), 0.0)
+    if wanted is not None:
+        stage.written(wanted)
+
+
 SCRIPTS: dict[str, Callable[[Stage], None]] = {
     "answer fetches of any epoch": a_late_fetch_of_an_earlier_epoch,
     "forget epochs": a_stale_read_after_a_restart,
@@ -199,6 +211,7 @@ SCRIPTS: dict[str, Callable[[Stage], None]] = {
     ),
     "commit below min in sync": a_record_while_one_replica_alone_is_in_sync,
     "count ends of earlier epochs": what_was_acked_in_an_earlier_epoch_and_cut_since,
+    "follow whatever is known of the topic": a_fetch_of_who_has_left_and_has_not_read_of_it,
     "let in an earlier incarnation": an_expansion_by_who_has_lost_its_disk_since,
 }
 
