@@ -740,9 +740,10 @@ class ReplicaManager:
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
         log = replica.log
-        if outcome is not None or replica.is_rewritten:
+        if outcome is not None or replica.is_rewritten or log.is_flushing:
             replica.is_busy = False
-            logger.warning("%s: not cut yet: %s", log.name, outcome or "it is being repaired")
+            why = outcome or "it is being repaired, or flushed"
+            logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
             return
         point = self._logs.recovery_points.get(log.directory.name)

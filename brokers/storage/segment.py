@@ -788,17 +788,26 @@ class Segment(SegmentReader):
         with suppress(OSError):
             os.posix_fadvise(self._file(), start, 0, os.POSIX_FADV_DONTNEED)
 
-    def verify(self, position: int, offset: int) -> None:
+    def verify(self, position: int, offset: int, flushed: int = MAX_OFFSET) -> bool:
         """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged.
 
         Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
-        broker that was killed has left it. Raises StorageError.
+        broker that was killed has left it. → Whether it has a torn end, from offset `flushed` on, which
+        is not marked. Raises StorageError.
         """
         self.durable_size = min(position, self.size - 1)
         self._reread(position)
         for found in self.batches(position, offset):
             if isinstance(found, Damage):
+                if found.offset >= flushed and self._has_torn_end(found):
+                    return True
                 self.mark(found)
+        return False
+
+    def _has_torn_end(self, damage: Damage) -> bool:
+        is_end = damage.end == self.size and not self.sparse
+        is_legible = damage.position == self.size or len(self.read(damage.position, 1)) > 0
+        return is_end and is_legible and self._is_torn(damage.position)
 
     def recover(
         self, position: int, offset: int, before_loss: Callable[[], None] = lambda: None
