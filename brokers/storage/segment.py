@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import disk_error, sync_file, write_at
+from folkmoot.brokers.storage.atomic_file import disk_error, read_at, sync_file, write_at
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -191,7 +191,7 @@ class SegmentReader:
         """
         fd = self._file()
         try:
-            return memoryview(os.pread(fd, min(count, self.size - position), position))
+            return memoryview(read_at(fd, min(count, self.size - position), position))
         except OSError as error:
             if error.errno == errno.EIO:
                 logger.error("%s: cannot be read at position %d", self.path, position)
@@ -806,8 +806,7 @@ class Segment(SegmentReader):
 
     def _has_torn_end(self, damage: Damage) -> bool:
         is_end = damage.end == self.size and not self.sparse
-        is_legible = damage.position == self.size or len(self.read(damage.position, 1)) > 0
-        return is_end and is_legible and self._is_torn(damage.position)
+        return is_end and self._is_legible(damage.position) and self._is_torn(damage.position)
 
     def recover(
         self, position: int, offset: int, before_loss: Callable[[], None] = lambda: None
@@ -826,7 +825,8 @@ class Segment(SegmentReader):
         valid, self.end_offset = position, offset
         for each in self.batches(position, offset):
             if isinstance(each, Damage):
-                self._require_readable(valid)
+                if not self._is_legible(valid):
+                    raise StorageError(f"{self.path} cannot be read behind position {valid}")
                 if not self._is_torn(valid):
                     before_loss()
                 logger.warning(
@@ -850,10 +850,10 @@ class Segment(SegmentReader):
         right = crc32c(view[: LEADER_BYTES - 4]) == int.from_bytes(view[LEADER_BYTES - 4 :], "big")
         return right and batch_header.batch_length(view) > left
 
-    def _require_readable(self, position: int) -> None:
-        """Raises StorageError where the disk gives nothing: what is there may be whole."""
-        if position < self.size and not self.read(position, 1):
-            raise StorageError(f"{self.path} cannot be read at position {position}")
+    def _is_legible(self, position: int) -> bool:
+        """Whether the disk gives what is there: what it does not may be whole."""
+        count = min(self.size - position, _BATCHES_WINDOW)
+        return len(self.read(position, count)) == count
 
     def _refuse_damaged(self, offset: int) -> None:
         for known in self.damage:
