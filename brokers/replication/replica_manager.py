@@ -392,10 +392,14 @@ class ReplicaManager:
         if state.may_lead and self._logs.suspects:
             self._logs.trust(log)
         if state.may_lead and log.is_incomplete:
+            # It is in sync again by what lies behind the damage: not before its repair has it all.
+            state.may_lead = not log.is_damaged
+        if state.may_lead and log.is_incomplete:
             log.is_incomplete = False
             work = partial(note_complete, log.directory)
+            # In turns with cuts, one of which may say the opposite.
             self._submit(
-                "leader-epochs", work, partial(log_failure, f"{log.name}: still said to lack")
+                "truncation", work, partial(log_failure, f"{log.name}: still said to lack")
             )
         if isinstance(step, PersistEpoch):
             self._unpersisted[replica] = step.epoch
