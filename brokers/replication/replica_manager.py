@@ -393,10 +393,14 @@ class ReplicaManager:
         if state.may_lead and self._logs.suspects:
             self._logs.trust(log)
         if state.may_lead and log.is_incomplete:
+            # It is in sync again by what lies behind the damage: not before its repair has it all.
+            state.may_lead = not log.is_damaged
+        if state.may_lead and log.is_incomplete:
             log.is_incomplete = False
             work = partial(note_complete, log.directory)
+            # In turns with cuts, one of which may say the opposite.
             self._submit(
-                "leader-epochs", work, partial(log_failure, f"{log.name}: still said to lack")
+                "truncation", work, partial(log_failure, f"{log.name}: still said to lack")
             )
         if isinstance(step, PersistEpoch):
             self._unpersisted[replica] = step.epoch
@@ -741,9 +745,10 @@ class ReplicaManager:
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
         log = replica.log
-        if outcome is not None or replica.is_rewritten:
+        if outcome is not None or replica.is_rewritten or log.is_flushing:
             replica.is_busy = False
-            logger.warning("%s: not cut yet: %s", log.name, outcome or "it is being repaired")
+            why = outcome or "it is being repaired, or flushed"
+            logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
             return
         point = self._logs.recovery_points.get(log.directory.name)

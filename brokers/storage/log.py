@@ -15,6 +15,7 @@ from folkmoot.brokers.storage.atomic_file import (
     disk_error,
     is_full,
     sync_directory,
+    sync_file,
     write_checked,
 )
 from folkmoot.brokers.storage.config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
@@ -42,7 +43,7 @@ from folkmoot.brokers.storage.segment import (
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
+from folkmoot.protocol.batch_header import LEADER_BYTES, MAX_OFFSET, BatchHeader
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -62,7 +63,6 @@ logger = logging.getLogger(__name__)
 SEGMENTS_AT_ONCE: Final = 50
 """As many are flushed of one log at a time, however many an unclean start has left unflushed."""
 
-NOTHING_LEFT: Final = -1
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _NOTHING: Final = memoryview(b"")
 _KNOWN_CODECS: Final = frozenset(Codec)
@@ -105,8 +105,6 @@ class FlushTask:
     snapshot: tuple[int, Path, bytes] | None = None
     stale: Sequence[tuple[int, Path]] = ()
     """Older snapshots, to be removed when that one is there."""
-    cut_to: int | None = None
-    """Where the log ended after it was cut meanwhile (`truncation`); the background does not look."""
 
     def run(self) -> FlushResult:
         """Flush, once, and close the descriptors. On any thread.
@@ -248,8 +246,11 @@ class Log:
                 # Nobody else would ever miss them: a compacted segment may have gaps.
                 self.segments[-1].mark(Damage(name.end, end, size, size))
         if self.segments:
+            # A snapshot of producers comes onto the disk behind all that it tells of. The only replica
+            # never gives an offset again where something that was appended later has survived.
+            flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
             self.recovery_point = recover(
-                self.segments, recovery_point, self.directory, self._may_lack_acked
+                self.segments, recovery_point, self.directory, self._may_lack_acked, flushed
             )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (
@@ -692,7 +693,8 @@ class Log:
 
     def truncation(self, offset: int) -> "Truncation | None":
         """The job that gives up the records from `offset` on, which the leader does not have; None:
-        there are none. Until it has ended nothing is appended or flushed.
+        there are none. Until it has ended nothing is appended or flushed, and it does not begin while
+        a flush is under way.
 
         If `offset` lies within a batch, that goes as well; producers go back, too. If the recovery point
         goes back, that is to be noted first, else the next start would keep the offsets free. Raises
@@ -704,9 +706,7 @@ class Log:
         if offset >= self.log_end:
             return None
         left = max(1, bisect_left(self.segments, offset, key=_base_offset))
-        if self._flushing is not None:
-            cut_to = self._flushing.cut_to
-            self._flushing.cut_to = offset if cut_to is None else min(cut_to, offset)
+        self._require_no_flush()
         if self.recovery_point_offset > offset:
             base = self.segments[left - 1].base_offset
             self.recovery_point = RecoveryPoint(base, base, 0)
@@ -730,6 +730,17 @@ class Log:
             self.high_watermark, self.is_incomplete = end_offset, True
 
     # -- flush --------------------------------------------------------------------------------------
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is under way."""
+        return self._flushing is not None
+
+    def _require_no_flush(self) -> None:
+        """Raises StorageError: a snapshot of producers on its way would tell of what goes, and be there
+        when the log has grown past it."""
+        if self.is_flushing:
+            raise StorageError(f"{self.name} is being flushed: ask again later")
 
     @property
     def dirty(self) -> bool:
@@ -796,20 +807,11 @@ class Log:
         if result.error is not None:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
         elif self.is_open:
-            if task.cut_to is None:
-                for segment, size in task.segments:
-                    segment.durable_size = max(segment.durable_size, size)
-                self.recovery_point = task.point
+            for segment, size in task.segments:
+                segment.durable_size = max(segment.durable_size, size)
+            self.recovery_point = task.point
             if task.snapshot is not None and result.snapshot_error is None:
-                offset, path, _ = task.snapshot
-                self._snapshots.written(offset, [stale for stale, _ in task.stale])
-                if task.cut_to is not None and offset > task.cut_to:
-                    # It tells of what was cut: the log may grow past it before the next start.
-                    self._snapshots.offsets.remove(offset)
-                    try:
-                        path.unlink(missing_ok=True)
-                    except OSError as error:
-                        self.fail(f"{path} cannot be removed: {error}", readable=True)
+                self._snapshots.written(task.snapshot[0], [stale for stale, _ in task.stale])
         if result.snapshot_error is not None:
             logger.warning(
                 "%s: epochs or producers are not noted: %s", self.directory, result.snapshot_error
@@ -850,6 +852,7 @@ class Log:
         Raises StorageError, and nothing has changed.
         """
         self.require_writable()
+        self._require_no_flush()
         former = list(self.segments)
         snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
         active = self._roll_at(offset)
@@ -858,8 +861,6 @@ class Log:
             segment.release()
         self._snapshots = ProducerSnapshots(self.directory)
         self.epoch_starts.cut(0)
-        if self._flushing is not None:
-            self._flushing.cut_to = NOTHING_LEFT
         self.given_up = self.high_watermark = offset
         self.recovery_point = RecoveryPoint(offset, offset, 0)
         self._largest_timestamps = None
@@ -873,9 +874,8 @@ class Log:
         which is on disk. Without room for the new one the leader is asked from offset 0 on, and says where
         its log begins. Raises StorageError.
         """
+        self._require_no_flush()
         start = self.log_end
-        if self._flushing is not None:
-            self._flushing.cut_to = NOTHING_LEFT
         self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
         former, self.segments = self.segments, []
         try:
@@ -995,7 +995,10 @@ class Truncation:
         for path in self._doomed:
             path.unlink(missing_ok=True)
         last.name = open_again(last.directory, last.name)
+        # On disk before anything is appended: what is gone would follow it, or tell of its producers.
+        sync_directory(last.directory)
         os.truncate(last.path, position)
+        sync_file(last.path)
         return position, end
 
     def finish(self, outcome: tuple[int, int] | Exception) -> None:

@@ -10,7 +10,12 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from folkmoot.brokers.storage.atomic_file import read_checked, sync_directory, write_checked
+from folkmoot.brokers.storage.atomic_file import (
+    disk_error,
+    read_checked,
+    sync_directory,
+    write_checked,
+)
 from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
 from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentName
 from folkmoot.protocol.errors import StorageError
@@ -137,14 +142,17 @@ def note_complete(directory: Path) -> None:
 
 
 def recover(
-    segments: Sequence[Segment],
+    segments: list[Segment],
     point: RecoveryPoint | None,
     directory: Path,
     before_loss: Callable[[], None],
+    flushed: int,
 ) -> RecoveryPoint | None:
     """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
 
-    `before_loss` is called before a bad batch is cut that is no torn end.
+    `before_loss` is called before a bad batch is cut that is no torn end. A segment in front of others
+    that has a torn end from offset `flushed` on becomes the last: a power cut has left less of it than
+    of those behind, and nothing that follows it was on disk.
 
     Where the last segment ends at the point nothing lies behind it, and nothing is read: so an orderly
     stop leaves a log, and any stop an idle one. Raises StorageError.
@@ -157,14 +165,33 @@ def recover(
         logger.error("%s: segment %d is missing", directory, point.segment)
         point = None
     first = 0 if point is None else point.segment
-    for segment in segments:
-        if segment.base_offset >= first:
-            position, offset = 0, segment.base_offset
-            if point is not None and segment.base_offset == first and not segment.sparse:
-                position, offset = point.size, point.end_offset
-            if segment is last:
-                segment.recover(position, offset, before_loss)
-            else:
-                segment.verify(position, offset)
-            segment.release()
+    for segment in [each for each in segments if each.base_offset >= first]:
+        position, offset = 0, segment.base_offset
+        if point is not None and segment.base_offset == first and not segment.sparse:
+            position, offset = point.size, point.end_offset
+        is_torn = segment is not last and segment.verify(position, offset, flushed)
+        if is_torn:
+            _give_up_behind(segment, segments)
+        if segment is segments[-1]:
+            segment.recover(position, offset, before_loss)
+        segment.release()
+        if is_torn:
+            break
     return point
+
+
+def _give_up_behind(segment: Segment, segments: list[Segment]) -> None:
+    """Remove the segments behind this one, the newest first: a death in between leaves some of them.
+
+    On disk before anything is appended, which they would follow. Raises StorageError.
+    """
+    try:
+        while segments[-1] is not segment:
+            for path in segments[-1].files():
+                path.unlink(missing_ok=True)
+            gone = segments.pop()
+            logger.warning("%s: given up, it follows the torn end of %s", gone.path, segment.path)
+        sync_directory(segment.directory)
+    except OSError as error:
+        raise disk_error(f"{segment.directory} cannot be used", error) from error
+    segment.sealed = False

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import disk_error, sync_file, write_at
+from folkmoot.brokers.storage.atomic_file import disk_error, read_at, sync_file, write_at
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -191,7 +191,7 @@ class SegmentReader:
         """
         fd = self._file()
         try:
-            return memoryview(os.pread(fd, min(count, self.size - position), position))
+            return memoryview(read_at(fd, min(count, self.size - position), position))
         except OSError as error:
             if error.errno == errno.EIO:
                 logger.error("%s: cannot be read at position %d", self.path, position)
@@ -788,17 +788,25 @@ class Segment(SegmentReader):
         with suppress(OSError):
             os.posix_fadvise(self._file(), start, 0, os.POSIX_FADV_DONTNEED)
 
-    def verify(self, position: int, offset: int) -> None:
+    def verify(self, position: int, offset: int, flushed: int = MAX_OFFSET) -> bool:
         """Check a sealed segment from `position`, where `offset` lies, and mark what is damaged.
 
         Only what lies before is known to be on disk: the rest may be in the page cache alone, where a
-        broker that was killed has left it. Raises StorageError.
+        broker that was killed has left it. → Whether it has a torn end, from offset `flushed` on, which
+        is not marked. Raises StorageError.
         """
         self.durable_size = min(position, self.size - 1)
         self._reread(position)
         for found in self.batches(position, offset):
             if isinstance(found, Damage):
+                if found.offset >= flushed and self._has_torn_end(found):
+                    return True
                 self.mark(found)
+        return False
+
+    def _has_torn_end(self, damage: Damage) -> bool:
+        is_end = damage.end == self.size and not self.sparse
+        return is_end and self._is_legible(damage.position) and self._is_torn(damage.position)
 
     def recover(
         self, position: int, offset: int, before_loss: Callable[[], None] = lambda: None
@@ -817,7 +825,8 @@ class Segment(SegmentReader):
         valid, self.end_offset = position, offset
         for each in self.batches(position, offset):
             if isinstance(each, Damage):
-                self._require_readable(valid)
+                if not self._is_legible(valid):
+                    raise StorageError(f"{self.path} cannot be read behind position {valid}")
                 if not self._is_torn(valid):
                     before_loss()
                 logger.warning(
@@ -841,10 +850,10 @@ class Segment(SegmentReader):
         right = crc32c(view[: LEADER_BYTES - 4]) == int.from_bytes(view[LEADER_BYTES - 4 :], "big")
         return right and batch_header.batch_length(view) > left
 
-    def _require_readable(self, position: int) -> None:
-        """Raises StorageError where the disk gives nothing: what is there may be whole."""
-        if position < self.size and not self.read(position, 1):
-            raise StorageError(f"{self.path} cannot be read at position {position}")
+    def _is_legible(self, position: int) -> bool:
+        """Whether the disk gives what is there: what it does not may be whole."""
+        count = min(self.size - position, _BATCHES_WINDOW)
+        return len(self.read(position, count)) == count
 
     def _refuse_damaged(self, offset: int) -> None:
         for known in self.damage:

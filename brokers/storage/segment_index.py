@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from folkmoot.brokers.storage.atomic_file import read_at
 from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.checksum import crc32c
 
@@ -155,7 +156,7 @@ class SegmentIndex:
         except FileNotFoundError:
             return None
         try:
-            data = os.pread(fd, FOOTER_BYTES, max(0, os.fstat(fd).st_size - FOOTER_BYTES))
+            data = read_at(fd, FOOTER_BYTES, max(0, os.fstat(fd).st_size - FOOTER_BYTES))
         finally:
             os.close(fd)
         footer = _footer(data, log_bytes, end_offset)
@@ -238,7 +239,7 @@ class SegmentIndex:
         start, length = number * ENTRY_BYTES, count * ENTRY_BYTES
         if self._buffer or not count:
             return self._buffer[start : start + length]
-        found = os.pread(self._file(), length, start)
+        found = read_at(self._file(), length, start)
         if len(found) < length:
             raise OSError(errno.EIO, "shorter than it was")
         return found

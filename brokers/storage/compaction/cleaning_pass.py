@@ -18,7 +18,7 @@ from folkmoot.brokers.storage.segment_swap import (
     next_generation,
 )
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.errors import ClosedError
+from folkmoot.protocol.errors import ClosedError, StorageError
 
 if TYPE_CHECKING:
     from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
@@ -227,7 +227,10 @@ class CleaningPass:
                     raise CorruptSegment(source.base_offset, found)
                 header, position = found
                 self._count(header.length)
-                yield header, source.read(position, header.length)
+                data = source.read(position, header.length)
+                if len(data) < header.length:  # it was there a moment ago
+                    raise StorageError(f"{source.path} cannot be read at position {position}")
+                yield header, data
         finally:
             source.close()
 

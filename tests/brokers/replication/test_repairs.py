@@ -13,6 +13,7 @@ import pytest
 
 from folkmoot.brokers.replication import replica_manager
 from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
+from folkmoot.brokers.storage.recovery import note_incomplete
 from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
 from folkmoot.coordination.partition_states import NOBODY
 from folkmoot.protocol.errors import (
@@ -460,6 +461,64 @@ def test_a_replica_that_is_cut_behind_damage_does_not_lead_before_it_has_all_aga
     one = cluster.nodes[1]
     assert one.replica.state.may_lead
     assert contents(one) == contents(cluster.nodes[2])
+
+
+def test_what_a_cut_says_of_a_log_is_not_taken_back_by_what_was_said_before(
+    cluster: Cluster,
+) -> None:
+    """Jobs end in any order, but for those of one key."""
+    segment = tail_of(cluster, 1)
+    flip(segment.path, 2)
+    one = cluster.nodes[1]
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    assert one.replica.state.follower is not None
+    one.log.is_incomplete = True
+    note_incomplete(one.log.directory)
+    one.by_hand = True
+    cluster.show(1)
+    assert one.hands.keys()
+    assert not one.log.is_incomplete
+    cluster.mend()
+    cluster.now += 1.0
+    for _ in range(9):
+        cluster.run(1)
+        while one.log.log_end > RECORDS and len(keys := one.hands.keys()) > 1:
+            one.hands.jobs.insert(0, one.hands.jobs.pop(keys.index(keys[-1])))
+            one.hands.work()
+    one.hands.work_all()
+    assert one.log.is_incomplete
+    cluster.kill(1)
+    cluster.start(1)
+    assert cluster.nodes[1].log.is_incomplete
+
+
+def test_a_replica_that_lacks_a_batch_does_not_lead_though_it_is_in_sync_by_what_lies_behind(
+    cluster: Cluster,
+) -> None:
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    segment = cluster.nodes[1].log.segments[1]
+    flip(segment.path, segment.size // 2)
+    by_start(cluster, cluster.nodes[1], 0)
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert (cluster.state.state.leader, cluster.state.state.isr) == (NOBODY, (2, 3))
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run(30)
+    assert set(cluster.state.state.isr) == set(REPLICAS)
+    assert cluster.nodes[1].log.is_damaged
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert (cluster.state.state.leader, cluster.state.state.isr) == (NOBODY, (2, 3))
+    settle(cluster)
+    for _ in range(3):
+        cluster.later(0.5)
+    assert cluster.nodes[1].replica.state.may_lead
 
 
 # -- one flipped bit anywhere -----------------------------------------------------------------------

@@ -745,6 +745,30 @@ def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Clu
     cluster.run()
 
 
+def test_a_log_is_cut_when_the_flush_that_is_under_way_has_ended(tmp_path: Path) -> None:
+    """Its snapshot tells of producers whose batches go: no later life may believe it."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"lost", acks=1)
+    one.log.snapshot_covers(1)
+    one.by_hand = True
+    one.handlers.flusher.flush(one.log)
+    [(_, flush, flushed)] = one.hands.jobs
+    one.hands.jobs.clear()
+    one.by_hand = False
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert one.replica.state.follower is not None
+    assert one.log.log_end == 1
+    flushed(flush())
+    cluster.run()
+    assert one.log.log_end == 0
+    assert not [*one.log.directory.glob("*.snapshot")]
+    cluster.stop()
+
+
 def test_who_could_not_cut_its_log_has_another_lead(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

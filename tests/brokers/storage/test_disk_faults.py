@@ -43,6 +43,47 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     log.close()
 
 
+def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(17)
+    batches = [random_batch(source) for _ in range(60)]
+    log = make_log(tmp_path)
+    for each in batches:
+        append(log, each)
+    log.abandon()
+    read = os.pread
+
+    def read_some(fd: int, count: int, position: int) -> bytes:
+        return read(fd, source.randrange(1, count + 1) if count else 0, position)
+
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pread", read_some)
+    log = reopened(tmp_path)
+    assert read_all(log) == expected(batches)
+    assert not log.is_damaged
+    log.close()
+
+
+def test_a_start_that_cannot_read_the_whole_of_a_batch_cuts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first bytes of a batch lie in a sector that can be read, the others do not."""
+    log = make_log(tmp_path, ONE_SEGMENT)
+    batches = [a_batch(b"%d" % number * 100) for number in range(5)]
+    append(log, *batches)
+    log.abandon()
+    read, bad = os.pread, len(b"".join(batches[:3])) + 90
+
+    def read_sectors(fd: int, count: int, position: int) -> bytes:
+        if position >= bad and count:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, max(0, min(count, bad - position)), position)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("folkmoot.brokers.storage.atomic_file.os.pread", read_sectors)
+        with pytest.raises(StorageError, match="cannot be read behind position"):
+            reopened(tmp_path, ONE_SEGMENT)
+    assert read_all(reopened(tmp_path, ONE_SEGMENT)) == expected(batches)
+
+
 def fail_after(taken: int) -> RealWrite:
     """A disk that takes so many bytes more and is full then."""
     left = [taken]

@@ -1,5 +1,6 @@
 """What a log does for replicas: copies, a high watermark below its end, cuts, and group commit."""
 
+import errno
 import os
 import random
 import shutil
@@ -13,7 +14,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence
+from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence, StorageError
 from tests.brokers.batches import (
     NAME,
     NOW,
@@ -314,6 +315,88 @@ def reopened_without_watermark(data: Path, point: RecoveryPoint | None = None) -
     return log
 
 
+def a_replica(data: Path) -> Log:
+    (data / str(NAME)).mkdir(parents=True, exist_ok=True)
+    log = Log(data / str(NAME), NAME, "first", SMALL)
+    log.become_replica(3)
+    log.start()
+    return log
+
+
+def test_a_replica_ends_where_a_power_cut_has_left_less_than_of_the_segments_behind(
+    tmp_path: Path,
+) -> None:
+    """They were not on disk either: so nothing is missing, and nothing lies behind a hole."""
+    log = a_replica(tmp_path / "whole")
+    batches = [a_batch(b"%d " % number + bytes(80)) for number in range(60)]
+    for each in batches:
+        write(log, each)
+    log.abandon()
+    second, length = log.segments[1], len(batches[-1])
+    assert len(log.segments) > 3
+    for size in (0, *(second.size - length + more for more in (-1, 0, 1, 30, 90, length - 1))):
+        data = tmp_path / f"{size}"
+        shutil.copytree(tmp_path / "whole", data)
+        os.truncate(data / str(NAME) / second.path.name, size)
+        log = a_replica(data)
+        assert log.log_end == second.base_offset + size // length
+        assert not (log.is_incomplete or log.is_damaged)
+        left = batches[: log.log_end]
+        for _ in range(2):
+            write(log, *batches[:2])
+            left += batches[:2]
+            log.close()
+            log = a_replica(data)
+            log.advance_high_watermark(log.log_end)
+            assert read_all(log) == expected(left)
+        log.abandon()
+
+
+def test_what_a_replica_had_on_disk_is_not_given_up_with_a_segment_that_has_become_shorter(
+    tmp_path: Path,
+) -> None:
+    """A snapshot of producers behind it says that it was there: this is another fault than a power cut."""
+    log = a_replica(tmp_path)
+    for number in range(60):
+        write(log, sent(3 * number, records=3))
+    log.snapshot_covers(log.log_end)
+    flushed(log)
+    end, second = log.log_end, log.segments[1]
+    log.abandon()
+    os.truncate(second.path, second.size - 1)
+    log = a_replica(tmp_path)
+    assert (log.log_end, log.is_incomplete, log.is_damaged) == (end, True, True)
+    log.abandon()
+
+
+def test_a_death_while_segments_behind_a_torn_end_are_given_up_leaves_the_same_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_replica(tmp_path)
+    for number in range(60):
+        write(log, a_batch(b"%d " % number + bytes(80)))
+    log.abandon()
+    second = log.segments[1]
+    os.truncate(second.path, second.size - 1)
+    assert len(log.segments) > 4
+    real, left = Path.unlink, len(log.segments)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError(errno.EIO, "dead")
+        real(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        with pytest.raises(StorageError, match="dead"):
+            a_replica(tmp_path)
+    log = a_replica(tmp_path)
+    assert (log.log_end, log.is_damaged) == (second.end_offset - 1, False)
+    log.close()
+
+
 # -- group commit -------------------------------------------------------------------------------------
 
 
@@ -335,16 +418,20 @@ def test_what_is_appended_while_a_flush_is_under_way_is_in_the_next_one(tmp_path
     log.close()
 
 
-def test_a_flush_of_what_was_cut_meanwhile_moves_nothing(tmp_path: Path) -> None:
+def test_a_log_is_neither_cut_nor_begun_anew_while_a_flush_is_under_way(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     for number in range(10):
         write(log, a_batch(b"%d" % number))
     task = log.begin_flush()
     assert task is not None
-    truncate(log, 4)
+    with pytest.raises(StorageError, match="being flushed"):
+        truncate(log, 4)
+    with pytest.raises(StorageError, match="being flushed"):
+        log.begin_anew(12)
     log.finish_flush(task, task.run())
+    truncate(log, 4)
+    assert (log.log_end, log.dirty) == (4, True)
     assert log.recovery_point_offset <= 4
-    assert log.dirty
     flushed(log)
     assert log.recovery_point_offset == 4
     log.close()
@@ -386,33 +473,6 @@ def test_a_read_that_may_not_exceed_its_room_reads_no_batch_that_does(
     assert values_of(log.read(0, 100_000, at_least_one=False)) == [(0, b"small")]
     assert values_of(log.read(1, 100_000)) == [(1, b"L" * 500_000)]
     assert [at for at, _ in values_of(log.read(1, 600_000, at_least_one=False))] == [1, 2]
-    log.close()
-
-
-@pytest.mark.parametrize("committed", [4, 10])
-def test_a_snapshot_that_was_on_its_way_while_the_log_was_cut_tells_nothing_of_what_was_cut(
-    tmp_path: Path, committed: int
-) -> None:
-    log = make_log(tmp_path)
-    for first in range(10):
-        write(log, sent(first))
-    log.advance_high_watermark(committed)
-    log.snapshot_covers(10)
-    task = log.begin_flush()
-    assert task is not None
-    assert task.snapshot is not None
-    if committed == 10:
-        write(log, sent(10))
-    truncate(log, committed)
-    outcome = task.run()
-    for first in range(8):
-        write(log, sent(first, producer=2))
-    log.finish_flush(task, outcome)
-    assert log.snapshot_covers(10) == (committed == 10)
-    before = states_of(log)
-    log.abandon()
-    log = reopened(tmp_path)
-    assert states_of(log) == before
     log.close()
 
 

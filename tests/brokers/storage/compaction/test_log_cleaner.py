@@ -13,7 +13,9 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, l
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.batch_header import LEADER_BYTES
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import OutOfOrderSequence
@@ -291,6 +293,32 @@ def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
     assert [row for row in kept if row[0] >= second.end_offset] == [
         row for row in found if row[0] >= second.end_offset
     ]
+    upkept.logs.close()
+
+
+def test_what_cannot_be_read_any_more_while_it_is_copied_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sector that could be read a moment ago, when its batch was compared with its checksum."""
+    upkept = Upkept(tmp_path)
+    written: list[Row] = []
+    fill(upkept, written, 100, keys=5)
+    before = records_in(upkept.log)
+    real = SegmentReader.read
+    cut_short: list[int] = []
+
+    def read(reader: SegmentReader, position: int, count: int) -> memoryview:
+        found: memoryview = real(reader, position, count)
+        if count >= COMPACT.segment_bytes or count <= LEADER_BYTES:
+            return found
+        cut_short.append(position)
+        return found[:0]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SegmentReader, "read", read)
+        upkept.compact()
+    assert cut_short
+    assert records_in(upkept.log) == before
     upkept.logs.close()
 
 
