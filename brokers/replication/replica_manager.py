@@ -3,7 +3,7 @@
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -234,10 +234,17 @@ class ReplicaManager:
             self.fetcher.brokers_are(live)
 
     def topic_is(
-        self, name: str, topic: TopicInfo, states: Mapping[int, VersionedState], *, settled: bool
+        self,
+        name: str,
+        topic: TopicInfo,
+        states: Mapping[int, VersionedState],
+        *,
+        numbers: Iterable[int],
+        settled: bool,
     ) -> None:
-        """What a topic's partitions are, as of one view. `settled`: read in a new session."""
-        for number, replicas in enumerate(topic.partitions):
+        """What some of a topic's partitions are, as of one view. `settled`: read in a new session."""
+        for number in numbers:
+            replicas = topic.partitions[number]
             key = TopicIdPartition(topic.topic_id, number)
             if self.broker_id not in replicas or not topic.is_replicated(number):
                 if key in self._states:
