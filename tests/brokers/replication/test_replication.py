@@ -976,6 +976,19 @@ def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> 
         one.handlers.handle(Request(b"another connection", 1, request), (), one.now)
 
 
+def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
+    cluster: Cluster,
+) -> None:
+    """A leader that was started anew: all that is produced waits for its followers."""
+    one = cluster.nodes[1]
+    for follower in (2, 3):
+        one.handlers.replica_fetches._forget(follower)
+    cluster.run()
+    answer = one.produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+
+
 def test_a_fetch_of_another_leader_epoch_is_refused(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     one.produce(b"a")
