@@ -80,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.set_defaults(act=_list)
     add_zookeeper(listing)
     add_output(listing)
+    _add_stop(actions)
+    replicas.add_drain(actions)
+
+
+def _add_stop(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     stop = actions.add_parser(
         "stop",
         help="have a broker hand over what it leads and end, as SIGTERM does",
@@ -96,7 +101,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="so long it may take (default: %(default)g)",
     )
     add_zookeeper(stop)
-    replicas.add_drain(actions)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -69,8 +69,8 @@ class Metadata:
     It holds the topics that somebody wants, and is *due* when it is older than `max_age`, when it
     was told that it must be wrong (`expire`) or asked for a partition that it does not know, and as
     long as a wanted topic, or the leader or an in-sync replica of one of its partitions, is not known (who
-    registers a moment later may lead next), or who is named as leader has just said that it is none. Between two requests
-    lies a pause that grows while answers do not help; while one is under way nothing is due.
+    registers a moment later may lead next), or the leader known has just said that it is none. Between
+    two requests lies a pause that grows while answers do not help; while one is under way nothing is due.
 
     Wanted topics are asked for and no others: `at_a_time` in one request, half as many from then on
     when an answer would have been too large, and the rest as soon as the answer is there.

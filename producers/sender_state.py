@@ -117,7 +117,7 @@ class SenderState:
         self._order: deque[Batch] = deque()
         self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
         self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
-        self._pausing: dict[PartitionQueue, None] = {}  # not before their time, or with a new leader
+        self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count()
         self._hurry = False

@@ -157,7 +157,7 @@ def test_a_leader_of_a_newer_epoch_is_tried_as_soon_as_it_is_known() -> None:
     assert again.address == "two:1"
 
 
-def test_what_waits_for_another_attempt_hears_of_a_new_leader_though_others_left_meanwhile() -> None:
+def test_what_waits_for_another_attempt_hears_of_a_new_leader_though_others_left() -> None:
     bench = Bench(linger=0.01, retry_backoff=5.0, partitions=2)
     bench.stage(b"one", partition=0)
     bench.now += 0.02
