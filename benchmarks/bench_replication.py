@@ -27,7 +27,7 @@ from folkmoot.brokers.storage.log_manager import topic_in
 
 NAME: Final = "replication"
 TITLE: Final = "Replication: acks=all, and brokers that die"
-ESTIMATE: Final = Estimate(seconds=200, per_round=75, quick_seconds=110, disk=14e9)
+ESTIMATE: Final = Estimate(seconds=200, per_round=75, quick_seconds=120, disk=14e9)
 
 OURS: Final = "Folkmoot"
 ALONE: Final = "Folkmoot, its guardian killed, too"
@@ -343,7 +343,7 @@ class _Cases:
 
     def catching_up(self, cluster: FolkmootCluster) -> None:
         """A follower that was away is given what it lacks; beside it, the same files are copied."""
-        size = 2e9 if self.scale.name == "full" else 1e8
+        size = 2e9 if self.scale.name == "full" else 1e9
         case = f"a follower {size / 1e9:g} GB behind catches up"
         topic = self._topic(cluster, 4, fsync=True)
         cluster.cluster.brokers[2].stop()

@@ -1,9 +1,10 @@
-"""`folkmoot broker`: one broker in this process, until SIGTERM or Ctrl-C; `folkmoot broker list`."""
+"""`folkmoot broker`: one broker in this process, until it is told to stop; `broker list`, `broker stop`."""
 
 import argparse
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from folkmoot.console.tables import show
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
+STOP_TIMEOUT = 60.0
+_LOOK_AGAIN = 0.1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK = 0.5
 """A signal that comes right before a wait begins does not end it: Python hears of it behind it."""
 
@@ -76,7 +80,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.set_defaults(act=_list)
     add_zookeeper(listing)
     add_output(listing)
+    _add_stop(actions)
     replicas.add_drain(actions)
+
+
+def _add_stop(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    stop = actions.add_parser(
+        "stop",
+        help="have a broker hand over what it leads and end, as SIGTERM does",
+        description="Returns when it has left the cluster. What restarts brokers that have ended "
+        "(systemd, compose) restarts this one, too: stop it there.",
+    )
+    stop.set_defaults(act=_stop)
+    stop.add_argument("broker", type=int, metavar="ID")
+    stop.add_argument(
+        "--timeout",
+        type=float,
+        default=STOP_TIMEOUT,
+        metavar="S",
+        help="so long it may take (default: %(default)g)",
+    )
+    add_zookeeper(stop)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,6 +138,29 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _stop(args: argparse.Namespace) -> int:
+    from folkmoot.coordination import brokers
+    from folkmoot.coordination.zookeeper.execute import execute
+    from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
+
+    number, deadline = args.broker, time.monotonic() + args.timeout
+    with session_of(args) as session:
+        found = execute(session, brokers.read(number), TIMEOUT)
+        if found is None or not execute(session, brokers.leave(number, found), TIMEOUT):
+            raise BrokerUnreachable(f"no broker {number} is registered: `folkmoot broker list`")
+        nonce = found.nonce
+        while found is not None and found.nonce == nonce:
+            if time.monotonic() > deadline:
+                raise RequestTimeout(
+                    f"broker {number} was told to stop, and is registered still after "
+                    f"{args.timeout:g} s: its log says what it waits for"
+                )
+            time.sleep(_LOOK_AGAIN)
+            found = execute(session, brokers.read(number), TIMEOUT)
+    print(f"broker {number} has left the cluster")
+    return 0
+
+
 def _run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.server.broker import Broker
     from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
@@ -140,6 +187,7 @@ def _run(args: argparse.Namespace) -> int:
             print(f"broker {config.broker_id} ready {addresses}", flush=True)
             while not broker.wait(_LOOK):
                 pass
+            _ignore_signals()
         except _Stopped:
             pass
         finally:
@@ -151,17 +199,21 @@ class _Stopped(BaseException):
     """The process was told to stop."""
 
 
+def _ignore_signals() -> None:
+    """It stops already."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def _stop_signals() -> Iterator[None]:
     """SIGTERM and SIGINT raise _Stopped, once: a second one does not disturb the orderly stop."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         raise _Stopped
 
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -34,8 +34,10 @@ from folkmoot.protocol.messages import (
 from folkmoot.protocol.records import TopicPartition
 
 MAX_AGE: Final = 300.0
-FIRST_PAUSE: Final = 0.05
+FIRST_PAUSE: Final = 0.025
 LONGEST_PAUSE: Final = 1.0
+DOUBT: Final = 2.0
+"""So long a leader that says it is none is not believed in; then nobody has replaced it."""
 METADATA_TIMEOUT: Final = 5.0
 AVOID_FOR: Final = 2.0
 SILENCE: Final = 1.0
@@ -67,8 +69,8 @@ class Metadata:
     It holds the topics that somebody wants, and is *due* when it is older than `max_age`, when it
     was told that it must be wrong (`expire`) or asked for a partition that it does not know, and as
     long as a wanted topic, or the leader or an in-sync replica of one of its partitions, is not known (who
-    registers a moment later may lead next). Between two requests
-    lies a pause that grows while answers do not help; while one is under way nothing is due.
+    registers a moment later may lead next), or the leader known has just said that it is none. Between
+    two requests lies a pause that grows while answers do not help; while one is under way nothing is due.
 
     Wanted topics are asked for and no others: `at_a_time` in one request, half as many from then on
     when an answer would have been too large, and the rest as soon as the answer is there.
@@ -96,6 +98,7 @@ class Metadata:
         self._answered_at = -inf
         self._not_before = -inf
         self._unhelpful = 0.0
+        self._doubted: dict[TopicPartition, tuple[_Leader, float]] = {}
         self.version = 0
 
     # -- what is known ------------------------------------------------------------------------------
@@ -241,7 +244,7 @@ class Metadata:
         if self._rest:
             self._expired, self._not_before = True, now
             return
-        self._expired = not self._is_complete()
+        self._expired = not self._is_complete() or self._is_doubted(now)
         # What exists has a leader soon: then the pauses grow by a fifth, else they double.
         exists = self._topics.keys() >= self._wanted
         self._unhelpful += 0.25 if exists else 1.0
@@ -261,6 +264,24 @@ class Metadata:
         self._brokers[broker.broker_id] = address
         known.leaders[partition.partition] = former._replace(broker_id=broker.broker_id)
         self.version += 1
+
+    def doubt(self, partition: TopicPartition, said_by: str, now: float) -> None:
+        """A broker that was taken for the leader said that it is not, or is about not to be: for a
+        while an answer that names it again, in the same epoch, does not help."""
+        self._expired = True
+        known = self._topics.get(partition.topic)
+        if known is not None and partition.partition < len(known.leaders):
+            leader = known.leaders[partition.partition]
+            if self._brokers.get(leader.broker_id) == said_by:
+                self._doubted[partition] = leader, now + DOUBT
+
+    def _is_doubted(self, now: float) -> bool:
+        for partition, (leader, until) in list(self._doubted.items()):
+            known = self._topics.get(partition.topic)
+            leaders = () if known is None else known.leaders[partition.partition :]
+            if until <= now or not leaders or leaders[0][:2] != leader[:2]:
+                del self._doubted[partition]
+        return bool(self._doubted)
 
     def _take(self, topic: TopicMetadata) -> None:
         if topic.topic not in self._wanted:
@@ -561,8 +582,8 @@ class Cluster:
             self._avoid.pop(reply.address, None)
             for result in getattr(reply.response, "results", ()):
                 if result.error in _MISPLACED:
-                    self._metadata.expire()
+                    where = TopicPartition(result.topic, result.partition)
+                    self._metadata.doubt(where, reply.address, self._clock())
                     if result.leader is not None:
-                        where = TopicPartition(result.topic, result.partition)
                         self._metadata.hint(where, result.leader, reply.address)
                         self.version = self._metadata.version

@@ -117,6 +117,7 @@ class SenderState:
         self._order: deque[Batch] = deque()
         self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
         self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
+        self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count()
         self._hurry = False
@@ -260,7 +261,8 @@ class SenderState:
             lingering, self._lingering = self._lingering, {}
             for queue in chain.from_iterable(ready.values()):
                 self._make_ready(queue)
-            for queue in chain.from_iterable(lingering.values()):
+            pausing, self._pausing = self._pausing, {}
+            for queue in chain(*lingering.values(), pausing):
                 self._leader(queue)  # a new one changes when it is ready
                 self._examine(queue)
         if hurry and not self._hurry:
@@ -278,6 +280,8 @@ class SenderState:
                     for other in self._lingering.pop(self._leader(queue), ()):
                         if other.ready_at(hurry=True) <= now:
                             self._make_ready(other)
+                        else:
+                            self._pausing[other] = None
 
     def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
         """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""

@@ -34,7 +34,7 @@ from folkmoot.coordination.zookeeper.session import Session
 
 BROKERS: Final = 3
 HEAP: Final = "512m"
-LOOK_EVERY: Final = 0.1
+LOOK_EVERY: Final = 0.02
 WHOLE_TIMEOUT: Final = 180.0
 NOBODY: Final = -1
 

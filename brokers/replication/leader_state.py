@@ -196,7 +196,8 @@ class LeaderState:
     # -- in-sync replicas ---------------------------------------------------------------------------
 
     def propose(self, live: Iterable[int], now: float) -> StateWrite | None:
-        """What to write of the ISR now, if anything; `live` are the brokers that are registered.
+        """What to write of the ISR now, if anything; `live` are the brokers that are registered, and
+        are not about to stop: nobody is to wait for one that goes at any moment.
 
         It counts from here on, and `answered` takes what becomes of it: one at a time.
         """

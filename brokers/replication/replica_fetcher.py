@@ -8,7 +8,7 @@ from typing import Any, Final
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.coordination.brokers import Registration
 from folkmoot.network.client import Connections, Reply
-from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError
+from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, UnknownFetch
 from folkmoot.protocol.messages import (
     Api,
     ReplicaFetchEntry,
@@ -179,7 +179,9 @@ class ReplicaFetcher:
             return
         leader.in_flight.discard(reply.correlation_id)
         if reply.error is not None:
-            leader.lost(now.monotonic + PAUSE)
+            # It was started anew, mostly: the next request begins with all, and cannot be refused so.
+            forgot = isinstance(reply.error, UnknownFetch)
+            leader.lost(now.monotonic + (0.0 if forgot else PAUSE))
             return
         for result, chunk in zip(reply.response.results, reply.payloads, strict=True):
             key = result.topic, result.partition

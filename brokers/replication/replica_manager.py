@@ -3,7 +3,7 @@
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -178,6 +178,7 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self.live: Mapping[int, Registration] = {}
+        self._staying: set[int] = set()
         self.fetcher: Fetcher | None = None
         self.is_replaced = False
         """Others lead what this broker led, and ZooKeeper does not answer it: its view is of no use."""
@@ -225,8 +226,9 @@ class ReplicaManager:
 
     def brokers_are(self, live: Mapping[int, Registration]) -> None:
         """These brokers are registered."""
-        before, self.live = self.live, live
-        if before.keys() != live.keys():
+        before, self.live = self._staying, live
+        self._staying = {number for number, found in live.items() if not found.leaving}
+        if before != self._staying:
             # Who waits for a replica that is gone does not wait for the next round.
             self._round = deque(self._replicas.values())
             self._post(self._go_round)
@@ -234,10 +236,17 @@ class ReplicaManager:
             self.fetcher.brokers_are(live)
 
     def topic_is(
-        self, name: str, topic: TopicInfo, states: Mapping[int, VersionedState], *, settled: bool
+        self,
+        name: str,
+        topic: TopicInfo,
+        states: Mapping[int, VersionedState],
+        *,
+        numbers: Iterable[int],
+        settled: bool,
     ) -> None:
-        """What a topic's partitions are, as of one view. `settled`: read in a new session."""
-        for number, replicas in enumerate(topic.partitions):
+        """What some of a topic's partitions are, as of one view. `settled`: read in a new session."""
+        for number in numbers:
+            replicas = topic.partitions[number]
             key = TopicIdPartition(topic.topic_id, number)
             if self.broker_id not in replicas or not topic.is_replicated(number):
                 if key in self._states:
@@ -404,7 +413,8 @@ class ReplicaManager:
             )
         if isinstance(step, PersistEpoch):
             self._unpersisted[replica] = step.epoch
-            self._persist()
+            if len(self._unpersisted) == 1:
+                self._post(self._persist)  # with all that this turn brings
         elif isinstance(step, Activate) and step.write.state.active and log.is_being_cut:
             state.failed()
             self._try_again(replica)
@@ -576,7 +586,7 @@ class ReplicaManager:
 
     def _look_after_isr(self, replica: Replica) -> None:
         leader = replica.leader
-        wanted = None if leader is None else leader.propose(self.live, self._clock())
+        wanted = None if leader is None else leader.propose(self._staying, self._clock())
         if leader is not None and wanted is not None:
             logger.info(
                 "%s: in sync are %s, not %s", replica.log.name, wanted.state.isr, leader.isr

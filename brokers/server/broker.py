@@ -119,7 +119,9 @@ class Broker:
             rack=config.rack,
             default_replicas=config.default_replicas,
         )
-        watcher = ClusterWatcher(self._connect, identity, loop.show, loop.post, self._fail)
+        watcher = ClusterWatcher(
+            *(self._connect, identity, loop.show, loop.post, self._fail), self._ended.set
+        )
         self._watcher = watcher
         stack.callback(watcher.close)
         loop.write_states_with(watcher.write_states)
@@ -193,11 +195,13 @@ class Broker:
         return self._watcher.execute(producer_ids.take(count), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until something ends the broker from within; raises that. False when time is up."""
+        """Wait until something ends the broker from within, which is raised, or it is told to stop
+        through ZooKeeper. False when time is up."""
         if not self._ended.wait(timeout):
             return False
-        assert self._failure is not None
-        raise self._failure
+        if self._failure is not None:
+            raise self._failure
+        return True
 
     def close(self) -> None:
         """Stop in order. Raises StorageError if a log could not be flushed; stopped all the same.

@@ -100,14 +100,16 @@ class ClusterWatcher:
         show: Show,
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
+        told_to_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """`post` has something done on the event loop; `failed` gets what ends the broker, on the
-        watcher's thread."""
+        watcher's thread, and so `told_to_stop` is called when its registration says `leaving`."""
         self._connect = connect
         self._identity = identity
         self._show = show
         self._post = post
         self._failed = failed
+        self._told_to_stop = told_to_stop
         self._wakeup = Wakeup()
         self._stopping = False
         self._leaving = False
@@ -264,6 +266,8 @@ class ClusterWatcher:
             self._carry_out(session)
             if self._leaving:
                 self._leave(session)
+            elif self._brokers[number].leaving:
+                self._told_to_stop()
             return True
         if execute(session, brokers.register(number, self._mine, self._brokers_rang)) is None:
             if time.monotonic() > self._wait_until:

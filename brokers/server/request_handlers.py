@@ -1,6 +1,6 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +59,7 @@ MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """So many bytes of batches wait for new partitions to be created; what is more may come again."""
 
 TOPICS_PER_STEP: Final = 50
+PARTITIONS_PER_STEP: Final = 500
 ENTRIES_PER_STEP: Final = 10
 GROUPED_PER_STEP: Final = 500
 PREPARED_AT_ONCE: Final = 250
@@ -195,36 +196,52 @@ class RequestHandlers:
     ) -> None:
         """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
         topics that were deleted. The logs follow in bounded steps: the first one at once, so that a
-        fetch which comes next is not woken by it; the others are posted."""
+        fetch which comes next is not woken by it; what follows is posted."""
         self.metadata.view = view
         self.replicas.brokers_are(view.registrations)
         if view.is_settled:
             replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
             changed = sorted({*changed, *replicated})
-        self._topics_changed(changed[:TOPICS_PER_STEP], settled=view.is_settled)
-        for first in range(TOPICS_PER_STEP, len(changed), TOPICS_PER_STEP):
-            names = changed[first : first + TOPICS_PER_STEP]
-            post(partial(self._topics_changed, names, settled=view.is_settled))
+        self._take_over(self._topics_changed(changed, settled=view.is_settled), post)
         for topic_id in deleted:
             post(partial(self._topic_deleted, topic_id))
         if not self._saw_view:
             self._saw_view = True
             self.logs.report_orphans({topic.topic_id for topic in view.topics.values()})
 
-    def _topics_changed(self, names: Sequence[str], *, settled: bool) -> None:
-        """`settled`: the view that they belong to was. There may be a newer one by now, which says no
-        more than what has changed since."""
-        view = self.metadata.view
+    def _take_over(self, steps: Iterator[None], post: Callable[[Callable[[], None]], None]) -> None:
+        for _ in steps:
+            post(partial(self._take_over, steps, post))
+            return
+
+    def _topics_changed(self, names: Sequence[str], *, settled: bool) -> Iterator[None]:
+        """Give way after each bounded step. `settled`: the view that they belong to was. There may be a
+        newer one by now, which says no more than what has changed since."""
+        room = PARTITIONS_PER_STEP
         for name in names:
+            if room <= 0:
+                room = PARTITIONS_PER_STEP
+                yield
+            room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
             self.metadata.forget(name)
             self.purgatory.sessions.topic_changed(name)
-            topic = view.topics.get(name)
-            if topic is not None:
-                self.logs.configure(name, topic.topic_id, topic.config)
-                mine = self.metadata.sole_partitions(topic)
-                self.creation.create_ahead(name, topic.topic_id, mine)
-                states = view.states_of(topic)
-                self.replicas.topic_is(name, topic, states, settled=settled)
+            topic = self.metadata.view.topics.get(name)
+            if topic is None:
+                continue
+            self.logs.configure(name, topic.topic_id, topic.config)
+            mine = self.metadata.sole_partitions(topic)
+            self.creation.create_ahead(name, topic.topic_id, mine)
+            for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+                if first:
+                    room = PARTITIONS_PER_STEP
+                    yield
+                now = self.metadata.view.topics.get(name)
+                if now is None or now.topic_id != topic.topic_id:
+                    break  # what that view has changed follows
+                numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
+                states = self.metadata.view.states_of(now)
+                self.replicas.topic_is(name, now, states, numbers=numbers, settled=settled)
+                room -= len(numbers)
 
     def _committed(self, log: Log) -> None:
         self.purgatory.committed(log)

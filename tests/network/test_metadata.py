@@ -2,7 +2,7 @@
 
 import math
 
-from folkmoot.network.cluster import LONGEST_PAUSE, Metadata
+from folkmoot.network.cluster import DOUBT, LONGEST_PAUSE, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     MAX_ENTRIES,
@@ -95,8 +95,34 @@ def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_wai
     while now < 4.0:
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (-1, 3))]), now)
-        assert 0.05 <= metadata.due() - now <= 0.1 + now / 5
+        assert 0.025 <= metadata.due() - now <= 0.1 + now / 5
         now = metadata.due()
+
+
+def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_again() -> None:
+    metadata = filled((1, 3), (2, 0))
+    metadata.doubt(T0, "b1:1", 10.0)
+    now = 10.0
+    for _ in range(3):
+        metadata.ask(now)
+        metadata.update(MetadataResponse(BROKERS, [topic((1, 3), (2, 0))]), now)
+        assert metadata.due() - now < 0.1, "the broker that was asked knows no better yet"
+        now = metadata.due()
+    metadata.ask(now)
+    metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
+    assert metadata.due() > 100.0
+    metadata.doubt(T0, "b1:1", now)
+    metadata.ask(now)
+    metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
+    assert metadata.due() > 100.0, "who said it is known not to lead"
+
+
+def test_a_leader_that_nobody_replaces_is_believed_in_again_after_a_while() -> None:
+    metadata = filled((1, 3))
+    metadata.doubt(T0, "b1:1", 10.0)
+    metadata.ask(10.0 + DOUBT)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 3))]), 10.0 + DOUBT)
+    assert metadata.due() > 100.0
 
 
 def test_failed_requests_are_repeated_with_growing_pauses() -> None:

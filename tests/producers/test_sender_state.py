@@ -157,6 +157,25 @@ def test_a_leader_of_a_newer_epoch_is_tried_as_soon_as_it_is_known() -> None:
     assert again.address == "two:1"
 
 
+def test_what_waits_for_another_attempt_hears_of_a_new_leader_though_others_left() -> None:
+    bench = Bench(linger=0.01, retry_backoff=5.0, partitions=2)
+    bench.stage(b"one", partition=0)
+    bench.now += 0.02
+    bench.take()
+    ((first, _),) = bench.ship()
+    bench.sender.lost(first, BrokerUnreachable("it is gone"), bench.now)
+    bench.stage(b"two", partition=1)
+    bench.take()
+    assert bench.ship() == []
+    bench.now += 0.02
+    ((_, shipment),) = bench.ship()
+    assert [entry.partition for entry in shipment.request.entries] == [1]
+    bench.view.leaders = {0: "two:1", 1: "two:1"}
+    bench.view.epoch += 1
+    ((_, again),) = bench.ship()
+    assert (again.address, [each.partition for each in again.request.entries]) == ("two:1", [0])
+
+
 def test_pauses_grow_to_a_second() -> None:
     bench = Bench(linger=0.0, retry_backoff=0.1, delivery_timeout=1000.0)
     bench.stage(b"one")

@@ -1,7 +1,8 @@
 """Brokers with a replica each: what is committed, who may lead, and what clients and impostors are told."""
 
 import shutil
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from errno import EIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.leader_state import Position
+from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.atomic_file import load_json
@@ -19,7 +21,13 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Segment
-from folkmoot.coordination.partition_states import NOBODY, BrokerReplaced, VersionedState
+from folkmoot.coordination.partition_states import (
+    NOBODY,
+    BrokerReplaced,
+    PartitionState,
+    VersionedState,
+)
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     DiskFull,
     FencedLeaderEpoch,
@@ -43,7 +51,17 @@ from folkmoot.protocol.messages import (
     ReplicaFetchRequest,
 )
 from tests.brokers.batches import values_of
-from tests.brokers.parts import carried_out, fetch, into, make_batch, out_of, produce
+from tests.brokers.hands import Hands, create
+from tests.brokers.parts import (
+    carried_out,
+    fetch,
+    into,
+    make_batch,
+    make_handlers,
+    make_logs,
+    out_of,
+    produce,
+)
 from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
 
 
@@ -218,6 +236,22 @@ def test_a_replica_whose_broker_is_gone_leaves_the_isr_and_comes_back_with_all(
     assert same_logs(cluster)
 
 
+def test_a_replica_whose_broker_is_about_to_stop_leaves_the_isr_at_once_and_for_good(
+    cluster: Cluster,
+) -> None:
+    """Else the records that come when it goes wait until its end was noticed, and written."""
+    cluster.registrations[3] = replace(cluster.registrations[3], leaving=True)
+    cluster.show()
+    cluster.run()
+    assert isr(cluster) == (1, 2)
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    assert cluster.nodes[3].log.log_end == 1, "it has all, and is there still"
+    cluster.later(1.0)
+    assert isr(cluster) == (1, 2)
+
+
 def test_a_replica_that_lags_leaves_the_isr(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     cluster.cut = {(3, 1)}
@@ -362,6 +396,29 @@ def test_an_epoch_is_on_disk_before_the_activation_is_written(cluster: Cluster) 
     assert cluster.writes[before].state.leader_epoch == 2
     noted = load_json(two.logs.data / LEADER_EPOCHS_FILE, dict[str, int])
     assert noted == {f"{TOPIC_ID}-0": 2}
+
+
+def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands()
+    posted: deque[Callable[[], None]] = deque()
+    topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
+    state = VersionedState(PartitionState(2, 1, (1, 2), 1, active=True), 2)
+    view = ClusterView({}, {"t": topic}, None, (), {TOPIC_ID: dict.fromkeys(range(20), state)})
+    with make_logs(tmp_path) as logs:
+        handlers = make_handlers(logs, submit=hands.submit)
+        for number in range(20):
+            create(logs, "t", TOPIC_ID, number)
+        monkeypatch.setattr(handlers.replicas, "_post", posted.append)
+        handlers.show(view, ["t"], frozenset(), posted.append)
+        while posted:
+            posted.popleft()()
+        assert hands.keys().count("leader-epochs") == 1
+        hands.work_all()
+        assert load_json(tmp_path / LEADER_EPOCHS_FILE, dict[str, int]) == dict.fromkeys(
+            (f"{TOPIC_ID}-{number}" for number in range(20)), 1
+        )
 
 
 def test_who_is_not_leader_any_more_says_so_and_cuts_what_nobody_else_has(
@@ -941,6 +998,19 @@ def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> 
     request = ReplicaFetchRequest(2, cluster.registrations[2].nonce, False, 0.0, 1000, [])
     with pytest.raises(UnknownFetch, match="name all partitions again"):
         one.handlers.handle(Request(b"another connection", 1, request), (), one.now)
+
+
+def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
+    cluster: Cluster,
+) -> None:
+    """A leader that was started anew: all that is produced waits for its followers."""
+    one = cluster.nodes[1]
+    for follower in (2, 3):
+        one.handlers.replica_fetches._forget(follower)
+    cluster.run()
+    answer = one.produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
 
 
 def test_a_fetch_of_another_leader_epoch_is_refused(cluster: Cluster) -> None:

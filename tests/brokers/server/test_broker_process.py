@@ -59,6 +59,20 @@ def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
     session.close()
 
 
+def test_a_broker_can_be_stopped_in_order_from_anywhere(
+    tmp_path: Path, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = BrokerProcess(1, tmp_path / "b", chroot)
+    broker.start()
+    assert main(["broker", "stop", "1", "--zookeeper", chroot]) == 0
+    assert "broker 1 has left the cluster" in capsys.readouterr().out
+    eventually(lambda: not broker.is_running)
+    assert broker.child.exit_code == 0
+    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+    assert main(["broker", "stop", "1", "--zookeeper", chroot]) == 3
+    assert "no broker 1 is registered" in capsys.readouterr().err
+
+
 def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot)
     broker.start()

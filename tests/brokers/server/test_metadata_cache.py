@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterView
-from folkmoot.brokers.server.request_handlers import TOPICS_PER_STEP
+from folkmoot.brokers.server.request_handlers import PARTITIONS_PER_STEP, TOPICS_PER_STEP
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
@@ -103,7 +103,35 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
             posted.popleft()()
             largest = max(largest, len(configured) - before)
     assert sorted(configured) == sorted(topics)
-    assert largest == TOPICS_PER_STEP
+    assert 1 < largest <= TOPICS_PER_STEP
+
+
+def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = TopicInfo("id-wide", [[ME, OTHER]] * 10_000)
+    topics = {"wide": wide, "gone": TopicInfo("id-gone", [[ME, OTHER]] * 1_000)}
+    taken: dict[str, list[int]] = {"wide": [], "gone": []}
+
+    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+        assert len(numbers) <= PARTITIONS_PER_STEP
+        taken[name] += numbers
+
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
+        posted: deque[Callable[[], None]] = deque()
+        first = ClusterView(BROKERS, topics)
+        handlers.show(first, ["gone", "wide"], frozenset(), posted.append)
+        handlers.show(
+            ClusterView(BROKERS, {"wide": wide}, first), [], frozenset({"id-gone"}), posted.append
+        )
+        while posted:
+            before = sum(map(len, taken.values()))
+            posted.popleft()()
+            assert sum(map(len, taken.values())) - before <= 2 * PARTITIONS_PER_STEP
+    assert taken["wide"] == list(range(10_000))
+    assert taken["gone"] == list(range(PARTITIONS_PER_STEP))  # then it was deleted
 
 
 def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes_in_between(
@@ -114,7 +142,9 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
     states = {each.topic_id: {0: state} for each in topics.values()}
     settled: set[str] = set()
 
-    def topic_is(name: str, *_: object, settled: bool, into: set[str] = settled) -> None:
+    def topic_is(
+        name: str, *_: object, numbers: range, settled: bool, into: set[str] = settled
+    ) -> None:
         if settled:
             into.add(name)
 

@@ -41,11 +41,13 @@ class Watched:
         self.views: list[ClusterView] = []
         self.deleted: set[str] = set()
         self.failures: list[Exception] = []
+        self.told_to_stop = threading.Event()
         identity = Identity(
             broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
         )
         self.watcher = ClusterWatcher(
-            *(self._connect, identity, self._show), lambda work: work(), self.failures.append
+            *(self._connect, identity, self._show, lambda work: work(), self.failures.append),
+            self.told_to_stop.set,
         )
 
     def _connect(self, session_timeout: float) -> Session:
@@ -511,3 +513,14 @@ def test_a_broker_that_nobody_takes_over_from_leaves_after_its_patience(
     replicated.has(1)
     watched.watcher.start()
     assert not watched.watcher.leave(0.05)
+
+
+def test_a_broker_stops_when_its_registration_is_told_that_it_leaves(
+    watched: Watched, user: MemorySession
+) -> None:
+    """That is what `folkmoot broker stop` does."""
+    watched.watcher.start()
+    assert not watched.told_to_stop.is_set()
+    mine = execute(user, brokers.live())[1]
+    assert execute(user, brokers.leave(1, mine))
+    assert watched.told_to_stop.wait(10.0)
