@@ -26,7 +26,7 @@ from folkmoot.consumers.admin.replica_moves import (
     cancel_drain,
     drain,
 )
-from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.config import AdminConfig, ConsumerConfig
 from folkmoot.consumers.offsets.log_ends import Lookups
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -57,6 +57,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
@@ -68,6 +69,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
 
+@explained(AdminConfig)
 class Admin:
     """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
 
@@ -87,24 +89,20 @@ class Admin:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        *,
-        zookeeper: str | Connect,
-        listener: str = "client",
-        client_id: str = "admin",
-        session_timeout: float = 10.0,
-        timeout: float = TIMEOUT,
-    ) -> None:
+    @configured(AdminConfig)
+    def __init__(self, config: AdminConfig) -> None:
+        self.config = config
+        self._timeout, zookeeper = config.timeout, config.zookeeper
+        # For look-ups, which read as consumers do.
         self._config = ConsumerConfig(
             zookeeper=zookeeper,
-            listener=listener,
-            client_id=client_id,
-            session_timeout=session_timeout,
+            listener=config.listener,
+            client_id=config.client_id,
+            session_timeout=config.session_timeout,
+            request_timeout=config.request_timeout,
         )
-        self._timeout = timeout
         self._connect: Connect = (
-            partial(connect, zookeeper, connect_timeout=timeout)
+            partial(connect, zookeeper, connect_timeout=config.timeout)
             if isinstance(zookeeper, str)
             else zookeeper
         )

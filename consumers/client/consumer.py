@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from math import isnan
 from operator import index
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, TypeVar
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
@@ -48,9 +49,8 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import build
-from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.schemas.serialization import Deserializer
+from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.records import K, Record, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,12 +72,19 @@ _CALLED_BACK: Final = "a callback may not poll or close: call stop() to end"
 
 log = logging.getLogger(__name__)
 
-OnAssign = Callable[["Consumer", list[TopicPartition]], Starts | None]
-OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
-OnRebalance = Callable[["Consumer", Rebalanced], None]
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ConsumerConfig[K, V]):
+    """Options of a `Consumer`, with the types of its callbacks."""
+
+    on_assign: Callable[["Consumer[K, V]", list[TopicPartition]], Starts | None] | None = None
+    on_revoke: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
+    on_lost: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
+    on_rebalance: Callable[["Consumer[K, V]", Rebalanced], None] | None = None
 
 
-class Consumer:
+@explained(ConsumerOptions)
+class Consumer(Generic[K, V]):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -104,9 +111,8 @@ class Consumer:
     thread is not there. After an `on_assign` that raised, nothing is handed out before it has
     succeeded: asking again calls it again.
 
-    `key_deserializer` and `value_deserializer` make keys and values of records: a callable of one
-    argument, or an object with `deserialize(topic, data)`; None stays None. Batches and tables have the
-    bytes as they are.
+    Records have the types that `key_deserializer` and `value_deserializer` make: a `Consumer[str, Order]`
+    hands out `Record[str, Order]`. Key and value may be None all the same: no key, a tombstone.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted, bytes that cannot be deserialized) is raised once, behind the good records in front of it,
@@ -114,28 +120,12 @@ class Consumer:
 
     The thread that started the consumer owns it; only `stop` and `health` may be called from others,
     and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
-    Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
     """
 
-    def __init__(
-        self,
-        *,
-        on_assign: OnAssign | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_lost: OnPartitions | None = None,
-        on_rebalance: OnRebalance | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        **options: Any,
-    ) -> None:
-        self._deserialization = Deserialization(key_deserializer, value_deserializer)
-        self.config = config = build(ConsumerConfig, options)
-        self._callbacks: dict[str, Callable[[Consumer, Any], Any] | None] = {
-            "on_assign": on_assign,
-            "on_revoke": on_revoke,
-            "on_lost": on_lost,
-            "on_rebalance": on_rebalance,
-        }
+    @configured(ConsumerOptions[K, V])
+    def __init__(self, config: ConsumerOptions[K, V]) -> None:
+        self.config = config
+        self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
         self._wakeup = Wakeup()
@@ -230,14 +220,15 @@ class Consumer:
 
     # -- records ----------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
         Asking says that everything handed out before is processed.
         """
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
-        found = self._read(timeout, limit, RecordBatchView.records, take=take)
+        found: list[list[Record[Any, Any]]]
+        found = self._read(timeout, limit, lambda view: [*view.iterator()], take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -259,7 +250,7 @@ class Consumer:
         make = partial(RecordBatchView.arrow, headers=headers)
         return table(self._read(timeout, _limit(max_records, TABLE_RECORDS), make), headers=headers)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
         return chain.from_iterable(self._cursors())
 
@@ -540,7 +531,7 @@ class Consumer:
             if found is not None:
                 yield found
 
-    def _cursors(self) -> Iterator[Iterator[Record]]:
+    def _cursors(self) -> Iterator[Iterator[Record[Any, Any]]]:
         while not self._stopped:
             if (cursor := self._next_cursor()) is not None:
                 yield cursor.records
@@ -658,7 +649,7 @@ class Consumer:
         There it is called in another thread, which is the one that owns the consumer meanwhile, and is
         left to itself in the end.
         """
-        callback = self._callbacks[name]
+        callback: Callable[[Consumer[K, V], Any], Any] | None = getattr(self.config, name)
         if callback is None or self._call_back_by is None:
             return None if callback is None else callback(self, notice)
         owner, call, outcome = self._thread, callback, Future[Any]()

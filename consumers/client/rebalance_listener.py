@@ -47,7 +47,7 @@ Starts = Mapping[TopicPartition, SeekTarget | None]
 """Where to go on, per partition; None: at the committed offset, as without an answer."""
 
 
-def settings_of(config: ConsumerConfig) -> MemberSettings:
+def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
     """What the member must know of its consumer's config, which has a group."""
     names = MemberSettings.__struct_fields__
     given = {name: getattr(config, name, None) for name in names}
@@ -60,7 +60,7 @@ class RebalanceListener:
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        config: ConsumerConfig[Any, Any],
         member: Member,
         fetcher: Fetcher,
         positions: Positions,
