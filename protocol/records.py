@@ -27,6 +27,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """What a group has committed of a partition: the next offset, and what was said beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
 class Record(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
     """A record as a consumer gets it: `Record[str, Order]` where deserialisers make these, else bytes.
 

@@ -6,7 +6,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +23,17 @@ from inspect import isawaitable
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
@@ -26,7 +44,7 @@ from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
 from folkmoot.protocol.options import configured, explained, given
-from folkmoot.protocol.records import K, Record, TopicPartition, V
+from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -499,7 +517,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def _check_not_called_back(self) -> None:
         if _calling_back.get() is self._aside:  # it goes on: the thread waits for it
-            raise ConcurrentUse("a callback may not poll or close: call stop() to end")
+            raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------
 
@@ -515,7 +533,21 @@ class AsyncConsumer(Generic[K, V]):
         return self._core.member
 
     commit = _awaited(Consumer.commit)
-    committed = _awaited(Consumer.committed)
+
+    @overload
+    async def committed(self, partitions: TopicPartition) -> int | None: ...
+
+    @overload
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    @wraps(Consumer.committed)
+    async def committed(self, partitions: Any) -> Any:
+        return await self._ask(partial(self._core.committed, partitions))
+
+    beginning_offsets = _awaited(Consumer.beginning_offsets)
+    end_offsets = _awaited(Consumer.end_offsets)
     position = _awaited(Consumer.position)
     end_offset = _awaited(Consumer.end_offset)
     offsets_for_times = _awaited(Consumer.offsets_for_times)
@@ -524,3 +556,5 @@ class AsyncConsumer(Generic[K, V]):
     resume = _awaited(Consumer.resume)
     partitions_of = _awaited(Consumer.partitions_of)
     assign = _awaited(Consumer.assign)
+    subscribe = _awaited(Consumer.subscribe)
+    unsubscribe = _awaited(Consumer.unsubscribe)

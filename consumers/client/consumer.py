@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from math import isnan
 from operator import index
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, TypeVar, overload
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
@@ -24,10 +24,11 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
 from folkmoot.consumers.offsets.offset_lookup import first_offsets
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
-from folkmoot.consumers.offsets.validation import whole
+from folkmoot.consumers.offsets.validation import offset_and_metadata, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.consumers.records.deserialization import Deserialization
@@ -36,6 +37,7 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.client import Connections
@@ -48,9 +50,10 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained
-from folkmoot.protocol.records import K, Record, TopicPartition, V
+from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +71,7 @@ FETCH_PAUSE: Final = 0.002
 ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
-_CALLED_BACK: Final = "a callback may not poll or close: call stop() to end"
+_CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
 log = logging.getLogger(__name__)
 
@@ -169,18 +172,21 @@ class Consumer(Generic[K, V]):
         if not (self.config.topics or self.config.pattern):
             self._discovery.open()
         else:
-            member = Member(settings_of(self.config), self._connect, self._wake)
-            try:
-                member.start()
-                self._group = RebalanceListener(
-                    *(self.config, member, self._fetcher, self._positions),
-                    *(self._call_back, self._wakeup),
-                )
-            except BaseException:  # also Ctrl-C: no member is left behind
-                member.stop(0.0)
-                raise
+            self._join(self.config)
         self._process = os.getpid()
         return self
+
+    def _join(self, config: ConsumerOptions[K, V]) -> None:
+        member = Member(settings_of(config), self._connect, self._wake)
+        try:
+            member.start()
+            self._group = RebalanceListener(
+                *(config, member, self._fetcher, self._positions),
+                *(self._call_back, self._wakeup),
+            )
+        except BaseException:  # also Ctrl-C: no member is left behind
+            member.stop(0.0)
+            raise
 
     def stop(self) -> None:
         """End the iteration after the record under way. From any thread, or a signal handler."""
@@ -270,26 +276,88 @@ class Consumer(Generic[K, V]):
         """The partitions that this consumer reads now."""
         return frozenset(self._fetcher.partitions())
 
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""
+    def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> None:
+        """Have the group divide these topics, too; this member wants no others from now on.
+
+        As `topics` and `pattern` of the constructor, which may leave them out. A member leaves its group
+        in order (see `unsubscribe`) and joins it anew. Raises ConfigError, ZooKeeperUnreachable.
+        """
+        self._check_free()
+        config = replace(self.config, topics=tuple(topics), pattern=pattern)
+        if not (topics or pattern):
+            raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
+        if self._group is None and self.assignment():
+            raise ConfigError(
+                "partitions were assigned by hand: take them back by assign([]) first"
+            )
+        self.unsubscribe()
+        self._discovery.close()  # the member has a session of its own
+        self._join(config)
+
+    def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Leave the group; with `auto_commit` after committing what was handed out.
+
+        Without a group it changes nothing. What is not given up after `timeout` seconds others take.
+        Raises what a callback raises, after the group is left.
+        """
+        self._check_free()
+        if self._group is None:
+            return
+        self._take_back()
+        self._positions.process_all()
+        self._calling_back = True
+        try:
+            self._group.leave(time.monotonic() + timeout)
+        finally:
+            self._calling_back = False
+            self._group.member.stop(0.0)
+            for partition in self.assignment():  # what was not given up in time
+                self._fetcher.remove(partition)
+                self._positions.release(partition)
+            self._group = None
+
+    def assign(
+        self,
+        partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], SeekTarget | None],
+    ) -> None:
+        """Read exactly these partitions, without a group.
+
+        Given as a mapping, from where it says, as by `seek`: `{("orders", 0): 17}`. Others, and what is
+        None, go on where they are, or begin as `auto_offset_reset` says. Raises UnknownTopicOrPartition,
+        ConfigError.
+        """
         self._check_usable()
         if self._group is not None:
-            raise ConfigError("a member gets its partitions by its group, not by assign()")
+            raise ConfigError(
+                "a member gets its partitions by its group: unsubscribe() before assign()"
+            )
         wanted = {_pair(each) for each in partitions}
-        for topic in {partition.topic for partition in wanted}:
-            known = self.partitions_of(topic)
-            unknown = sorted(each for each in wanted - {*known} if each.topic == topic)
-            if unknown:
-                raise UnknownTopicOrPartition(
-                    f"partition {unknown[0].partition} does not exist: "
-                    f"topic {topic} has {len(known)}, numbered from 0"
-                )
+        starts = partitions if isinstance(partitions, Mapping) else {}
+        places = {
+            _pair(each): place_of(_pair(each), target)
+            for each, target in starts.items()
+            if target is not None
+        }
+        self._check_exist(wanted)
         self._take_back()
         for partition in self.assignment() - wanted:
             self._fetcher.remove(partition)
             self._positions.forget(partition)
         for partition in sorted(wanted - self.assignment()):
             self._fetcher.add(partition, None)
+        for partition, place in places.items():
+            go_on_at(self._fetcher, self._positions, partition, place)
+
+    def _check_exist(self, wanted: Iterable[TopicPartition]) -> None:
+        """Raises UnknownTopicOrPartition, or why no broker told."""
+        for topic in {partition.topic for partition in wanted}:
+            known = self.partitions_of(topic)
+            unknown = sorted(each for each in {*wanted} - {*known} if each.topic == topic)
+            if unknown:
+                raise UnknownTopicOrPartition(
+                    f"partition {unknown[0].partition} does not exist: "
+                    f"topic {topic} has {len(known)}, numbered from 0"
+                )
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
@@ -384,11 +452,15 @@ class Consumer(Generic[K, V]):
     # -- offsets ----------------------------------------------------------------------------------
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float = 30.0,
     ) -> None:
         """Commit the next offsets to process; without `offsets`, of everything handed out so far.
 
-        After a `seek` to an offset, of which nothing was handed out yet, that is the offset sought.
+        An OffsetAndMetadata has a text beside the offset (at most 512 bytes), for `committed` to tell
+        until the next commit of the partition. After a `seek` to an offset, of which nothing was handed
+        out yet, that is the offset sought.
 
         Raises NotOwner if a partition is no longer ours, CommitBehind if more of it is committed
         already (the others are committed in both cases), RequestTimeout if ZooKeeper did not answer in
@@ -398,6 +470,7 @@ class Consumer(Generic[K, V]):
         self._check_usable()
         if self._group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
+        metadata: dict[TopicPartition, str] = {}
         if offsets is None:
             if not self._calling_back:  # else what is processed is known: nothing is under way
                 if self._cursor is not None:
@@ -408,24 +481,51 @@ class Consumer(Generic[K, V]):
             wanted = {}
             for (topic, given), offset in offsets.items():
                 number = whole(f"the number of a partition of {topic}", given)
-                what = f"the offset to commit for {topic}-{number}"
-                wanted[TopicPartition(topic, number)] = whole(what, offset)
-        self._group.commit(wanted, timeout)
+                known = offset_and_metadata(f"{topic}-{number}", offset)
+                wanted[TopicPartition(topic, number)] = known.offset
+                if known.metadata:
+                    metadata[TopicPartition(topic, number)] = known.metadata
+        self._group.commit(wanted, timeout, metadata)
 
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none for the topic that has this name now.
+    @overload
+    def committed(self, partitions: TopicPartition) -> int | None: ...
 
-        Raises ZooKeeperUnreachable.
+    @overload
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition]
+    ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
+        """The group's committed offset of a partition; of several, what was said beside each, too.
+
+        None if there is none for the topic that has this name now. Raises ZooKeeperUnreachable.
         """
         self._check_usable()
         if self.config.group is None or isinstance(self._discovery, Bootstrap):
             raise ConfigError("without a group nothing is committed: give group=…")
-        partition = TopicPartition(*partition)
-        state = self._discovery.ask(ownership.committed(self.config.group, partition))
-        topic = None if state is None else self._discovery.ask(topics.read(partition.topic))
-        if state is None or topic is None or state.topic_id not in ("", topic.topic_id):
-            return None
-        return state.offset
+        match partitions:
+            case (str(), SupportsIndex()):
+                found = self._discovery.ask(self._committed([_pair(partitions)]))
+                return next(each and each.offset for each in found.values())
+        return self._discovery.ask(self._committed([_pair(each) for each in partitions]))
+
+    def _committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Recipe[dict[TopicPartition, OffsetAndMetadata | None]]:
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        ids: dict[str, str | None] = {}
+        for each in partitions:
+            state = yield from ownership.committed(self.config.group or "", each)
+            if each.topic not in ids:
+                topic = yield from topics.read(each.topic)
+                ids[each.topic] = None if topic is None else topic.topic_id
+            found[each] = None
+            if state is not None and state.offset is not None and ids[each.topic] is not None:
+                if state.topic_id in ("", ids[each.topic]):
+                    found[each] = OffsetAndMetadata(state.offset, state.metadata)
+        return found
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
@@ -441,6 +541,31 @@ class Consumer(Generic[K, V]):
         self._check_usable()
         end = self._fetcher.end(partition)
         return None if end < 0 else end
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Where the logs of these partitions begin, as their leaders say; assigned or not.
+
+        Raises UnknownTopicOrPartition, BrokerUnreachable, or why no broker told.
+        """
+        return self._ends(partitions, EARLIEST, timeout)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Where they end: the offset behind the last record that consumers can read. As above."""
+        return self._ends(partitions, LATEST, timeout)
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], place: int, timeout: float
+    ) -> dict[TopicPartition, int]:
+        wanted = [_pair(each) for each in partitions]
+        self._check_exist(wanted)
+        ids = {each: self._cluster.topic_id(each.topic) or "" for each in wanted}
+        config = self.config
+        with closing(Lookups(config.client_id, config.listener, self._discovery)) as lookups:
+            return all_offsets(lookups, ids, place, timeout)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
@@ -581,9 +706,7 @@ class Consumer(Generic[K, V]):
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
-        self._check_usable()
-        if self._calling_back:
-            raise ConcurrentUse(_CALLED_BACK)
+        self._check_free()
         self._take_back()
         self._positions.end_turn()
 
@@ -713,6 +836,12 @@ class Consumer(Generic[K, V]):
         have in common (sockets, the session, the wakeup) is the parent's."""
         return self._process is not None and self._process != os.getpid()
 
+    def _check_free(self) -> None:
+        """Usable, and not within a callback, which would end what it is called by."""
+        self._check_usable()
+        if self._calling_back:
+            raise ConcurrentUse(_CALLED_BACK)
+
     def _check_usable(self) -> None:
         if (self._process, self._thread) == (os.getpid(), threading.get_ident()):
             if not self._closed:
@@ -749,6 +878,4 @@ def _pair(given: object) -> TopicPartition:
     match given:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))
-    raise TypeError(
-        f"assign() takes a topic and a partition's number for each, like [('flights', 0)], not {given!r}"
-    )
+    raise TypeError(f"a partition is a topic and a number, like ('flights', 0), not {given!r}")

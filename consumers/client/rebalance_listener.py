@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
@@ -118,7 +119,12 @@ class RebalanceListener:
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        timeout: float,
+        metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
+    ) -> None:
         """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
         if self.replaced:
             raise self._replacement()
@@ -129,7 +135,7 @@ class RebalanceListener:
         forward, behind = self._positions.ask(ours)
         if forward:
             self._token = token = self._token + 1
-            self.member.commit(token, forward, self.epochs)
+            self.member.commit(token, forward, self.epochs, metadata)
             self._awaited[token] = None
             if self._leave_by is not None:  # within on_revoke, on close
                 deadline = min(deadline, self._leave_by)

@@ -102,6 +102,7 @@ from folkmoot.protocol.errors import UnsupportedCodec as UnsupportedCodec
 from folkmoot.protocol.errors import UnsupportedVersion as UnsupportedVersion
 from folkmoot.protocol.errors import ZooKeeperUnreachable as ZooKeeperUnreachable
 from folkmoot.protocol.records import Headers as Headers
+from folkmoot.protocol.records import OffsetAndMetadata as OffsetAndMetadata
 from folkmoot.protocol.records import Record as Record
 from folkmoot.protocol.records import RecordMetadata as RecordMetadata
 from folkmoot.protocol.records import TopicPartition as TopicPartition

@@ -277,7 +277,7 @@ def test_a_callback_may_not_read_or_close_and_nor_may_what_it_calls(bench: Bench
 
     run(scenario)
     assert len(refused) >= 3
-    assert {"a callback may not poll or close: call stop() to end"} == set(refused)
+    assert {"a callback may not poll, subscribe or close: call stop() to end"} == set(refused)
 
 
 def test_a_task_that_a_callback_has_begun_may_read_and_close_when_the_callback_has_ended(
