@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.consumers.client.consumer import ConsumerOptions
 from folkmoot.consumers.config import AdminConfig
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.options import documented
 from tests.tree import ROOT

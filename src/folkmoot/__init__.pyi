@@ -1,6 +1,7 @@
 """The public names: each line is one, and where it lives. `__init__.py` reads them here."""
 
 from folkmoot.consumers.admin.admin import Admin as Admin
+from folkmoot.consumers.admin.async_admin import AsyncAdmin as AsyncAdmin
 from folkmoot.consumers.admin.group_views import GroupSummary as GroupSummary
 from folkmoot.consumers.admin.group_views import GroupView as GroupView
 from folkmoot.consumers.admin.group_views import MemberView as MemberView
@@ -25,7 +26,10 @@ from folkmoot.consumers.config import ConsumerConfig as ConsumerConfig
 from folkmoot.consumers.group.events import Rebalanced as Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget as SeekTarget
 from folkmoot.consumers.records.batch_view import RecordBatchView as RecordBatchView
+from folkmoot.coordination.brokers import Registration as Registration
+from folkmoot.coordination.cluster_status import PartitionStatus as PartitionStatus
 from folkmoot.coordination.groups.history import Entry as Entry
+from folkmoot.coordination.topic_config import LogConfig as LogConfig
 from folkmoot.coordination.zookeeper.session import Connect as Connect
 from folkmoot.coordination.zookeeper.session import SessionState as SessionState
 from folkmoot.producers.appender import AsyncDelivery as AsyncDelivery
