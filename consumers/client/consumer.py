@@ -878,4 +878,4 @@ def _pair(given: object) -> TopicPartition:
     match given:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))
-    raise TypeError(f"a partition is a topic and a number, like ('flights', 0), not {given!r}")
+    raise TypeError(f"a partition is a topic and a number, as in [('flights', 0)], not {given!r}")
