@@ -7,6 +7,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 TEST_FILES = ("test_*", "conftest")
 
@@ -66,10 +67,19 @@ class BuildWithoutTests(build_py):
         ]
 
 
+class EditableByPath(editable_wheel):
+    """Installs a checkout as a path, along the links: type checkers do not see setuptools' finder."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        if Path("src/folkmoot/protocol").is_dir():
+            self.mode = "compat"
+
+
 dirs = package_dirs()
 setup(
     packages=sorted(dirs),
-    package_dir=dirs,
+    package_dir=dirs | {"": "src"},
     ext_modules=extensions(),
-    cmdclass={"build_py": BuildWithoutTests},
+    cmdclass={"build_py": BuildWithoutTests, "editable_wheel": EditableByPath},
 )

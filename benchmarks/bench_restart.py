@@ -19,12 +19,12 @@ from benchmarks.harness import Context, Estimate, Sample, cell, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute as carry_out
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch

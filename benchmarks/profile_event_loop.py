@@ -25,11 +25,11 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import SLOW_STEP, EventLoop
 from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import paths, topics
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create

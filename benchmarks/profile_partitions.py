@@ -14,11 +14,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now, at_once
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import build, parse, unknown_option
 

@@ -129,7 +129,7 @@ def _create(args: argparse.Namespace) -> int:
 
 def _options(words: list[str]) -> dict[str, str]:
     """Options written NAME=VALUE, each known and within its range. Raises ConfigError."""
-    from folkmoot.brokers.storage.config import LogConfig, topic_config
+    from folkmoot.coordination.topic_config import LogConfig, topic_config
 
     options = {}
     for word in words:
@@ -158,7 +158,7 @@ def _config(args: argparse.Namespace) -> int:
 
 def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: list[str]) -> None:
     """That a topic's options will go with each other, or no broker would follow. Raises ConfigError."""
-    from folkmoot.brokers.storage.config import LogConfig, topic_config
+    from folkmoot.coordination.topic_config import LogConfig, topic_config
 
     known = {field.name for field in fields(LogConfig)} | set(before)
     for name in unset:

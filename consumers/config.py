@@ -5,17 +5,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import log
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal
 
 from msgspec import Meta
 
 from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.assignors.next_plan import assignors_of
-from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.coordination.discovery import ClientConfig
 from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import MAX_NAME_CHARACTERS, check_name
-from folkmoot.protocol.options import check_numbers
+from folkmoot.protocol.records import K, V
+from folkmoot.schemas.serialization import Deserializer
 
 LEAST_PROCESSING_TIME: Final = 2.0
 """While it waits for records a consumer shows itself every second."""
@@ -27,11 +28,9 @@ _Bytes = Annotated[int, Meta(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig:
+class ConsumerConfig(ClientConfig, Generic[K, V]):
     """Settings of a consumer; durations in seconds, sizes in bytes."""
 
-    zookeeper: str | Connect = ""
-    """Connect string with its chroot, or something that opens a session. This, or `bootstrap`."""
     bootstrap: str | Sequence[str] = ()
     """Addresses of some brokers, "host:port,host:port" or a list, in place of `zookeeper`: for consumers
     without a group, which ZooKeeper keeps."""
@@ -53,16 +52,18 @@ class ConsumerConfig:
     """Where this consumer stands: it reads from in-sync replicas of that rack, if there are any, else from
     leaders; and of equal choices, sticky prefers partitions whose leader stands there."""
     client_id: str = "consumer"
-    """Begins the member's name, and is what brokers see."""
-    listener: str = "client"
-    """Which of the brokers' listeners to connect to."""
+    key_deserializer: Deserializer[K] | None = None
+    """Makes the key of every record: a callable of one argument, or an object with
+    `deserialize(topic, data)`. It is not asked about None. None: keys are bytes. Batches and Arrow tables
+    have the bytes in any case."""
+    value_deserializer: Deserializer[V] | None = None
+    """The same for values."""
     auto_commit: bool = True
     """Commit what was processed every `commit_interval`, when a partition is given up, and on close."""
     commit_interval: _Seconds = 5.0
+    """Between two automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     """Where to start without a committed offset, or when it is out of range."""
-    session_timeout: _Seconds = 6.0
-    """After this long without a sign of life the partitions go to others."""
     guardian: bool = True
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     revoke_timeout: _Seconds = 2.0
@@ -75,21 +76,30 @@ class ConsumerConfig:
     fetch_max_wait: Annotated[float, Meta(ge=0)] = 0.5
     """How long a broker may hold a fetch back for `fetch_min_bytes`."""
     fetch_min_bytes: Annotated[int, Meta(ge=0)] = 1
+    """A broker answers a fetch as soon as there is so much."""
     fetch_max_bytes: _Bytes = 8 * 1024 * 1024
     """Of one fetch, over all its partitions; one batch comes whole in any case."""
     partition_fetch_bytes: _Bytes = 1024 * 1024
     """Of one partition in one fetch."""
     buffer_bytes: _Bytes = 32 * 1024 * 1024
     """Fetched ahead, not yet handed out; nothing more is fetched beyond it."""
-    request_timeout: _Seconds = 30.0
+
+    on_assign: Any = None
+    """Called when partitions are ours, before anything of them is fetched: it may `seek`, or return where
+    to go on, per partition."""
+    on_revoke: Any = None
+    """Called while partitions are still ours and about to go: it may `commit`. On close, too."""
+    on_lost: Any = None
+    """Called when partitions are no longer ours and were not given up in order."""
+    on_rebalance: Any = None
+    """Called when the group has a new plan; for logs and displays."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         if isinstance(self.topics, str):
             raise ConfigError(f"topics must be a list of names: topics=[{self.topics!r}]")
         for topic in self.topics:
             check_name("topic", topic)
-        check_name("client id", self.client_id)
         check_cluster(self.zookeeper, self.bootstrap)
         if self.group is not None and self.bootstrap:
             raise ConfigError(
@@ -121,6 +131,16 @@ class ConsumerConfig:
                 f"auto_offset_reset {self.auto_offset_reset!r} is not known: "
                 "use 'earliest', 'latest' or 'error'"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """Settings of an admin; durations in seconds."""
+
+    client_id: str = "admin"
+    session_timeout: _Seconds = 10.0
+    timeout: _Seconds = 30.0
+    """A call that is not told another `timeout` ends after this long."""
 
 
 def _ways(expression: Iterable[tuple[Any, Any]]) -> float:

@@ -1,17 +1,43 @@
 """Finding brokers in ZooKeeper, and what else is asked there on a thread that must not wait for long."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
 
 from folkmoot.coordination.brokers import addresses
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Session, SessionState
+from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import check_numbers
 
 _T = TypeVar("_T")
 
 ANSWER_WAIT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """What every client can be told; durations in seconds."""
+
+    zookeeper: str | Connect = ""
+    """ZooKeeper's connect string with its chroot, or something that opens a session."""
+    client_id: str = "client"
+    """What brokers see, and what begins the names of members and threads."""
+    listener: str = "client"
+    """Which of the brokers' listeners to connect to."""
+    session_timeout: Annotated[float, Meta(gt=0)] = 6.0
+    """After this long without a sign of life ZooKeeper ends the client's session; a member's partitions
+    go to others then."""
+    request_timeout: Annotated[float, Meta(gt=0)] = 30.0
+    """After this long without an answer a request to a broker is taken for lost, and sent again."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_name("client id", self.client_id)
 
 
 class ZooKeeperDiscovery:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from random import Random
 from threading import Condition, RLock
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
 from folkmoot.producers.config import ProducerConfig
@@ -84,7 +84,7 @@ class Accumulator:
 
     def __init__(
         self,
-        config: ProducerConfig,
+        config: ProducerConfig[Any, Any],
         ring: Ring,
         clock: Callable[[], float] | None = None,
         random: Random | None = None,

@@ -11,12 +11,13 @@ from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_topic
 from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
 from folkmoot.producers.columns import HeadersArgument, as_headers
+from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.futures import Run
 from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer
@@ -28,7 +29,8 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
 )
-from folkmoot.protocol.records import RecordMetadata
+from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.records import K, RecordMetadata, V
 
 SENDS_IN_A_ROW: Final = 1000
 
@@ -171,7 +173,8 @@ class AsyncBatchDelivery:
 OnDelivery = Callable[[AsyncDelivery], object]
 
 
-class AsyncProducer:
+@explained(ProducerConfig)
+class AsyncProducer(Generic[K, V]):
     """A `Producer` for tasks of one event loop.
 
     ```python
@@ -193,10 +196,11 @@ class AsyncProducer:
     be it `send` or the delivery that it returned.
     """
 
-    def __init__(self, **options: Any) -> None:
+    @configured(ProducerConfig[K, V])
+    def __init__(self, config: ProducerConfig[K, V]) -> None:
+        self.config = config
         self._hub = _Hub()
-        self._core = _Core(self._hub, **options)
-        self.config = self._core.config
+        self._core = _Core[K, V](self._hub, **given(config))
         self._accumulator = self._core._accumulator
         self._appender = self._accumulator.appender
         self._try_send = self._core.try_send()
@@ -275,8 +279,8 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,
@@ -312,8 +316,8 @@ class AsyncProducer:
     async def send_and_wait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,
@@ -429,7 +433,7 @@ class AsyncProducer:
         return self._core.metrics()
 
 
-class _Core(Producer):
+class _Core(Producer[K, V]):
     """The producer inside: it never waits for room, and calls back on the loop."""
 
     _delivery = AsyncDelivery

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal
 
 from msgspec import Meta
 
-from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.coordination.discovery import ClientConfig
 from folkmoot.producers.partitioner import STRATEGIES, Choose, Strategy
 from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES
 from folkmoot.protocol.compression import Codec, check_level
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import check_numbers
+from folkmoot.protocol.records import K, V
 from folkmoot.schemas.serialization import Serializer, serializer
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
@@ -22,17 +21,12 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig:
+class ProducerConfig(ClientConfig, Generic[K, V]):
     """Settings of a producer; durations in seconds, sizes in bytes."""
 
-    zookeeper: str | Connect = ""
-    """Connect string with its chroot, or something that opens a session. This, or `bootstrap`."""
     bootstrap: str | Sequence[str] = ()
     """Addresses of some brokers, "host:port,host:port" or a list, in place of `zookeeper`."""
     client_id: str = "producer"
-    """What brokers see."""
-    listener: str = "client"
-    """Which of the brokers' listeners to connect to."""
     acks: Literal[0, 1, -1, "all"] = "all"
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
     idempotent: bool | None = None
@@ -41,10 +35,10 @@ class ProducerConfig:
     """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
     compression_level: int | None = None
     """How hard the codec tries, in its own numbers; None: its fastest that is worth it."""
-    key_serializer: Serializer | None = None
+    key_serializer: Serializer[K] | None = None
     """Makes bytes of keys: a callable of one argument, or an object with `serialize(topic, value)`. It
     is not asked about None. None: keys are given as bytes."""
-    value_serializer: Serializer | None = None
+    value_serializer: Serializer[V] | None = None
     """The same for values."""
     partitioner: Strategy | Choose = "key-hash"
     """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
@@ -62,21 +56,16 @@ class ProducerConfig:
     max_in_flight: Annotated[int, Meta(gt=0)] = 5
     """Requests under way to one broker. A partition has up to five batches under way if the producer
     is idempotent, else one; its order is kept either way."""
-    request_timeout: Positive = 30.0
-    """After this long without an answer a request is taken for lost, and its batches are sent again."""
     delivery_timeout: Positive = 120.0
     """After this long a record that is not acknowledged has failed."""
     retry_backoff: Annotated[float, Meta(ge=0)] = 0.1
     """Pause before a batch is sent again; doubles with every attempt, up to one second."""
-    session_timeout: Positive = 6.0
-    """Of the ZooKeeper session in which brokers are looked up."""
     switch_interval: Positive | None = 0.0005
     """How long a busy thread may keep Python from the thread that sends: `sys.setswitchinterval` of the
     whole process, made shorter if it is longer (Python's own is 0.005). None leaves it alone."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        check_name("client id", self.client_id)
+        super().__post_init__()
         check_cluster(self.zookeeper, self.bootstrap)
         if self.acks not in (0, 1, -1, "all"):
             raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")

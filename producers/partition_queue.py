@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.producers.appender import BatchBuilder, Delivery
 from folkmoot.producers.config import ProducerConfig
@@ -253,7 +253,7 @@ def describe(batches: Iterable[Batch]) -> str:
 class Terms:
     """What all queues of a sender share. `finished` is told of each batch that is done."""
 
-    config: ProducerConfig
+    config: ProducerConfig[Any, Any]
     codec: int
     sequences: Sequences | None
     counters: ProducerCounters

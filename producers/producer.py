@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Generic, Self
 from weakref import WeakSet
 
 from folkmoot.coordination.wakeup import Wakeup
@@ -28,18 +28,19 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
 )
-from folkmoot.protocol.options import build
-from folkmoot.protocol.records import RecordMetadata
+from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.serialization import KEY, VALUE, serializer
 
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
 _log = logging.getLogger(__name__)
-_open_producers: "WeakSet[Producer]" = WeakSet()
+_open_producers: "WeakSet[Producer[Any, Any]]" = WeakSet()
 
 
-class Producer:
+@explained(ProducerConfig)
+class Producer(Generic[K, V]):
     """Sends records to topics, in batches, from a thread of its own.
 
     ```python
@@ -48,7 +49,7 @@ class Producer:
         print(delivery.result(timeout=10))
     ```
 
-    Options: see `ProducerConfig`. `send` may be called from any number of threads; it appends the
+    `send` may be called from any number of threads; it appends the
     record to its partition's batch and returns. It blocks, for at most `max_block`, while the buffer is
     full and when a topic is used for the first time; within an `on_delivery` it does not block. What
     became of a record is told by its `Delivery`, or to its `on_delivery`; a failure that was asked
@@ -64,8 +65,9 @@ class Producer:
     _delivery: ClassVar[type[Delivery]] = Delivery
     """What `send` returns."""
 
-    def __init__(self, **options: Any) -> None:
-        self.config = build(ProducerConfig, options)
+    @configured(ProducerConfig[K, V])
+    def __init__(self, config: ProducerConfig[K, V]) -> None:
+        self.config = config
         self._wakeup = Wakeup()
         self._accumulator = Accumulator(self.config, self._wakeup.wake, delivery=self._delivery)
         self._appender = self._accumulator.appender
@@ -78,7 +80,7 @@ class Producer:
         self.serializes = bool(self._key_bytes or self._value_bytes)
         if type(self).send is Producer.send and not self.serializes:
             # No call lies between the application and the appender.
-            self.send = self._appender.send  # type: ignore[method-assign]
+            self.send = self._appender.send  # type: ignore[method-assign, assignment]
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -155,8 +157,8 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,
@@ -169,17 +171,21 @@ class Producer:
         not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge, BrokerUnreachable,
         ClosedError, InvalidName, PartitionerFailed, SerializationError; then the record was not taken.
         """
+        value_bytes: Any = value
+        key_bytes: Any = key
         if self._value_bytes is not None:
-            value = self._value_bytes(topic, value)
+            value_bytes = self._value_bytes(topic, value)
         if self._key_bytes is not None:
-            key = self._key_bytes(topic, key)
-        return self._appender.send(topic, value, key, partition, headers, timestamp, on_delivery)
+            key_bytes = self._key_bytes(topic, key)
+        return self._appender.send(
+            *(topic, value_bytes, key_bytes, partition), *(headers, timestamp, on_delivery)
+        )
 
     def send_and_wait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections, Reply
@@ -44,7 +44,7 @@ class Sender:
 
     def __init__(
         self,
-        config: ProducerConfig,
+        config: ProducerConfig[Any, Any],
         accumulator: Accumulator,
         wakeup: Wakeup,
         discover: Callable[[], Sequence[str]],

@@ -98,7 +98,7 @@ class SenderState:
 
     def __init__(
         self,
-        config: ProducerConfig,
+        config: ProducerConfig[Any, Any],
         view: View,
         random: Random,
         counters: ProducerCounters | None = None,

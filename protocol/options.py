@@ -1,17 +1,22 @@
 """Building a frozen config from keyword options, so that a typing slip is found where it was made.
 
 A config is a dataclass; what its numbers may be is said where each is declared, by msgspec's `Meta`:
-`batch_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024`.
+`batch_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024`, and what it means in the docstring below that.
+Of this one declaration are made: the constructor that takes it (`configured`), what `help()` says of it
+(`explained`), `docs/configuration.md`, and what a command line or the environment may say.
 """
 
+import ast
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, wraps
 from math import isfinite
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from msgspec import Meta
 
@@ -20,6 +25,24 @@ from folkmoot.protocol.errors import ConfigError
 NONE = "none"
 
 _Config = TypeVar("_Config")
+_Self = TypeVar("_Self")
+_Class = TypeVar("_Class", bound=type)
+_P = ParamSpec("_P")
+
+
+class Option(NamedTuple):
+    """One option of a config, in words."""
+
+    name: str
+    kind: str
+    """What it may be: "number of seconds, at least 0"; for what is no number, its annotation."""
+    default: str
+    """As Python writes it; empty for an option that has to be given."""
+    meaning: str
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind.startswith(("number", "whole number"))
 
 
 class _Declared(NamedTuple):
@@ -48,17 +71,100 @@ class _Declared(NamedTuple):
     def __str__(self) -> str:
         """What to use, in words."""
         said = "a number" if float in self.kinds else "a whole number"
+        said += self.range
+        return f"{said}, or None" if NoneType in self.kinds else said
+
+    @property
+    def range(self) -> str:
+        said = ""
         for each in self.ranges:
             if each.ge is not None and each.le is not None:
                 said += f" from {each.ge:.15g} to {each.le:.15g}"
                 continue
             bounds = ((" of at least", each.ge), (" above", each.gt), (" of at most", each.le))
             said += "".join(f"{words} {end:.15g}" for words, end in bounds if end is not None)
-        return f"{said}, or None" if NoneType in self.kinds else said
+        return said
+
+
+def configured(
+    config: Callable[_P, _Config],
+) -> Callable[[Callable[[_Self, _Config], None]], Callable[Concatenate[_Self, _P], None]]:
+    """Has a constructor that is written for a config take the options of it.
+
+    Type checkers see the options with their types. One that is unknown, or out of its range, is a
+    ConfigError.
+    """
+
+    def decorate(
+        init: Callable[[_Self, _Config], None],
+    ) -> Callable[Concatenate[_Self, _P], None]:
+        @wraps(init)
+        def construct(self: _Self, /, *nothing: _P.args, **options: _P.kwargs) -> None:
+            init(self, build(config, options))  # type: ignore[arg-type]
+
+        made: Any = construct
+        made.__signature__ = _signature(_class_of(config))
+        return construct
+
+    return decorate
+
+
+def explained(config: Any) -> Callable[[_Class], _Class]:
+    """Has `help()` of a class say what the options of its constructor are."""
+
+    def decorate(cls: _Class) -> _Class:
+        cls.__doc__ = _Help(cls.__doc__, config)  # type: ignore[assignment]
+        return cls
+
+    return decorate
+
+
+class _Help:
+    """A docstring that is made when it is read: sources are not parsed for those who do not ask."""
+
+    def __init__(self, text: str | None, config: Any) -> None:
+        self._text = text
+        self._config = config
+
+    def __get__(self, instance: object, owner: type) -> str:
+        said = inspect.cleandoc(self._text or "")
+        said += "\n\nOptions; a ConfigError names the one that is unknown or not allowed.\n"
+        for option in documented(self._config):
+            default = f"default {option.default}" if option.default else "required"
+            meaning = textwrap.indent(option.meaning, "    ")
+            said += f"\n{option.name}: {option.kind}; {default}\n{meaning}\n"
+        return said
+
+
+def given(config: Any) -> dict[str, Any]:
+    """The options that make a config like this one."""
+    return {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+
+
+def documented(config: Any) -> list[Option]:
+    """The options of a config in words, in the order of their declaration; those that it inherits first.
+
+    Read from its source, as only there stands what each means: without it there are none.
+    """
+    fields = {each.name: each for each in dataclasses.fields(config)}
+    declared: dict[str, ast.AnnAssign] = {}
+    meanings: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if dataclasses.is_dataclass(base):
+            for node, meaning in _declared_in(base):
+                name = ast.unparse(node.target)
+                declared[name] = node
+                meanings[name] = meaning or meanings.get(name, "")
+    return [
+        Option(name, _kind(config, name, node), _default(fields[name], node), meanings[name])
+        for name, node in declared.items()
+        if name in fields
+    ]
 
 
 def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
     """A `config` of these options. Raises ConfigError for an unknown or missing one."""
+    config = _class_of(config)
     assert dataclasses.is_dataclass(config)
     fields = {field.name: field for field in dataclasses.fields(config)}
     for name in options:
@@ -112,9 +218,65 @@ def _value(config: Any, name: str, text: str) -> Any:
         return float(text) if float in kinds else int(text)
     except ValueError:
         also = f" or {NONE!r}" if NoneType in kinds else ""
-        unit = "" if name.endswith("_ratio") else " of seconds"
-        what = f"a number{unit}" if float in kinds else "a whole number"
+        what = f"a number{_unit(name)}" if float in kinds else "a whole number"
         raise ConfigError(f"{name}={text!r} is not allowed: use {what}{also}") from None
+
+
+def _unit(name: str) -> str:
+    """Of an option that is a float."""
+    return "" if name.endswith("_ratio") else " of seconds"
+
+
+def _signature(config: Any) -> inspect.Signature:
+    """As `help()` shows it: names and defaults."""
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    empty = inspect.Parameter.empty
+    options = inspect.signature(config).parameters.values()
+    return inspect.Signature([own, *(each.replace(annotation=empty) for each in options)])
+
+
+def _class_of(config: Any) -> Any:
+    """`Config` of `Config[K, V]`."""
+    return getattr(config, "__origin__", config)
+
+
+def _declared_in(config: Any) -> Iterator[tuple[ast.AnnAssign, str]]:
+    """The fields that a class declares itself, each with the docstring below it."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    except (OSError, TypeError):
+        return
+    assert isinstance(tree, ast.ClassDef)
+    for node, below in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
+        if isinstance(node, ast.AnnAssign):
+            match below:
+                case ast.Expr(ast.Constant(str(text))):
+                    yield node, inspect.cleandoc(text)
+                case _:
+                    yield node, ""
+
+
+def _kind(config: Any, name: str, node: ast.AnnAssign) -> str:
+    declared = _declarations(config)[name]
+    if not declared.is_number:
+        return ast.unparse(node.annotation).replace("'", '"')
+    if float in declared.kinds:
+        said = f"number{_unit(name)}"
+    elif name.endswith("_per_second"):
+        said = "whole number of bytes per second"
+    else:
+        said = "whole number of bytes" if name.endswith("bytes") else "whole number"
+    said += declared.range
+    return f"{said}, or None" if NoneType in declared.kinds else said
+
+
+def _default(field: "dataclasses.Field[Any]", node: ast.AnnAssign) -> str:
+    if field.default is not dataclasses.MISSING:
+        said = ast.unparse(node.value) if node.value is not None else ""
+        value = f"{field.default:.15g}" if isinstance(field.default, float) else repr(field.default)
+        names = any(isinstance(each, ast.Name) for each in ast.walk(node.value or node))
+        return (value if names else said).replace("'", '"')
+    return "" if field.default_factory is dataclasses.MISSING else "all defaults"
 
 
 @cache

@@ -10,7 +10,7 @@ from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.records import Record
 
 
-class PureRecordIterator(Iterator[Record]):
+class PureRecordIterator(Iterator[Record[Any, Any]]):
     """Each record is made when it is asked for, so that it and its cells take the memory, still in the
     cache, of the one that was let go before.
 
@@ -60,10 +60,10 @@ class PureRecordIterator(Iterator[Record]):
         """End the iteration: nothing more is handed out."""
         self._gate.clear()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[Any, Any]]:
         return self._records  # without a method of Python for each record
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Record[Any, Any]:
         return next(self._records)
 
 

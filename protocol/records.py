@@ -1,8 +1,18 @@
 """The vocabulary: a partition of a topic, a record in it, where a record went."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:  # typing's own has no default before Python 3.13
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K, V = TypeVar("K"), TypeVar("V")
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -17,8 +27,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record as a consumer gets it.
+class OffsetAndMetadata(NamedTuple):
+    """What a group has committed of a partition: the next offset, and what was said beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
+class Record(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
+    """A record as a consumer gets it: `Record[str, Order]` where deserialisers make these, else bytes.
 
     `timestamp` is in milliseconds since the epoch: the producer's, or the broker's if
     `append_time`. Keys and values are bytes or None, or what the consumer's deserialisers make of bytes;
@@ -29,8 +46,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     timestamp: int
-    key: Any
-    value: Any
+    key: K | None
+    value: V | None
     headers: Headers = ()
     append_time: bool = False
 

@@ -2,7 +2,7 @@
 producers and consumers."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from folkmoot.protocol.errors import ConfigError, FolkmootError, SerializationError
 
@@ -10,24 +10,29 @@ KEY: Final = "key"
 VALUE: Final = "value"
 
 
-class TopicSerializer(Protocol):
+T = TypeVar("T")
+Given = TypeVar("Given", contravariant=True)
+Made = TypeVar("Made", covariant=True)
+
+
+class TopicSerializer(Protocol[Given]):
     """Makes bytes of what is sent to a topic. May be called from any thread that sends."""
 
-    def serialize(self, topic: str, value: Any, /) -> bytes: ...
+    def serialize(self, topic: str, value: Given, /) -> bytes: ...
 
 
-class TopicDeserializer(Protocol):
+class TopicDeserializer(Protocol[Made]):
     """Makes keys or values of the bytes that were read from a topic."""
 
-    def deserialize(self, topic: str, data: bytes, /) -> Any: ...
+    def deserialize(self, topic: str, data: bytes, /) -> Made: ...
 
 
-Serializer = Callable[[Any], bytes] | TopicSerializer
-Deserializer = Callable[[bytes], Any] | TopicDeserializer
+Serializer = Callable[[T], bytes] | TopicSerializer[T]
+Deserializer = Callable[[bytes], T] | TopicDeserializer[T]
 Convert = Callable[[str, Any], Any]
 
 
-def serializer(field: str, given: Serializer | None) -> Convert | None:
+def serializer(field: str, given: Serializer[Any] | None) -> Convert | None:
     """A function of topic and value, for the `field` "key" or "value"; None if there is none.
 
     None stays None: it is a tombstone, or no key. What `given` raises becomes SerializationError, with
@@ -37,7 +42,7 @@ def serializer(field: str, given: Serializer | None) -> Convert | None:
     return _converter(f"{field}_serializer", field, given, "serialize")
 
 
-def deserializer(field: str, given: Deserializer | None) -> Convert | None:
+def deserializer(field: str, given: Deserializer[Any] | None) -> Convert | None:
     """As `serializer`, of topic and bytes."""
     return _converter(f"{field}_deserializer", field, given, "deserialize")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from folkmoot.brokers.storage.config import DAY, FOREVER, LogConfig
+from folkmoot.coordination.topic_config import DAY, FOREVER, LogConfig
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import check_numbers
 

@@ -18,7 +18,6 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_file,
     write_checked,
 )
-from folkmoot.brokers.storage.config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.brokers.storage.jobs import Job, JobGroup, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
 from folkmoot.brokers.storage.producer_state import ProducersJob, ProducerSnapshots, ProducerState
@@ -42,6 +41,7 @@ from folkmoot.brokers.storage.segment import (
     summary_job,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
+from folkmoot.coordination.topic_config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import LEADER_BYTES, MAX_OFFSET, BatchHeader
 from folkmoot.protocol.compression import Codec

@@ -23,7 +23,6 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_directory,
     write_atomic,
 )
-from folkmoot.brokers.storage.config import LogConfig, topic_config
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
@@ -33,6 +32,7 @@ from folkmoot.brokers.storage.leader_epochs import (
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.topic_config import LogConfig, topic_config
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory, write_atomic
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
@@ -19,6 +18,7 @@ from folkmoot.brokers.storage.log_manager import (
     partition_directory,
 )
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, StorageError, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 

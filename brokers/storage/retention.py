@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 from folkmoot.brokers.storage.atomic_file import disk_error
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
@@ -15,6 +14,7 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import save_log_start
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import (
     ClosedError,
     FolkmootError,

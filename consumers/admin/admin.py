@@ -26,18 +26,21 @@ from folkmoot.consumers.admin.replica_moves import (
     cancel_drain,
     drain,
 )
-from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.config import AdminConfig, ConsumerConfig
 from folkmoot.consumers.offsets.log_ends import Lookups
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.coordination import brokers, reassignments, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import group_deletion, history, inspection, offset_admin, planning
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
 from folkmoot.coordination.groups.membership import instance_of
 from folkmoot.coordination.placement import racks_of
+from folkmoot.coordination.topic_config import LogConfig, as_texts, changed
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -57,6 +60,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import configured, explained, parse
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
@@ -68,6 +72,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
 
+@explained(AdminConfig)
 class Admin:
     """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
 
@@ -87,24 +92,20 @@ class Admin:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        *,
-        zookeeper: str | Connect,
-        listener: str = "client",
-        client_id: str = "admin",
-        session_timeout: float = 10.0,
-        timeout: float = TIMEOUT,
-    ) -> None:
+    @configured(AdminConfig)
+    def __init__(self, config: AdminConfig) -> None:
+        self.config = config
+        self._timeout, zookeeper = config.timeout, config.zookeeper
+        # For look-ups, which read as consumers do.
         self._config = ConsumerConfig(
             zookeeper=zookeeper,
-            listener=listener,
-            client_id=client_id,
-            session_timeout=session_timeout,
+            listener=config.listener,
+            client_id=config.client_id,
+            session_timeout=config.session_timeout,
+            request_timeout=config.request_timeout,
         )
-        self._timeout = timeout
         self._connect: Connect = (
-            partial(connect, zookeeper, connect_timeout=timeout)
+            partial(connect, zookeeper, connect_timeout=config.timeout)
             if isinstance(zookeeper, str)
             else zookeeper
         )
@@ -142,14 +143,22 @@ class Admin:
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Raises UnknownTopicOrPartition, InvalidName."""
-        found = self._topics((topic,))
-        if topic not in found:
-            raise UnknownTopicOrPartition(f"topic {topic} does not exist")
-        return [TopicPartition(topic, number) for number in range(len(found[topic].partitions))]
+        count = len(self._topic(topic).partitions)
+        return [TopicPartition(topic, number) for number in range(count)]
 
-    def create_topic(self, topic: str, partitions: int = 1, *, replicas: int | None = None) -> None:
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replicas: int | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
         """Spread a new topic over the live brokers, replicas of a partition over different racks; how many
         of each partition, the brokers' `default_replicas` says if `replicas` is None.
+
+        `options` are the topic's own, such as `{"retention": 86_400, "cleanup_policy": "compact"}`; what
+        it does not say the brokers do (`LogConfig` has them all).
 
         Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
         it is to have replicas, ConfigError, InvalidName.
@@ -159,7 +168,44 @@ class Admin:
         copies = brokers.default_replicas(live)
         if replicas is not None:
             copies = whole("number of replicas", replicas)
-        self._execute(topics.create(topic, count, racks_of(live), replicas=copies))
+        own = as_texts(options or {})
+        self._execute(topics.create(topic, count, racks_of(live), own, replicas=copies))
+
+    def topic_options(self, topic: str) -> dict[str, object]:
+        """A topic's own options. Raises UnknownTopicOrPartition, InvalidName."""
+        return {**parse(LogConfig, self._topic(topic).config)}
+
+    def set_topic_options(
+        self, topic: str, options: Mapping[str, object], *, unset: Iterable[str] = ()
+    ) -> dict[str, object]:
+        """Change a topic's own options while its brokers run, take back those `unset` → what it has then.
+
+        Raises UnknownTopicOrPartition, ConfigError for one that is unknown, out of its range, or does
+        not go with the others, InvalidName.
+        """
+        changes = changed(self._topic(topic).config, options, unset)
+        return {**parse(LogConfig, self._execute(topics.configure(topic, changes)).config)}
+
+    def describe_topics(
+        self, topics: Sequence[str] | None = None
+    ) -> dict[str, list[PartitionStatus]]:
+        """Who leads each partition of these topics, or of all, and which replicas are in sync.
+
+        Raises UnknownTopicOrPartition.
+        """
+        found: dict[str, list[PartitionStatus]] = {}
+        for each in self._cluster(topics).partitions:
+            found.setdefault(each.topic, []).append(each)
+        return found
+
+    def describe_brokers(self) -> dict[int, Registration]:
+        """The live brokers by their ids: where they listen, in which rack, what they are told."""
+        return self._cluster(()).brokers
+
+    def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
+        names = None if topics is None else [check_name("topic", each) for each in topics]
+        with self._opened() as session:
+            return read_cluster(session, self._timeout, names)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
@@ -518,6 +564,15 @@ class Admin:
         check_name("group", group)
         self._execute(group_deletion.delete(group, force))
 
+    def delete_group_offsets(self, group: str, topic: str) -> None:
+        """Forget what a group has committed of one topic, whether that exists or not.
+
+        The group must have no members. Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if
+        there is nothing to forget, InvalidName.
+        """
+        check_name("topic", topic)
+        self._execute(group_deletion.delete_offsets(check_name("group", group), topic))
+
     # -- ZooKeeper --------------------------------------------------------------------------------
 
     @contextmanager
@@ -553,6 +608,13 @@ class Admin:
         wanted = sorted({check_name("topic", name) for name in names})
         found = self._execute_all(map(topics.read, wanted))
         return {name: info for name, info in zip(wanted, found, strict=True) if info is not None}
+
+    def _topic(self, name: str) -> TopicInfo:
+        """Raises UnknownTopicOrPartition, InvalidName."""
+        found = self._topics((name,)).get(name)
+        if found is None:
+            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+        return found
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """The ids of the partitions' topics, in the order of the partitions.

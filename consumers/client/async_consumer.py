@@ -6,24 +6,45 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable
 from itertools import islice
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
+from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
-from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,12 +60,6 @@ _LOOP_CLOSED: Final = "the event loop of this consumer is closed"
 
 log = logging.getLogger(__name__)
 
-OnAssign = Callable[
-    ["AsyncConsumer", list[TopicPartition]], Awaitable[Starts | None] | Starts | None
-]
-OnPartitions = Callable[["AsyncConsumer", list[TopicPartition]], Awaitable[None] | None]
-OnRebalance = Callable[["AsyncConsumer", Rebalanced], Awaitable[None] | None]
-
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
 """In a callback, and in tasks that it has begun: what that one call of it asks for (`_aside`)."""
 
@@ -53,7 +68,28 @@ _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 """What is to be done, and who is told what it returned or raised."""
 
 
-class _Core(Consumer):
+@dataclass(frozen=True, kw_only=True)
+class AsyncConsumerOptions(ConsumerConfig[K, V]):
+    """Options of an `AsyncConsumer`: its callbacks may be coroutine functions."""
+
+    on_assign: (
+        Callable[
+            ["AsyncConsumer[K, V]", list[TopicPartition]], Awaitable[Starts | None] | Starts | None
+        ]
+        | None
+    ) = None
+    on_revoke: (
+        Callable[["AsyncConsumer[K, V]", list[TopicPartition]], Awaitable[None] | None] | None
+    ) = None
+    on_lost: (
+        Callable[["AsyncConsumer[K, V]", list[TopicPartition]], Awaitable[None] | None] | None
+    ) = None
+    on_rebalance: Callable[["AsyncConsumer[K, V]", Rebalanced], Awaitable[None] | None] | None = (
+        None
+    )
+
+
+class _Core(Consumer[K, V]):
     """What it finds is only offered: it is handed out when somebody accepts it, else read again.
 
     For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
@@ -102,24 +138,26 @@ class _Core(Consumer):
 
 
 def _awaited(
-    method: Callable[Concatenate[Consumer, P], T],
-) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
     """The consumer's method, done by its thread and awaited."""
 
     @wraps(method)
-    async def ask(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
+    async def ask(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
         return await self._ask(partial(method, self._core, *args, **options))
 
     return ask
 
 
 def _awaited_read(
-    method: Callable[Concatenate[Consumer, P], T],
-) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
     """The same for a method that hands out, and begins with `timeout`: one task at a time."""
 
     @wraps(method)
-    async def read(self: "AsyncConsumer", /, timeout: float = 1.0, *args: Any, **options: Any) -> T:
+    async def read(
+        self: "AsyncConsumer[Any, Any]", /, timeout: float = 1.0, *args: Any, **options: Any
+    ) -> T:
         def call(left: float) -> T:
             return method(self._core, left, *args, **options)  # type: ignore[arg-type]
 
@@ -129,18 +167,19 @@ def _awaited_read(
 
 
 def _plain(
-    method: Callable[Concatenate[Consumer, P], T],
-) -> "Callable[Concatenate[AsyncConsumer, P], T]":
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], T]":
     """The consumer's method, which neither waits nor looks anything up."""
 
     @wraps(method)
-    def call(self: "AsyncConsumer", /, *args: P.args, **options: P.kwargs) -> T:
+    def call(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
         return method(self._core, *args, **options)
 
     return call
 
 
-class AsyncConsumer:
+@explained(AsyncConsumerOptions)
+class AsyncConsumer(Generic[K, V]):
     """A `Consumer` for tasks of one event loop.
 
     ```
@@ -172,25 +211,15 @@ class AsyncConsumer:
     It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
     """
 
-    def __init__(
-        self,
-        *,
-        on_assign: OnAssign | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_lost: OnPartitions | None = None,
-        on_rebalance: OnRebalance | None = None,
-        **options: Any,
-    ) -> None:
-        self._make = partial(
-            _Core,
-            on_assign=self._on_loop(on_assign),
-            on_revoke=self._on_loop(on_revoke),
-            on_lost=self._on_loop(on_lost),
-            on_rebalance=self._on_loop(on_rebalance),
-            **options,
-        )
+    @configured(AsyncConsumerOptions[K, V])
+    def __init__(self, config: AsyncConsumerOptions[K, V]) -> None:
+        self.config = config
+        options = given(config)
+        options |= {
+            name: self._on_loop(options[name]) for name in options if name.startswith("on_")
+        }
+        self._make = partial(_Core[K, V], **options)
         self._core = self._make()
-        self.config = self._core.config
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that has started it."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -288,15 +317,26 @@ class AsyncConsumer:
 
     # -- records ----------------------------------------------------------------------------------
 
-    poll = _awaited_read(Consumer.poll)
+    async def poll(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> list[Record[K, V]]:
+        """Up to `max_records` records; waits at most `timeout` seconds for the first.
+
+        Asking says that everything handed out before is processed.
+        """
+        read = partial(self._core.poll, max_records=max_records)
+        return await self._read(read, timeout, asyncio.current_task())
+
     poll_batch = _awaited_read(Consumer.poll_batch)
     poll_arrow = _awaited_read(Consumer.poll_arrow)
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
         return self._records(asyncio.current_task())
 
-    async def _records(self, task: "asyncio.Task[Any] | None") -> AsyncGenerator[Record, None]:
+    async def _records(
+        self, task: "asyncio.Task[Any] | None"
+    ) -> AsyncGenerator[Record[K, V], None]:
         core = self._core
         with self._iterating(task):
             while not core._stopped:
@@ -430,12 +470,12 @@ class AsyncConsumer:
         self._jobs.put(None)
 
     def _on_loop(
-        self, callback: Callable[["AsyncConsumer", Any], Any] | None
-    ) -> Callable[[Consumer, Any], Any] | None:
+        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any] | None
+    ) -> Callable[[Consumer[K, V], Any], Any] | None:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
         return None if callback is None else lambda _, notice: self._call_back(callback, notice)
 
-    def _call_back(self, callback: Callable[["AsyncConsumer", Any], Any], notice: Any) -> Any:
+    def _call_back(self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any) -> Any:
         """In the thread: have the loop call it, and await what can be awaited; → its result."""
         loop, aside = self._loop, SimpleQueue[_Job | None]()
         if loop is None or loop.is_closed():
@@ -477,7 +517,7 @@ class AsyncConsumer:
 
     def _check_not_called_back(self) -> None:
         if _calling_back.get() is self._aside:  # it goes on: the thread waits for it
-            raise ConcurrentUse("a callback may not poll or close: call stop() to end")
+            raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------
 
@@ -493,7 +533,21 @@ class AsyncConsumer:
         return self._core.member
 
     commit = _awaited(Consumer.commit)
-    committed = _awaited(Consumer.committed)
+
+    @overload
+    async def committed(self, partitions: TopicPartition) -> int | None: ...
+
+    @overload
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    @wraps(Consumer.committed)
+    async def committed(self, partitions: Any) -> Any:
+        return await self._ask(partial(self._core.committed, partitions))
+
+    beginning_offsets = _awaited(Consumer.beginning_offsets)
+    end_offsets = _awaited(Consumer.end_offsets)
     position = _awaited(Consumer.position)
     end_offset = _awaited(Consumer.end_offset)
     offsets_for_times = _awaited(Consumer.offsets_for_times)
@@ -502,3 +556,5 @@ class AsyncConsumer:
     resume = _awaited(Consumer.resume)
     partitions_of = _awaited(Consumer.partitions_of)
     assign = _awaited(Consumer.assign)
+    subscribe = _awaited(Consumer.subscribe)
+    unsubscribe = _awaited(Consumer.unsubscribe)

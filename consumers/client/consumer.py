@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from math import isnan
 from operator import index
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, TypeVar, overload
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
@@ -23,10 +24,11 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
 from folkmoot.consumers.offsets.offset_lookup import first_offsets
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
-from folkmoot.consumers.offsets.validation import whole
+from folkmoot.consumers.offsets.validation import offset_and_metadata, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.consumers.records.deserialization import Deserialization
@@ -35,6 +37,7 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.client import Connections
@@ -47,10 +50,10 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import build
-from folkmoot.protocol.records import Record, TopicPartition
-from folkmoot.schemas.serialization import Deserializer
+from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,16 +71,23 @@ FETCH_PAUSE: Final = 0.002
 ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
-_CALLED_BACK: Final = "a callback may not poll or close: call stop() to end"
+_CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
 log = logging.getLogger(__name__)
 
-OnAssign = Callable[["Consumer", list[TopicPartition]], Starts | None]
-OnPartitions = Callable[["Consumer", list[TopicPartition]], None]
-OnRebalance = Callable[["Consumer", Rebalanced], None]
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ConsumerConfig[K, V]):
+    """Options of a `Consumer`, with the types of its callbacks."""
+
+    on_assign: Callable[["Consumer[K, V]", list[TopicPartition]], Starts | None] | None = None
+    on_revoke: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
+    on_lost: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
+    on_rebalance: Callable[["Consumer[K, V]", Rebalanced], None] | None = None
 
 
-class Consumer:
+@explained(ConsumerOptions)
+class Consumer(Generic[K, V]):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -104,9 +114,8 @@ class Consumer:
     thread is not there. After an `on_assign` that raised, nothing is handed out before it has
     succeeded: asking again calls it again.
 
-    `key_deserializer` and `value_deserializer` make keys and values of records: a callable of one
-    argument, or an object with `deserialize(topic, data)`; None stays None. Batches and tables have the
-    bytes as they are.
+    Records have the types that `key_deserializer` and `value_deserializer` make: a `Consumer[str, Order]`
+    hands out `Record[str, Order]`. Key and value may be None all the same: no key, a tombstone.
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted, bytes that cannot be deserialized) is raised once, behind the good records in front of it,
@@ -114,28 +123,12 @@ class Consumer:
 
     The thread that started the consumer owns it; only `stop` and `health` may be called from others,
     and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
-    Options are those of `ConsumerConfig`; an unknown one raises ConfigError.
     """
 
-    def __init__(
-        self,
-        *,
-        on_assign: OnAssign | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_lost: OnPartitions | None = None,
-        on_rebalance: OnRebalance | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        **options: Any,
-    ) -> None:
-        self._deserialization = Deserialization(key_deserializer, value_deserializer)
-        self.config = config = build(ConsumerConfig, options)
-        self._callbacks: dict[str, Callable[[Consumer, Any], Any] | None] = {
-            "on_assign": on_assign,
-            "on_revoke": on_revoke,
-            "on_lost": on_lost,
-            "on_rebalance": on_rebalance,
-        }
+    @configured(ConsumerOptions[K, V])
+    def __init__(self, config: ConsumerOptions[K, V]) -> None:
+        self.config = config
+        self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
         self._wakeup = Wakeup()
@@ -179,18 +172,21 @@ class Consumer:
         if not (self.config.topics or self.config.pattern):
             self._discovery.open()
         else:
-            member = Member(settings_of(self.config), self._connect, self._wake)
-            try:
-                member.start()
-                self._group = RebalanceListener(
-                    *(self.config, member, self._fetcher, self._positions),
-                    *(self._call_back, self._wakeup),
-                )
-            except BaseException:  # also Ctrl-C: no member is left behind
-                member.stop(0.0)
-                raise
+            self._join(self.config)
         self._process = os.getpid()
         return self
+
+    def _join(self, config: ConsumerOptions[K, V]) -> None:
+        member = Member(settings_of(config), self._connect, self._wake)
+        try:
+            member.start()
+            self._group = RebalanceListener(
+                *(config, member, self._fetcher, self._positions),
+                *(self._call_back, self._wakeup),
+            )
+        except BaseException:  # also Ctrl-C: no member is left behind
+            member.stop(0.0)
+            raise
 
     def stop(self) -> None:
         """End the iteration after the record under way. From any thread, or a signal handler."""
@@ -230,14 +226,15 @@ class Consumer:
 
     # -- records ----------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
         Asking says that everything handed out before is processed.
         """
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
-        found = self._read(timeout, limit, RecordBatchView.records, take=take)
+        found: list[list[Record[Any, Any]]]
+        found = self._read(timeout, limit, lambda view: [*view.iterator()], take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -259,7 +256,7 @@ class Consumer:
         make = partial(RecordBatchView.arrow, headers=headers)
         return table(self._read(timeout, _limit(max_records, TABLE_RECORDS), make), headers=headers)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
         return chain.from_iterable(self._cursors())
 
@@ -279,26 +276,88 @@ class Consumer:
         """The partitions that this consumer reads now."""
         return frozenset(self._fetcher.partitions())
 
-    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without a group. Raises UnknownTopicOrPartition."""
+    def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> None:
+        """Have the group divide these topics, too; this member wants no others from now on.
+
+        As `topics` and `pattern` of the constructor, which may leave them out. A member leaves its group
+        in order (see `unsubscribe`) and joins it anew. Raises ConfigError, ZooKeeperUnreachable.
+        """
+        self._check_free()
+        config = replace(self.config, topics=tuple(topics), pattern=pattern)
+        if not (topics or pattern):
+            raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
+        if self._group is None and self.assignment():
+            raise ConfigError(
+                "partitions were assigned by hand: take them back by assign([]) first"
+            )
+        self.unsubscribe()
+        self._discovery.close()  # the member has a session of its own
+        self._join(config)
+
+    def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Leave the group; with `auto_commit` after committing what was handed out.
+
+        Without a group it changes nothing. What is not given up after `timeout` seconds others take.
+        Raises what a callback raises, after the group is left.
+        """
+        self._check_free()
+        if self._group is None:
+            return
+        self._take_back()
+        self._positions.process_all()
+        self._calling_back = True
+        try:
+            self._group.leave(time.monotonic() + timeout)
+        finally:
+            self._calling_back = False
+            self._group.member.stop(0.0)
+            for partition in self.assignment():  # what was not given up in time
+                self._fetcher.remove(partition)
+                self._positions.release(partition)
+            self._group = None
+
+    def assign(
+        self,
+        partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], SeekTarget | None],
+    ) -> None:
+        """Read exactly these partitions, without a group.
+
+        Given as a mapping, from where it says, as by `seek`: `{("orders", 0): 17}`. Others, and what is
+        None, go on where they are, or begin as `auto_offset_reset` says. Raises UnknownTopicOrPartition,
+        ConfigError.
+        """
         self._check_usable()
         if self._group is not None:
-            raise ConfigError("a member gets its partitions by its group, not by assign()")
+            raise ConfigError(
+                "a member gets its partitions by its group: unsubscribe() before assign()"
+            )
         wanted = {_pair(each) for each in partitions}
-        for topic in {partition.topic for partition in wanted}:
-            known = self.partitions_of(topic)
-            unknown = sorted(each for each in wanted - {*known} if each.topic == topic)
-            if unknown:
-                raise UnknownTopicOrPartition(
-                    f"partition {unknown[0].partition} does not exist: "
-                    f"topic {topic} has {len(known)}, numbered from 0"
-                )
+        starts = partitions if isinstance(partitions, Mapping) else {}
+        places = {
+            _pair(each): place_of(_pair(each), target)
+            for each, target in starts.items()
+            if target is not None
+        }
+        self._check_exist(wanted)
         self._take_back()
         for partition in self.assignment() - wanted:
             self._fetcher.remove(partition)
             self._positions.forget(partition)
         for partition in sorted(wanted - self.assignment()):
             self._fetcher.add(partition, None)
+        for partition, place in places.items():
+            go_on_at(self._fetcher, self._positions, partition, place)
+
+    def _check_exist(self, wanted: Iterable[TopicPartition]) -> None:
+        """Raises UnknownTopicOrPartition, or why no broker told."""
+        for topic in {partition.topic for partition in wanted}:
+            known = self.partitions_of(topic)
+            unknown = sorted(each for each in {*wanted} - {*known} if each.topic == topic)
+            if unknown:
+                raise UnknownTopicOrPartition(
+                    f"partition {unknown[0].partition} does not exist: "
+                    f"topic {topic} has {len(known)}, numbered from 0"
+                )
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
@@ -393,11 +452,15 @@ class Consumer:
     # -- offsets ----------------------------------------------------------------------------------
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float = 30.0
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float = 30.0,
     ) -> None:
         """Commit the next offsets to process; without `offsets`, of everything handed out so far.
 
-        After a `seek` to an offset, of which nothing was handed out yet, that is the offset sought.
+        An OffsetAndMetadata has a text beside the offset (at most 512 bytes), for `committed` to tell
+        until the next commit of the partition. After a `seek` to an offset, of which nothing was handed
+        out yet, that is the offset sought.
 
         Raises NotOwner if a partition is no longer ours, CommitBehind if more of it is committed
         already (the others are committed in both cases), RequestTimeout if ZooKeeper did not answer in
@@ -407,6 +470,7 @@ class Consumer:
         self._check_usable()
         if self._group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
+        metadata: dict[TopicPartition, str] = {}
         if offsets is None:
             if not self._calling_back:  # else what is processed is known: nothing is under way
                 if self._cursor is not None:
@@ -417,24 +481,51 @@ class Consumer:
             wanted = {}
             for (topic, given), offset in offsets.items():
                 number = whole(f"the number of a partition of {topic}", given)
-                what = f"the offset to commit for {topic}-{number}"
-                wanted[TopicPartition(topic, number)] = whole(what, offset)
-        self._group.commit(wanted, timeout)
+                known = offset_and_metadata(f"{topic}-{number}", offset)
+                wanted[TopicPartition(topic, number)] = known.offset
+                if known.metadata:
+                    metadata[TopicPartition(topic, number)] = known.metadata
+        self._group.commit(wanted, timeout, metadata)
 
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset, None if there is none for the topic that has this name now.
+    @overload
+    def committed(self, partitions: TopicPartition) -> int | None: ...
 
-        Raises ZooKeeperUnreachable.
+    @overload
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition]
+    ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
+        """The group's committed offset of a partition; of several, what was said beside each, too.
+
+        None if there is none for the topic that has this name now. Raises ZooKeeperUnreachable.
         """
         self._check_usable()
         if self.config.group is None or isinstance(self._discovery, Bootstrap):
             raise ConfigError("without a group nothing is committed: give group=…")
-        partition = TopicPartition(*partition)
-        state = self._discovery.ask(ownership.committed(self.config.group, partition))
-        topic = None if state is None else self._discovery.ask(topics.read(partition.topic))
-        if state is None or topic is None or state.topic_id not in ("", topic.topic_id):
-            return None
-        return state.offset
+        match partitions:
+            case (str(), SupportsIndex()):
+                found = self._discovery.ask(self._committed([_pair(partitions)]))
+                return next(each and each.offset for each in found.values())
+        return self._discovery.ask(self._committed([_pair(each) for each in partitions]))
+
+    def _committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Recipe[dict[TopicPartition, OffsetAndMetadata | None]]:
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        ids: dict[str, str | None] = {}
+        for each in partitions:
+            state = yield from ownership.committed(self.config.group or "", each)
+            if each.topic not in ids:
+                topic = yield from topics.read(each.topic)
+                ids[each.topic] = None if topic is None else topic.topic_id
+            found[each] = None
+            if state is not None and state.offset is not None and ids[each.topic] is not None:
+                if state.topic_id in ("", ids[each.topic]):
+                    found[each] = OffsetAndMetadata(state.offset, state.metadata)
+        return found
 
     def position(self, partition: TopicPartition) -> int | None:
         """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
@@ -450,6 +541,31 @@ class Consumer:
         self._check_usable()
         end = self._fetcher.end(partition)
         return None if end < 0 else end
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Where the logs of these partitions begin, as their leaders say; assigned or not.
+
+        Raises UnknownTopicOrPartition, BrokerUnreachable, or why no broker told.
+        """
+        return self._ends(partitions, EARLIEST, timeout)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> dict[TopicPartition, int]:
+        """Where they end: the offset behind the last record that consumers can read. As above."""
+        return self._ends(partitions, LATEST, timeout)
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], place: int, timeout: float
+    ) -> dict[TopicPartition, int]:
+        wanted = [_pair(each) for each in partitions]
+        self._check_exist(wanted)
+        ids = {each: self._cluster.topic_id(each.topic) or "" for each in wanted}
+        config = self.config
+        with closing(Lookups(config.client_id, config.listener, self._discovery)) as lookups:
+            return all_offsets(lookups, ids, place, timeout)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
@@ -540,7 +656,7 @@ class Consumer:
             if found is not None:
                 yield found
 
-    def _cursors(self) -> Iterator[Iterator[Record]]:
+    def _cursors(self) -> Iterator[Iterator[Record[Any, Any]]]:
         while not self._stopped:
             if (cursor := self._next_cursor()) is not None:
                 yield cursor.records
@@ -590,9 +706,7 @@ class Consumer:
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
-        self._check_usable()
-        if self._calling_back:
-            raise ConcurrentUse(_CALLED_BACK)
+        self._check_free()
         self._take_back()
         self._positions.end_turn()
 
@@ -658,7 +772,7 @@ class Consumer:
         There it is called in another thread, which is the one that owns the consumer meanwhile, and is
         left to itself in the end.
         """
-        callback = self._callbacks[name]
+        callback: Callable[[Consumer[K, V], Any], Any] | None = getattr(self.config, name)
         if callback is None or self._call_back_by is None:
             return None if callback is None else callback(self, notice)
         owner, call, outcome = self._thread, callback, Future[Any]()
@@ -722,6 +836,12 @@ class Consumer:
         have in common (sockets, the session, the wakeup) is the parent's."""
         return self._process is not None and self._process != os.getpid()
 
+    def _check_free(self) -> None:
+        """Usable, and not within a callback, which would end what it is called by."""
+        self._check_usable()
+        if self._calling_back:
+            raise ConcurrentUse(_CALLED_BACK)
+
     def _check_usable(self) -> None:
         if (self._process, self._thread) == (os.getpid(), threading.get_ident()):
             if not self._closed:
@@ -758,6 +878,4 @@ def _pair(given: object) -> TopicPartition:
     match given:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))
-    raise TypeError(
-        f"assign() takes a topic and a partition's number for each, like [('flights', 0)], not {given!r}"
-    )
+    raise TypeError(f"a partition is a topic and a number, as in [('flights', 0)], not {given!r}")

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
@@ -47,7 +48,7 @@ Starts = Mapping[TopicPartition, SeekTarget | None]
 """Where to go on, per partition; None: at the committed offset, as without an answer."""
 
 
-def settings_of(config: ConsumerConfig) -> MemberSettings:
+def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
     """What the member must know of its consumer's config, which has a group."""
     names = MemberSettings.__struct_fields__
     given = {name: getattr(config, name, None) for name in names}
@@ -60,7 +61,7 @@ class RebalanceListener:
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        config: ConsumerConfig[Any, Any],
         member: Member,
         fetcher: Fetcher,
         positions: Positions,
@@ -118,7 +119,12 @@ class RebalanceListener:
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        timeout: float,
+        metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
+    ) -> None:
         """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
         if self.replaced:
             raise self._replacement()
@@ -129,7 +135,7 @@ class RebalanceListener:
         forward, behind = self._positions.ask(ours)
         if forward:
             self._token = token = self._token + 1
-            self.member.commit(token, forward, self.epochs)
+            self.member.commit(token, forward, self.epochs, metadata)
             self._awaited[token] = None
             if self._leave_by is not None:  # within on_revoke, on close
                 deadline = min(deadline, self._leave_by)

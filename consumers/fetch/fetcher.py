@@ -114,7 +114,7 @@ class Fetcher:
 
     def __init__(
         self,
-        config: ConsumerConfig,
+        config: ConsumerConfig[Any, Any],
         cluster: Cluster,
         clock: Callable[[], float],
         found: Callable[[TopicPartition, int], None] = lambda partition, offset: None,

@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 from threading import Thread
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -147,6 +148,7 @@ class Member:
         token: int,
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
+        metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     ) -> None:
         """Ask for a commit; its outcome comes as the notice Committed with this token.
 
@@ -155,7 +157,7 @@ class Member:
         everything once the member is over.
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
-        self._post(None, self._feed, self.state.owned.commit, token, known)
+        self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
         if self._over:
             self._refuse_commits()
 

@@ -25,6 +25,7 @@ MAX_OWNED_BYTES; the rest has no owner, and an alarm says so. Pure: effects are 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -133,7 +134,9 @@ class OwnedPartitions:
         self._watch = watch
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._owned: dict[TopicPartition, _Owned] = {}
-        self._asked: list[tuple[int, Mapping[TopicPartition, tuple[int, int]]]] = []
+        self._asked: list[
+            tuple[int, Mapping[TopicPartition, tuple[int, int]], Mapping[TopicPartition, str]]
+        ] = []
         self._committing: tuple[int, frozenset[TopicPartition]] | None = None
         self._drained: list[TopicPartition] = []  # and not being released yet
 
@@ -345,7 +348,12 @@ class OwnedPartitions:
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(self, token: int, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def commit(
+        self,
+        token: int,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
+    ) -> None:
         """Write next offsets, each with the epoch of its claim, as soon as the last commit is answered.
 
         Not of a claim that does not stand any more, or is being released.
@@ -353,7 +361,7 @@ class OwnedPartitions:
         The epoch is that of the Assigned under which the consumer did the work. The partition may have
         been lost and claimed again since, and the consumer not yet have heard of it.
         """
-        self._asked.append((token, offsets))
+        self._asked.append((token, offsets, metadata))
         self._commit_next()
 
     def committed(
@@ -387,7 +395,7 @@ class OwnedPartitions:
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:
-            token, offsets = self._asked.pop(0)
+            token, offsets, metadata = self._asked.pop(0)
             ours = {
                 partition: (owned.claim, offset)
                 for partition, (epoch, offset) in offsets.items()
@@ -401,10 +409,10 @@ class OwnedPartitions:
                 continue
             self._committing = token, frozenset(offsets)
             done = partial(self.committed, token, ours, refused)
-            self._effects.append(Task(ownership.commit, (self.me, ours), done))
+            self._effects.append(Task(ownership.commit, (self.me, ours, metadata), done))
 
     def _refuse_asked(self) -> None:
-        for token, offsets in self._asked:
+        for token, offsets, _ in self._asked:
             self._effects.append(Committed(token, {}, frozenset(offsets)))
         self._asked.clear()
 

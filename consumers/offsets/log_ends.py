@@ -26,6 +26,7 @@ from folkmoot.protocol.records import TopicPartition
 
 ANSWER_WAIT = 2.0
 TRIES = 3
+PAUSE = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,27 @@ class _Asked(NamedTuple):
     place: int
     partitions: Mapping[TopicPartition, str]
     found: dict[TopicPartition, int]
+
+
+def all_offsets(
+    lookups: "Lookups", wanted: Mapping[TopicPartition, str], place: int, timeout: float
+) -> dict[TopicPartition, int]:
+    """The offsets at `place` of all these partitions, given with their topics' ids.
+
+    Raises BrokerUnreachable, or why no broker told.
+    """
+    deadline = time.monotonic() + timeout
+    found: dict[TopicPartition, int] = {}
+    while missing := {each: wanted[each] for each in wanted if each not in found}:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise lookups.trouble or BrokerUnreachable(
+                f"no leader answers within {timeout:g} s for {', '.join(map(str, sorted(missing)))}"
+            )
+        found.update(lookups.find(missing, place, min(left, ANSWER_WAIT)))
+        if missing.keys() - found.keys():
+            lookups.wait(min(left, PAUSE))
+    return {each: found[each] for each in wanted}
 
 
 class Lookups:
@@ -83,6 +105,12 @@ class Lookups:
             while sent & self._asked.keys() and (left := deadline - time.monotonic()) > 0:
                 self._poll(left)
         return found
+
+    def wait(self, timeout: float) -> None:
+        """Let a moment pass, in which brokers may tell of new leaders."""
+        until = time.monotonic() + timeout
+        while (left := until - time.monotonic()) > 0:
+            self._poll(left)
 
     def leader_address(self, partition: TopicPartition) -> str | None:
         return self._cluster.leader_address(partition)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
@@ -28,7 +28,7 @@ _LOOKS_AT_A_TIME: Final = 64
 
 
 def first_offsets(
-    config: ConsumerConfig,
+    config: ConsumerConfig[Any, Any],
     discover: Callable[[], Sequence[str]],
     times: Mapping[TopicPartition, datetime],
     timeout: float,
@@ -61,7 +61,7 @@ def first_offsets(
 
 
 def first_timestamps(
-    config: ConsumerConfig,
+    config: ConsumerConfig[Any, Any],
     discover: Callable[[], Sequence[str]],
     offsets: Mapping[TopicPartition, int],
     timeout: float,
@@ -93,7 +93,7 @@ def first_timestamps(
 
 @contextmanager
 def _fetcher(
-    config: ConsumerConfig, discover: Callable[[], Sequence[str]], **limits: int
+    config: ConsumerConfig[Any, Any], discover: Callable[[], Sequence[str]], **limits: int
 ) -> Iterator[Fetcher]:
     config = dataclasses.replace(config, fetch_max_wait=0.0, **limits)  # type: ignore[arg-type]
     with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:

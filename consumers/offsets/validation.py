@@ -3,8 +3,13 @@
 from operator import index
 from typing import Final
 
-from folkmoot.protocol.errors import ConfigError
+import msgspec
 
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import OffsetAndMetadata
+
+METADATA_BYTES: Final = 512
+"""Beside an offset, as JSON: five hundred of them fit into one transaction."""
 HIGHEST: Final = 2**63 - 1
 _SHOWN: Final = 40
 
@@ -24,6 +29,21 @@ def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
             if least <= number <= most:
                 return number
     raise ConfigError(f"{name} is {_shown(value)}: give a whole number from {least} to {most}")
+
+
+def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
+    """What to commit, of a number or an OffsetAndMetadata. Raises ConfigError."""
+    offset: object = value
+    metadata: object = ""
+    if isinstance(value, OffsetAndMetadata):
+        offset, metadata = value
+    what = f"the offset to commit for {partition}"
+    if not isinstance(metadata, str) or len(msgspec.json.encode(metadata)) - 2 > METADATA_BYTES:
+        raise ConfigError(
+            f"the metadata to commit for {partition} is {_shown(metadata)}: give a text of at most "
+            f"{METADATA_BYTES} bytes"
+        )
+    return OffsetAndMetadata(whole(what, offset), metadata)
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,7 @@ from folkmoot.schemas.serialization import KEY, VALUE, Convert, Deserializer, de
 class Deserialization:
     """What a consumer was given to make keys and values with; None leaves them bytes."""
 
-    def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
+    def __init__(self, key: Deserializer[Any] | None, value: Deserializer[Any] | None) -> None:
         """Raises ConfigError for what is no deserializer."""
         self._key = deserializer(KEY, key)
         self._value = deserializer(VALUE, value)

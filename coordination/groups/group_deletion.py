@@ -28,9 +28,10 @@ from folkmoot.coordination.zookeeper.recipes import (
     ensure,
     retry_on_connection_loss,
 )
-from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 
+OR_FORCE: Final = ", or use --force"
 PARTITIONS_PER_TRANSACTION: Final = 250
 """A quarter of what a transaction may hold if all are owned and all names are as long as they may be."""
 
@@ -57,6 +58,27 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
     yield from _sweep(group)
 
 
+def delete_offsets(group: str, topic: str) -> Recipe[None]:
+    """Forget what a group without members has committed of one topic; its plan goes with that.
+
+    Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if there is nothing of that topic.
+    """
+    yield from retry_on_connection_loss(zk.Sync())
+    if (yield from _made(paths.group(group))) == 0:
+        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+    yield from _check_owners(group, or_force="")
+    is_first = True
+    while (found := (yield from _look(group, topic))).partitions:
+        if found.members:
+            raise _occupied(group, ", ".join(found.members), or_force="")
+        yield from _take_away(group, found)
+        is_first = False
+    if is_first:
+        raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
+    for path in (paths.owners(group, topic), paths.offsets(group, topic)):
+        yield from _gone(zk.Delete(path))
+
+
 class _Look(NamedTuple):
     """What a transaction is to take away; `made` is the transaction that made the members' place."""
 
@@ -67,14 +89,14 @@ class _Look(NamedTuple):
     is_all: bool
 
 
-def _look(group: str) -> Recipe[_Look]:
-    """Members last: they are what changes while we look."""
+def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
+    """Of one topic, or of all. Members last: they are what changes while we look."""
     for path in (paths.members(group), paths.plan(group)):
         yield from ensure(path)
     made = yield from _made(paths.members(group))
     offsets = yield from inspection.with_offsets(group)
     owners = yield from inspection.with_owners(group)
-    partitions = sorted(offsets | owners)
+    partitions = sorted(each for each in offsets | owners if topic in (None, each.topic))
     some = partitions[:PARTITIONS_PER_TRANSACTION]
     nodes = [paths.offset(group, *each) for each in some if each in offsets]
     nodes += [paths.owner(group, *each) for each in some if each in owners]
@@ -118,18 +140,18 @@ def _made(path: str) -> Recipe[int]:
     return 0 if stat is None else stat.czxid
 
 
-def _check_owners(group: str) -> Recipe[None]:
+def _check_owners(group: str, or_force: str = OR_FORCE) -> Recipe[None]:
     """Nobody owns anything, not even one whose member's node was removed by hand. Raises GroupNotEmpty."""
     for each in sorted((yield from inspection.with_owners(group))):
         owner = yield from ownership.owner_of(group, each)
         if owner is not None:
-            raise _occupied(group, owner.member or "somebody")
+            raise _occupied(group, owner.member or "somebody", or_force=or_force)
 
 
-def _occupied(group: str, who: str, forgotten: int = 0) -> GroupNotEmpty:
+def _occupied(group: str, who: str, forgotten: int = 0, or_force: str = OR_FORCE) -> GroupNotEmpty:
     joined = f", joined meanwhile: {forgotten} partitions are forgotten, the rest is kept"
     return GroupNotEmpty(
-        f"group {group} has live members: stop them first, or use --force ({who}"
+        f"group {group} has live members: stop them first{or_force} ({who}"
         f"{joined if forgotten else ''})"
     )
 

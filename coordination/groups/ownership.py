@@ -29,6 +29,7 @@ So a refusal is no verdict either: whoever was refused looks whose epoch it is. 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -65,7 +66,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The offset's node. `offset` is the next record to process, None if nothing was committed.
+    """The offset's node. `offset` is the next record to process, None if nothing was committed;
+    `metadata` is what the application said beside it.
 
     `reset` marks the last reset (offset_admin.py), so that whoever made it finds out that it was done;
     later owners carry it along.
@@ -77,6 +79,7 @@ class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
     nonce: str = ""
     topic_id: str = ""
     reset: str = ""
+    metadata: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -232,7 +235,10 @@ def _prepare(
             continue
         kept = was.offset if was.topic_id in ("", request.topic_id) else None
         epoch = next_epoch(was, node)
-        each.state = OffsetState(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset)
+        each.state = OffsetState(
+            *(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset),
+            metadata="" if kept is None else was.metadata,
+        )
         owner = Owner(me.assignee, me.nonce, epoch, me.revoke_timeout)
         each.writes = (
             zk.Set(path, encode(each.state), node.stat.version),
@@ -273,17 +279,21 @@ def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]
 def commit(
     me: Claimant,
     offsets: Mapping[TopicPartition, tuple[Claim, int | None]],
+    metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     *,
     lets_go: bool = False,
 ) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     """Write the offset of every partition under its claim; many partitions per transaction.
 
     Who is no member any more is fenced from everything. An offset may be written more than once, never
-    under another epoch than its claim's. With `lets_go` the owners' nodes are deleted with them.
+    under another epoch than its claim's. What was said beside the last one goes with it, unless there
+    is new `metadata`. With `lets_go` the owners' nodes are deleted with them.
     """
     todo = {
         each: _Write(
-            claim.state if offset is None else replace(claim.state, offset=offset),
+            claim.state
+            if offset is None
+            else replace(claim.state, offset=offset, metadata=metadata.get(each, "")),
             *(claim.version, lets_go),
         )
         for each, (claim, offset) in offsets.items()
@@ -347,7 +357,7 @@ def _sort_out(
             sent.lets_go = (
                 False  # done, or the owner's node was removed by hand: the offset still counts
             )
-        if found.state.offset == sent.state.offset and not sent.lets_go:
+        if found.state == sent.state and not sent.lets_go:
             done[each] = found
             del todo[each]
         else:

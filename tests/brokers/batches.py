@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Appended, Log
 from folkmoot.brokers.storage.producer_state import ProducerEntry
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec

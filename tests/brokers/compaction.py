@@ -5,12 +5,12 @@ from pathlib import Path
 
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Retention
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec

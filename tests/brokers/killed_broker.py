@@ -16,8 +16,8 @@ from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import flusher, retention
 from folkmoot.brokers.storage.compaction import log_cleaner
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.coordination import paths
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Recipe

@@ -12,7 +12,6 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
@@ -21,6 +20,7 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns

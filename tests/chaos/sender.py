@@ -7,6 +7,7 @@ import signal
 import threading
 from collections import deque
 from itertools import count
+from typing import Any
 
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
@@ -16,7 +17,7 @@ FLUSH_TIMEOUT = 30.0
 
 
 def run(
-    zookeeper: str, topics: list[str], partitions: int, pause: float, notes: str, **options: float
+    zookeeper: str, topics: list[str], partitions: int, pause: float, notes: str, **options: Any
 ) -> None:
     noted = Notes(notes)
     over = threading.Event()

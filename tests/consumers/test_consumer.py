@@ -275,7 +275,7 @@ def test_what_belongs_to_a_group_is_refused_without_one(bench: Bench) -> None:
 
 def test_an_unknown_option_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'auto_offset_reset'"):
-        Consumer(zookeeper="nowhere:1", auto_ofset_reset="latest")
+        Consumer(zookeeper="nowhere:1", auto_ofset_reset="latest")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

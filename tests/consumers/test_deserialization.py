@@ -159,6 +159,7 @@ def test_what_is_made_of_bytes_needs_no_cast_under_a_strict_type_checker(bench: 
     with Consumer(zookeeper=bench.zookeeper, value_deserializer=json.loads) as consumer:
         consumer.assign([bench.partition(0)])
         for record in consumer:
+            assert record.value is not None
             doubled: int = record.value * 2
             assert doubled == 42
             consumer.stop()

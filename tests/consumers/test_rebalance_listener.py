@@ -57,7 +57,13 @@ class FakeMember:
     def remind(self, at: float) -> None:
         """Nobody is woken."""
 
-    def commit(self, token: int, offsets: Mapping[TopicPartition, int], epochs: object) -> None:
+    def commit(
+        self,
+        token: int,
+        offsets: Mapping[TopicPartition, int],
+        epochs: object,
+        metadata: object = None,
+    ) -> None:
         self.asked.append(dict(offsets))
         self.notices.extend(self.when_committing(token, dict(offsets)))
 

@@ -11,6 +11,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Delete, MultiFailed, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
     GROUP,
@@ -200,3 +201,34 @@ def test_offsets_alone_are_a_group_that_can_be_deleted(backend: Backend, admin: 
     assert is_gone(admin)
     assert execute(admin, ownership.committed(GROUP, P0)) is None
     assert execute(admin, members.join(GROUP, "m", MemberInfo(("t",), "host", REVOKE_TIMEOUT)))
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+def test_the_offsets_of_one_topic_are_deleted_whichever_reply_is_lost_and_others_stay(
+    backend: Backend, admin: Session, executed: bool
+) -> None:
+    other = TopicPartition("u", 0)
+    for lost in range(ENOUGH):
+        someone = Someone(backend.open(), f"m{lost}")
+        make_plan(someone.session, someone.name, someone.name)
+        someone.release(someone.claim(other), lost, other)
+        left_behind(someone)
+        steps = Steps(admin)
+        steps.run(group_deletion.delete_offsets(GROUP, "t"), lost, executed=executed)
+        assert {each: known.offset for each, known in offsets(admin).items()} == {other: lost}
+        if steps.taken <= lost:
+            return
+    pytest.fail("this recipe does not end")
+
+
+def test_offsets_of_a_topic_stay_if_somebody_joins_at_the_last_moment(
+    backend: Backend, a: Someone, admin: Session
+) -> None:
+    left_behind(a)
+    before = offsets(admin)
+    recipe = group_deletion.delete_offsets(GROUP, "t")
+    operation = up_to_its_write(admin, recipe)
+    newcomer = Someone(backend.open(), "n")
+    with pytest.raises(GroupNotEmpty, match=newcomer.name):
+        execute(admin, going_on(recipe, operation))
+    assert offsets(admin) == before

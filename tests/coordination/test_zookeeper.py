@@ -254,7 +254,8 @@ def test_only_the_server_decides_what_a_pause_past_the_session_timeout_means(
     private_zookeeper.resume()
     eventually(lambda: outcomes)
     kept = outcomes[0].error is None
-    assert session.state is (SessionState.CONNECTED if kept else SessionState.LOST)
+    now = SessionState.CONNECTED if kept else SessionState.LOST
+    eventually(lambda: session.state is now)
     witness = connect(private_zookeeper.address, 10.0)
     eventually(lambda: (execute(witness, Exists("/mine")) is not None) == kept)
     witness.close()

@@ -14,9 +14,9 @@ from folkmoot.protocol.options import build
 
 def test_an_unknown_option_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="did you mean 'linger'"):
-        Producer(zookeeper="localhost:2181", linger_ms=5)
+        Producer(zookeeper="localhost:2181", linger_ms=5)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="known are zookeeper"):
-        Producer(zookeeper="localhost:2181", xyz=5)
+        Producer(zookeeper="localhost:2181", xyz=5)  # type: ignore[call-arg]
 
 
 def test_without_zookeeper_there_is_no_producer() -> None:

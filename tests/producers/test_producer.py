@@ -96,7 +96,7 @@ def test_everything_a_record_can_have_arrives(cluster: FakeCluster) -> None:
         producer.send("t", b"old", partition=1, timestamp=1_234_567_890_123)
         producer.send("t", b"tagged", partition=1, headers={"a": b"1", "b": None})
         producer.send("t", b"twice", partition=1, headers=[("a", b"1"), ("a", b"2")])
-        producer.send("t", bytearray(b"array"), partition=1)
+        producer.send("t", bytearray(b"array"), partition=1)  # type: ignore[arg-type]
         last = producer.send("t", b"x" * 100_000, b"big", partition=1, timestamp=-5)
         assert last.result(10).timestamp == -5
     (log,) = cluster.logs.values()

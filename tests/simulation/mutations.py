@@ -191,10 +191,12 @@ def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
 def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:
     original = OwnedPartitions.commit
 
-    def commit(self: OwnedPartitions, token: int, offsets: Mapping[Any, tuple[int, int]]) -> None:
+    def commit(
+        self: OwnedPartitions, token: int, offsets: Mapping[Any, tuple[int, int]], metadata: Any
+    ) -> None:
         held = {each: owned.claim.state.epoch for each, owned in self._owned.items()}
         given = {each: (held.get(each, epoch), at) for each, (epoch, at) in offsets.items()}
-        original(self, token, given)
+        original(self, token, given, metadata)
 
     patch.setattr(OwnedPartitions, "commit", commit)
 

@@ -11,9 +11,9 @@ import pytest
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import wire

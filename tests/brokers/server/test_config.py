@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import ConfigError
 
 

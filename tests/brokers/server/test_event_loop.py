@@ -18,8 +18,8 @@ from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
 from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Now, Task
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch_header, wire
 from folkmoot.protocol.errors import (

@@ -11,8 +11,8 @@ from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (

@@ -13,9 +13,9 @@ from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.atomic_file import read_checked
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.jobs import Job, Now
 from folkmoot.brokers.storage.log import Log
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (

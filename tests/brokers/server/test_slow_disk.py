@@ -15,10 +15,10 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import producer_state, retention
 from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.brokers.storage.compaction import log_cleaner
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.coordination import topics
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol import record_batch

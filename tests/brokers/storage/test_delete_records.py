@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.config import DAY
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import LOG_START_FILE, load_log_start
 from folkmoot.brokers.storage.retention import Retention
+from folkmoot.coordination.topic_config import DAY
 from folkmoot.protocol.errors import (
     DiskFull,
     FolkmootError,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import DiskFull
 from tests.brokers.batches import a_batch, append, make_log, read_all, reopened
 

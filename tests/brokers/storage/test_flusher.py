@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import flusher as flushing
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.flusher import CHECKPOINT_BYTES, CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of

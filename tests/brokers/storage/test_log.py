@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Appended
 from folkmoot.brokers.storage.segment_index import ENTRY_BYTES, FOOTER_BYTES
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.retention import expired
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.brokers.storage.segment_index import ENTRY_BYTES, FOOTER_BYTES
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from tests.brokers.batches import (
     NOW,

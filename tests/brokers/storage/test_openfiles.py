@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.records import TopicPartition
 from tests.brokers.batches import (
     NOW,

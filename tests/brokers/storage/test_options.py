@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import LogConfig, topic_config
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.coordination.topic_config import LogConfig, topic_config
 from folkmoot.protocol.errors import BatchTooLarge, ConfigError
 from tests.brokers.batches import a_batch, append
 from tests.brokers.hands import create

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import DAY, FOREVER
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.producer_state import ProducerEntry, ProducerState
+from folkmoot.coordination.topic_config import DAY, FOREVER
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from tests.brokers.batches import states_of

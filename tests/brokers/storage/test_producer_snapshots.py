@@ -11,11 +11,11 @@ import pytest
 
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.atomic_file import read_checked, write_checked
-from folkmoot.brokers.storage.config import FOREVER, LogConfig
 from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import save_log_start
 from folkmoot.brokers.storage.segment import SegmentReader, headers_from
+from folkmoot.coordination.topic_config import FOREVER, LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (

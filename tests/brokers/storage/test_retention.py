@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -16,6 +15,7 @@ from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER, LogManager
 from folkmoot.brokers.storage.retention import RETENTION_INTERVAL, Retention
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import NOW, SMALL, a_batch, append, read_all, timed_batch, values_of

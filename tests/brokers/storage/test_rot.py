@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage, headers_from
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import NAME, append, make_log, reopened, timed_batch

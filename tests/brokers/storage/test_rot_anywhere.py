@@ -6,10 +6,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import NAME, append, timed_batch

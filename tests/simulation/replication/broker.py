@@ -16,7 +16,6 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import result_of
@@ -27,6 +26,7 @@ from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination import partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from tests.simulation.replication.coordination import PARTITION, TOPIC, Watcher
 from tests.simulation.replication.disk import Disk, Disks

@@ -11,9 +11,9 @@ import pytest
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
-from folkmoot.brokers.storage.config import DAY, LogConfig
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.segment import SegmentReader
+from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import LEADER_BYTES
 from folkmoot.protocol.columns import BinaryColumn, Columns

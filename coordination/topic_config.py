@@ -1,18 +1,18 @@
-"""What a log can be told, each option with its range.
+"""What the log of a topic can be told, each option with its range.
 
 Every value is checked where the object is made; a ConfigError names the option.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from folkmoot.protocol.batch_header import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import check_numbers, parse
+from folkmoot.protocol.options import NONE, build, check_numbers, parse, unknown_option
 
 DAY: Final = 86_400.0
 FOREVER: Final = 1000 * 365 * DAY
@@ -120,6 +120,32 @@ class LogConfig:
         if self.compacts and self.max_compaction_lag is not None:
             return min(self.segment_age, self.max_compaction_lag)
         return self.segment_age
+
+
+def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """A topic's own options as its node has them. Raises ConfigError for what is unknown or not allowed."""
+    build(LogConfig, options)
+    return {name: NONE if value is None else str(value) for name, value in options.items()}
+
+
+def changed(
+    own: Mapping[str, str], changes: Mapping[str, Any], unset: Iterable[str]
+) -> dict[str, str | None]:
+    """Changes of a topic's own options as texts, None to take one back, if what comes of them goes together.
+
+    Raises ConfigError: no broker would follow.
+    """
+    given: dict[str, str | None] = {**as_texts(changes)}
+    known = {field.name for field in dataclasses.fields(LogConfig)} | set(own)
+    for name in unset:
+        if name in given:
+            raise ConfigError(f"{name} cannot be given and taken back at once")
+        if name not in known:
+            raise unknown_option(name, known)
+        given[name] = None
+    after = {**own, **given}
+    topic_config(LogConfig(), {name: text for name, text in after.items() if text is not None})
+    return given
 
 
 def topic_config(defaults: LogConfig, options: Mapping[str, str]) -> LogConfig:

@@ -1,0 +1,70 @@
+"""Writes `docs/configuration.md` from the declarations of the options: `python -m tests.configuration`."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.consumers.client.consumer import ConsumerOptions
+from folkmoot.consumers.config import AdminConfig
+from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.protocol.options import documented
+from tests.tree import ROOT
+
+PAGE: Final = ROOT / "docs" / "configuration.md"
+
+BEGINNING: Final = """# Configuration
+
+Every option there is, made from the code that checks it by `python -m tests.configuration`.
+Durations are numbers of seconds, sizes whole numbers of bytes.
+An option that is unknown, of a wrong type or outside its range is a `ConfigError` that names it.
+Type checkers find the first two before anything runs.
+"""
+
+SECTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
+    (
+        "Producers",
+        ProducerConfig,
+        "Keywords of `Producer` and `AsyncProducer`: `Producer(zookeeper=…, linger=0.02)`.",
+    ),
+    (
+        "Consumers",
+        ConsumerOptions,
+        "Keywords of `Consumer` and `AsyncConsumer`, whose callbacks may be coroutine functions.",
+    ),
+    ("Administration", AdminConfig, "Keywords of `Admin` and `AsyncAdmin`."),
+    (
+        "Brokers",
+        BrokerConfig,
+        "In the file that `folkmoot broker --config FILE` names (TOML), in the environment as "
+        "`FOLKMOOT_<OPTION>` (`FOLKMOOT_SCRUB_PERIOD=86400`), or as a flag (`folkmoot broker --help`); "
+        "what is said later in this list counts. `none` is written for None.",
+    ),
+    (
+        "Topics",
+        LogConfig,
+        "Of one topic: `folkmoot topic create NAME --config option=value`, `folkmoot topic config NAME "
+        "option=value`. Of all topics that have none of their own: `[log]` in a broker's file, "
+        "`FOLKMOOT_LOG_<OPTION>`, `--set log.option=value`.",
+    ),
+)
+
+
+def page() -> str:
+    return "\n".join([BEGINNING, *(line for section in SECTIONS for line in _section(*section))])
+
+
+def _section(title: str, config: Any, how: str) -> Iterator[str]:
+    yield from (f"## {title}", "", how, "")
+    yield from ("| option | what it may be | default | meaning |", "|---|---|---|---|")
+    for option in documented(config):
+        default = f"`{option.default}`" if option.default else "required"
+        kind = option.kind if option.is_number else f"`{option.kind}`"
+        meaning = " ".join(option.meaning.split())
+        cells = [f"`{option.name}`", kind, default, meaning]
+        yield " | ".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]).strip()
+    yield ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
