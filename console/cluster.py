@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of, whole_number
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     status.add_argument(
         "--broker",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="only whether this broker is registered, and in sync wherever it has a replica",
     )

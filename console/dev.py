@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--zookeepers",
-        type=int,
+        type=whole_number,
         choices=(1, 3, 5),
         help="1, or an ensemble of so many (default: what DIR was begun with, else 1)",
     )

@@ -16,7 +16,7 @@ from folkmoot.console.options import (
     confirm,
     connecting,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import counted, show
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
@@ -118,7 +118,7 @@ def _describe(args: argparse.Namespace) -> int:
     if args.output != "json":
         divided = f", divided by {group.assignor}" if group.assignor else ""
         print(
-            f"group {group.name} is {group.state}: {_count(len(group.members), 'member')}, "
+            f"group {group.name} is {group.state}: {counted(len(group.members), 'member')}, "
             f"generation {group.generation}{divided}",
             file=sys.stderr,
         )
@@ -142,10 +142,6 @@ def _describe(args: argparse.Namespace) -> int:
     ]
     show(columns, rows, args.output)
     return 0
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _members(args: argparse.Namespace) -> int:
@@ -220,16 +216,16 @@ def told_of(entry: "Entry") -> list[str]:
     if entry.reset:
         said = [f"{each} to {offset}" for each, offset in entry.reset.items()]
         left_out = entry.moved - len(said)
-        return said + ([f"and {_count(left_out, 'partition')} more"] if left_out > 0 else [])
+        return said + ([f"and {counted(left_out, 'partition')} more"] if left_out > 0 else [])
     said = [f"{each} joined" + (f" ({why})" if why else "") for each, why in entry.joined.items()]
     said += [f"{each}: {why}" for each, why in entry.left.items()]
     ways = Counter((each.topic, each.old, each.new) for each in entry.moves)
     said += [
-        f"{_count(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
+        f"{counted(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
         for (topic, old, new), number in ways.items()
     ]
     if entry.moved > len(entry.moves):
-        said.append(f"{entry.moved} partitions in all")
+        said.append(f"{counted(entry.moved, 'partition')} in all")
     return said or ["nothing moved"]
 
 
@@ -237,7 +233,7 @@ def _delete(args: argparse.Namespace) -> int:
     with _admin(args) as admin:
         if not args.yes:
             known = len(admin.group_offsets(args.group))
-            warning = f"This forgets where {args.group} is in {_count(known, 'partition')}. "
+            warning = f"This forgets where {args.group} is in {counted(known, 'partition')}. "
             confirm(warning, "group", args.group, "deleted")
         admin.delete_group(args.group, args.force)
     print(f"deleted group {args.group}")

@@ -5,8 +5,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import replicas, topic_changes
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, confirm, session_of
-from folkmoot.console.tables import show
+from folkmoot.console.options import (
+    TIMEOUT,
+    add_output,
+    add_zookeeper,
+    confirm,
+    session_of,
+    whole_number,
+)
+from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
@@ -67,18 +74,22 @@ def _add_create(
     create = actions.add_parser("create", help="create a topic on the live brokers")
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
-        "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
+        "--partitions",
+        type=whole_number,
+        metavar="N",
+        default=DEFAULT_PARTITIONS,
+        help="default: 1",
     )
     create.add_argument(
         "--replicas",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="brokers that hold each partition (default: the brokers' default_replicas, which is 1 unless "
         "they are told another, and 3 in `folkmoot dev`)",
     )
     create.add_argument(
         "--min-in-sync",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="so many of them must have a record before it is acknowledged with acks=all (default: 2 "
         "of three or more replicas, else 1)",
@@ -88,8 +99,8 @@ def _add_create(
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the topic's own, such as retention=86400 or cleanup_policy=compact "
-        "(or compact,delete); may be given several times",
+        help="an option of the topic's own, such as retention=7d, retention_bytes=10GiB or "
+        "cleanup_policy=compact (or compact,delete); may be given several times",
     )
     create.set_defaults(act=_create)
     return create
@@ -123,7 +134,7 @@ def _create(args: argparse.Namespace) -> int:
         )
         execute(session, creation, TIMEOUT)
     of_each = f" of {replicas} replicas" if replicas > 1 else ""
-    print(f"created topic {args.topic} with {args.partitions} partitions{of_each}")
+    print(f"created topic {args.topic} with {counted(args.partitions, 'partition')}{of_each}")
     return 0
 
 
