@@ -107,6 +107,7 @@ def _list(args: argparse.Namespace) -> int:
             number,
             found.listeners.get("client"),
             found.rack or None,
+            found.version or None,
             found.epoch,
             sum(each.leader == number for each in partitions),
             sum(number in each.replicas for each in partitions),
@@ -116,7 +117,7 @@ def _list(args: argparse.Namespace) -> int:
         for number, found in sorted(cluster.brokers.items())
     ]
     columns = (
-        *("broker", "address", "rack", "epoch", "leads", "replicas", "out of sync"),
+        *("broker", "address", "rack", "version", "epoch", "leads", "replicas", "out of sync"),
         "drained",
     )
     show(columns, rows, args.output)

@@ -17,8 +17,10 @@ from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
+from folkmoot.protocol.records import TopicPartition
 
 DEFAULT_PARTITIONS = 1
+OFFSETS_WAIT = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     describe.set_defaults(act=_describe)
 
+    offsets = actions.add_parser(
+        "offsets",
+        help="where a topic's partitions begin and end, and how large they are",
+        description="Where partitions begin and end, and the bytes of their largest replica, as their "
+        "brokers say. `records` counts offsets: fewer are left where compaction took some.",
+    )
+    offsets.add_argument("topic", metavar="TOPIC")
+    offsets.set_defaults(act=_offsets)
+
     delete = actions.add_parser("delete", help="delete a topic and all its records")
     delete.add_argument("topic", metavar="TOPIC")
     delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
@@ -62,9 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     topic_changes.add_actions(actions)
     replicas.add_elect(actions)
     replicas.add_reassign(actions)
-    for action in (create, config, listing, describe, delete):
+    for action in (create, config, listing, describe, offsets, delete):
         add_zookeeper(action)
-    for action in (config, listing, describe):
+    for action in (config, listing, describe, offsets):
         add_output(action)
 
 
@@ -219,6 +230,23 @@ def _describe(args: argparse.Namespace) -> int:
         "being moved to",
     )
     show(columns if args.topic is not None else ("topic", *columns), rows, args.output)
+    return 0
+
+
+def _offsets(args: argparse.Namespace) -> int:
+    with replicas.admin(args) as found:
+        earliest = found.offsets(args.topic, "earliest", OFFSETS_WAIT)
+        latest = found.offsets(args.topic, "latest", OFFSETS_WAIT)
+        sizes = found.log_sizes([args.topic])
+    largest: dict[TopicPartition, int] = {}
+    for each in sizes:
+        largest[each.partition] = max(each.bytes, largest.get(each.partition, 0))
+    rows = [
+        (each.partition, start, end, end - start, largest.get(each))
+        for each, start in earliest.items()
+        for end in (latest[each],)
+    ]
+    show(("partition", "earliest", "latest", "records", "bytes"), rows, args.output)
     return 0
 
 

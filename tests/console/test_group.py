@@ -78,7 +78,7 @@ def test_members_are_shown_with_what_they_want_and_have(shell: Shell) -> None:
         until(consumer, lambda: len(consumer.assignment()) == 2)
         (row,) = json.loads(shell.done("group", "members", shell.group, "--format", "json"))
         assert (row["instance"], row["topics"]) == ("w1", [shell.topic, "/x-.*/"])
-        assert (row["partitions"], row["revoke timeout"]) == (
+        assert (row["partitions"], row["revoke_timeout"]) == (
             [f"{shell.topic}-0", f"{shell.topic}-1"],
             2,
         )
