@@ -113,6 +113,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from folkmoot.coordination.groups.membership import assignee
+
     with _admin(args) as admin:
         group = admin.describe_group(args.group)
     if args.output != "json":
@@ -126,6 +128,8 @@ def _describe(args: argparse.Namespace) -> int:
         "topic",
         "partition",
         "owner",
+        "host",
+        "pid",
         "epoch",
         "committed",
         "latest",
@@ -133,10 +137,12 @@ def _describe(args: argparse.Namespace) -> int:
         "behind",
         "state",
     )
+    owners = {assignee(each.name): each.info for each in group.members}
     rows = [
         (
-            *(each.partition.topic, each.partition.partition, each.owner, each.epoch),
-            *(each.committed, each.latest, each.lag, each.behind, each.state),
+            *(each.partition.topic, each.partition.partition, each.owner),
+            *_process(owners.get(each.owner or "")),
+            *(each.epoch, each.committed, each.latest, each.lag, each.behind, each.state),
         )
         for each in group.partitions
     ]
@@ -144,11 +150,16 @@ def _describe(args: argparse.Namespace) -> int:
     return 0
 
 
+def _process(info: "MemberInfo | None") -> tuple[str | None, int | None]:
+    """Host and process id."""
+    return (None, None) if info is None else (info.host or None, info.pid or None)
+
+
 def _members(args: argparse.Namespace) -> int:
     with _admin(args) as admin:
         found = admin.describe_group(args.group).members
     columns = (
-        *("member", "host", "instance", "topics", "assignors", "protocol"),
+        *("member", "host", "pid", "instance", "topics", "assignors", "protocol"),
         *("partitions", "age", "revoke timeout"),
     )
     rows = []
@@ -158,7 +169,13 @@ def _members(args: argparse.Namespace) -> int:
         info = each.info
         rows.append(
             (
-                *(each.name, info.host, each.instance_id, _wishes(info), list(info.assignors)),
+                *(
+                    each.name,
+                    *_process(info),
+                    each.instance_id,
+                    _wishes(info),
+                    list(info.assignors),
+                ),
                 *(info.protocol, cell, each.age, info.revoke_timeout),
             )
         )
@@ -185,19 +202,24 @@ def _events(args: argparse.Namespace) -> int:
 
 def headline(entry: "Entry") -> str:
     """When, and which plan or reset."""
-    what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    return f"{_time(entry)} UTC  {what}"
+    if not entry.generation and not entry.by:
+        what = "nobody has planned since"
+    else:
+        what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
+    return f"{_time(entry)}  {what}"
 
 
 def _time(entry: "Entry") -> str:
+    if not entry.at_ms:
+        return "lately"
     moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d} UTC"
 
 
 def event_of(entry: "Entry") -> dict[str, Any]:
     """An entry as JSON shows it."""
     return {
-        "time_ms": entry.at_ms,
+        "time_ms": entry.at_ms or None,
         "generation": entry.generation or None,
         "by": entry.by,
         "joined": entry.joined,
