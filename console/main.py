@@ -65,6 +65,7 @@ COMMANDS: Final = {
     ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
+    "completion": Command("folkmoot.console.completion", "have the shell complete words"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),
 }
 
@@ -134,7 +135,7 @@ def build_parser(words: Sequence[str]) -> Parser:
         if name == chosen:
             module = import_module(module_name)
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, whole=build_parser)
     return parser
 
 
