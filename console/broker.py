@@ -11,8 +11,17 @@ from pathlib import Path
 from types import FrameType
 
 from folkmoot.console import replicas
-from folkmoot.console.options import ENVIRONMENT, TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.options import (
+    ENVIRONMENT,
+    TIMEOUT,
+    add_output,
+    add_zookeeper,
+    session_of,
+    typed,
+    whole_number,
+)
 from folkmoot.console.tables import show
+from folkmoot.protocol.quantities import seconds
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
@@ -26,7 +35,7 @@ _LOOK = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--id",
-        type=int,
+        type=whole_number,
         metavar="N",
         dest="broker_id",
         help="the broker's number, its own for good",
@@ -51,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="default_replicas, open_segments, scrub_period, compaction_memory_bytes, "
         "compaction_bytes_per_second, or for all topics log.OPTION, such as "
-        "log.retention=86400; may be given several times",
+        "log.retention=7d or log.retention_bytes=100GiB; may be given several times",
     )
     parser.add_argument(
         "--listener",
@@ -63,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rack", metavar="NAME", help="where it stands")
     parser.add_argument(
         "--session-timeout",
-        type=float,
-        metavar="S",
-        help="seconds of silence after which ZooKeeper takes it for dead (default: "
-        f"{DEFAULT_SESSION_TIMEOUT:g})",
+        type=typed(seconds),
+        metavar="TIME",
+        help="of silence, after which ZooKeeper takes it for dead (default: "
+        f"{DEFAULT_SESSION_TIMEOUT:g}s)",
     )
     parser.add_argument(
         "--no-guardian",
@@ -122,6 +131,7 @@ def _list(args: argparse.Namespace) -> int:
             number,
             found.listeners.get("client"),
             found.rack or None,
+            found.version or None,
             found.epoch,
             sum(each.leader == number for each in partitions),
             sum(number in each.replicas for each in partitions),
@@ -131,7 +141,7 @@ def _list(args: argparse.Namespace) -> int:
         for number, found in sorted(cluster.brokers.items())
     ]
     columns = (
-        *("broker", "address", "rack", "epoch", "leads", "replicas", "out of sync"),
+        *("broker", "address", "rack", "version", "epoch", "leads", "replicas", "out of sync"),
         "drained",
     )
     show(columns, rows, args.output)

@@ -1,9 +1,10 @@
 """`folkmoot cluster`: whether everything is led, replicated and in sync."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of, whole_number
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     status.add_argument(
         "--broker",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="only whether this broker is registered, and in sync wherever it has a replica",
+    )
+    status.add_argument(
+        "--sizes", action="store_true", help="ask the brokers, too, how many bytes each has"
     )
     status.set_defaults(act=_status)
     add_zookeeper(status)
@@ -50,7 +54,7 @@ def _status(args: argparse.Namespace) -> int:
     under_replicated = sum(each.is_under_replicated for each in partitions)
     below_minimum = sum(each.is_below_minimum for each in partitions)
     controller = None if cluster.controller is None else cluster.controller.describe()
-    row = {
+    row: dict[str, Any] = {
         "controller": controller,
         "brokers": sorted(cluster.brokers),
         "missing brokers": missing,
@@ -59,10 +63,25 @@ def _status(args: argparse.Namespace) -> int:
         "under-replicated": under_replicated,
         "below min-in-sync": below_minimum,
         "being moved": sum(each.reassignment is not None for each in partitions),
+        "versions": sorted({each.version or "unknown" for each in cluster.brokers.values()}),
     }
+    if args.sizes:
+        row["bytes"] = _bytes(args, cluster)
     show(tuple(row), [tuple(row.values())], args.output)
     well = controller is not None and cluster.brokers and not missing
     return 0 if well and not (leaderless or under_replicated or below_minimum) else DEGRADED
+
+
+def _bytes(args: argparse.Namespace, cluster: "ClusterStatus") -> dict[str, int | None]:
+    """What each live broker has; None: it has nothing, or does not answer."""
+    from folkmoot.console.replicas import admin
+
+    with admin(args) as found:
+        sizes = found.log_sizes()
+    told = Counter[int]()
+    for each in sizes:
+        told[each.broker] += each.bytes
+    return {str(number): told.get(number) for number in sorted(cluster.brokers)}
 
 
 def _status_of(broker: int, cluster: "ClusterStatus", output: str) -> int:

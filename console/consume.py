@@ -2,12 +2,22 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_cluster, at_least_one, cluster_of, session_of
-from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
+from folkmoot.console.formats.record_text import FORMAT_HELP, writer
+from folkmoot.console.formats.values import Decoder
+from folkmoot.console.options import add_cluster, at_least_one, cluster_of, session_of, whole_number
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.quantities import duration, moment
 
 if TYPE_CHECKING:
     from folkmoot.consumers.client.consumer import Consumer
@@ -16,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL = 0.5
 PLAN_WAIT = 5.0
+ENDS_WAIT = 15.0
 MOST_RECORDS = 500
 
 
@@ -23,16 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     add_cluster(parser)
     parser.add_argument("--group", metavar="NAME", help="read as a member, and commit")
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--from",
         dest="start",
         default="earliest",
         metavar="WHERE",
-        help="earliest (default), an offset, or latest, which is to follow; "
-        "in a group only earliest or latest, and only where nothing is committed",
+        help="earliest (default), an offset, a time (2026-01-31T12:00Z, or -15m: so long ago), or latest, "
+        "which is to follow; in a group only earliest or latest, and only where nothing is committed",
+    )
+    where.add_argument(
+        "--last", type=at_least_one, metavar="N", help="begin N records before each partition's end"
     )
     parser.add_argument(
-        "--partition", type=int, action="append", metavar="P", help="only this one; may be repeated"
+        "--partition",
+        type=whole_number,
+        action="append",
+        metavar="P",
+        help="only this one; may be repeated",
     )
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on as records come, until Ctrl-C"
@@ -40,16 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--max-records", type=at_least_one, metavar="N", help="stop after N records"
     )
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         *("-o", "--output"),
         choices=("text", "json", "raw"),
         default="text",
-        help="default: text; json has an object a line, with NaN and the infinities as strings",
+        help="default: text; json has an object a line, which `produce -i json` takes",
     )
+    shown.add_argument("--format", metavar="TEXT", help=FORMAT_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
-    from folkmoot.console.records import Decoder, writer
     from folkmoot.consumers.client.consumer import Consumer
 
     start = _start(args)
@@ -58,17 +78,19 @@ def run(args: argparse.Namespace) -> int:
     if args.group is not None and not args.zookeeper:
         raise ConfigError("a group's members find each other in ZooKeeper: use --zookeeper")
     reading = _Reading(args, start)
-    reset = "error" if isinstance(start, int) else start
+    # A time, or so many before the end, may lie where the records are gone meanwhile.
+    reset = start if isinstance(start, str) else "error" if isinstance(start, int) else "earliest"
     options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
+    decoder = Decoder(args.zookeeper)
+    write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
-        Decoder(args.zookeeper) as decoder,
+        decoder,
         Consumer(**cluster, **options) as consumer,
         consumer.leave_on_signals() as was_stopped,
     ):
-        write = writer(args.output, decoder)
         if args.group is None:
             reading.assign(consumer)
         elif not reading.follows:
@@ -83,17 +105,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _start(args: argparse.Namespace) -> int | str:
-    """Where to start: an offset, earliest or latest. Raises ConfigError."""
+def _start(args: argparse.Namespace) -> int | str | datetime:
+    """Where to start: an offset, earliest, latest or a time. Raises ConfigError."""
     if args.group is not None and args.partition:
         raise ConfigError("a member reads what its group gives it: use --partition without --group")
-    if args.start in ("earliest", "latest"):
+    if args.start in ("earliest", "latest") and (args.group is None or not args.last):
         return str(args.start)
-    if not args.start.isdecimal():
-        raise ConfigError(f"--from {args.start!r} is neither earliest, latest nor an offset")
     if args.group is not None:
-        raise ConfigError("a member reads where its group is: use --from OFFSET without --group")
-    return int(args.start)
+        raise ConfigError(
+            "a member reads where its group is: use --from WHERE and --last without --group"
+        )
+    if args.start.isdecimal():
+        return int(args.start)
+    try:
+        if args.start.startswith("-"):
+            return datetime.now(UTC) - duration(args.start[1:])
+        return moment(args.start)
+    except (ConfigError, OverflowError):
+        raise ConfigError(
+            f"--from {args.start!r} is neither earliest, latest, an offset nor a time: write a time as in "
+            "2026-01-31T12:00Z, or -15m for a quarter of an hour ago"
+        ) from None
 
 
 def _check_topic(args: argparse.Namespace) -> None:
@@ -109,10 +141,24 @@ def _check_topic(args: argparse.Namespace) -> None:
             )
 
 
+def _ends(consumer: "Consumer") -> "dict[TopicPartition, int]":
+    """The ends of all that is assigned. Raises BrokerUnreachable."""
+    partitions = consumer.assignment()
+    for each in partitions:
+        consumer.seek(each, "latest")
+    deadline = time.monotonic() + ENDS_WAIT
+    while missing := [each for each in sorted(partitions) if consumer.position(each) is None]:
+        if time.monotonic() > deadline:
+            named = ", ".join(map(str, missing))
+            raise BrokerUnreachable(f"no leader answers within {ENDS_WAIT:g} s for {named}")
+        consumer.poll(POLL, 1)  # is read again: what comes now lies behind the end
+    return {each: consumer.position(each) or 0 for each in partitions}
+
+
 class _Reading:
     """What is read, from where, and until when."""
 
-    def __init__(self, args: argparse.Namespace, start: int | str) -> None:
+    def __init__(self, args: argparse.Namespace, start: int | str | datetime) -> None:
         self.follows = args.follow or (start == "latest" and args.group is None)
         self._args = args
         self._start = start
@@ -129,7 +175,10 @@ class _Reading:
         wanted = self._args.partition
         consumer.assign(known if wanted is None else [(topic, number) for number in wanted])
         self._mine = consumer.assignment()
-        if isinstance(self._start, int):
+        if self._args.last is not None:
+            for partition, end in _ends(consumer).items():
+                consumer.seek(partition, max(0, end - self._args.last))
+        elif not isinstance(self._start, str):
             for partition in self._mine:
                 consumer.seek(partition, self._start)
 

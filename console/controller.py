@@ -5,7 +5,8 @@ import logging
 import threading
 
 from folkmoot.console.broker import DEFAULT_SESSION_TIMEOUT
-from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c
+from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c, typed
+from folkmoot.protocol.quantities import seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_zookeeper(parser)
     parser.add_argument(
         "--session-timeout",
-        type=float,
-        metavar="S",
+        type=typed(seconds),
+        metavar="TIME",
         default=DEFAULT_SESSION_TIMEOUT,
-        help="seconds of silence after which ZooKeeper takes it for dead (default: "
-        f"{DEFAULT_SESSION_TIMEOUT:g})",
+        help="of silence, after which ZooKeeper takes it for dead (default: "
+        f"{DEFAULT_SESSION_TIMEOUT:g}s)",
     )
     parser.add_argument(
         "--no-guardian",

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--zookeepers",
-        type=int,
+        type=whole_number,
         choices=(1, 3, 5),
         help="1, or an ensemble of so many (default: what DIR was begun with, else 1)",
     )
@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="ZooKeeper's port, of an ensemble the first one's (default: that of the last run, or "
         "a free one)",
+    )
+    parser.add_argument(
+        "--zookeeper-jars",
+        type=_directory,
+        metavar="DIR",
+        help="where ZooKeeper's jars lie, such as lib/ of a release of it (default: PySpark's, else those "
+        "of Debian's libzookeeper-java)",
     )
     parser.add_argument(
         "--broker-port",
@@ -79,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     cluster = EmbeddedCluster(
         args.data,
         brokers=args.brokers,
-        zookeeper=args.zookeeper or ZooKeeperConfig(port=args.port),
+        zookeeper=args.zookeeper or ZooKeeperConfig(port=args.port, jars=args.zookeeper_jars),
         first_broker_port=args.broker_port,
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
@@ -114,8 +121,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--replicas {args.replicas} is above --brokers {args.brokers}: no topic could be created"
         )
-    if args.zookeeper and (args.zookeepers or args.port):
-        raise ConfigError("--zookeeper starts none: leave out --zookeepers and --port")
+    if args.zookeeper and (args.zookeepers or args.port or args.zookeeper_jars):
+        raise ConfigError(
+            "--zookeeper starts none: leave out --zookeepers, --zookeeper-jars and --port"
+        )
     last = {
         "--port": (args.port, args.zookeepers or 1),
         "--broker-port": (args.broker_port, args.brokers),

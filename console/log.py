@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 1
 _DAMAGE = "DAMAGED"
+MOST_SHOWN = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_zookeeper(sizes)
     add_output(sizes)
 
-    parts = "a data directory, a partition's, or a .log file"
+    parts = "a data directory, that of `folkmoot dev`, a partition's, or a .log file"
     for action, path in ((verify, parts), (dump, parts), (orphans, "a data directory")):
         action.add_argument("path", type=Path, metavar="PATH", help=path)
         add_output(action)
@@ -112,14 +113,16 @@ def _dump(args: argparse.Namespace) -> int:
     rows: list[tuple[object, ...]] = []
     code = 0
     for partition, reader in _segments(args.path):
-        name = partition, reader.path.name
+        file = reader.path.name if args.path.is_file() else reader.path.relative_to(args.path)
+        name = partition, str(file)
         for found in reader.batches():
             if isinstance(found, Damage):
                 code = DAMAGED
                 place = (found.position, found.offset, found.next_offset - 1, None)
                 rows.append((*name, *place, found.end - found.position, _DAMAGE, None, None))
             elif args.records:
-                rows += ((*name, *record) for record in _records(reader, *found))
+                most = None if args.output == "json" else MOST_SHOWN
+                rows += ((*name, *record) for record in _records(reader, *found, most))
             else:
                 rows.append((*name, *_batch(*found)))
     batches = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
@@ -138,7 +141,7 @@ def _batch(header: "BatchHeader", position: int) -> tuple[object, ...]:
 
 
 def _records(
-    reader: "SegmentReader", header: "BatchHeader", position: int
+    reader: "SegmentReader", header: "BatchHeader", position: int, most: int | None
 ) -> Iterator[tuple[object, ...]]:
     from folkmoot.protocol import record_batch
 
@@ -146,9 +149,15 @@ def _records(
     for record in record_batch.records_of("", 0, header, data):
         yield (
             *(position, record.offset, record.offset, record.timestamp, len(record.value or b"")),
-            *(None if text is None else repr(text)[2:-1] for text in (record.key, record.value)),
+            *(None if data is None else _shown(data, most) for data in (record.key, record.value)),
             len(record.headers),
         )
+
+
+def _shown(data: bytes, most: int | None) -> str:
+    """At most so many letters: one long value would widen the table for all."""
+    text = repr(data)[2:-1]
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _orphans(args: argparse.Namespace) -> int:
@@ -186,7 +195,9 @@ def _segments(path: Path) -> Iterator[tuple[str, "SegmentReader"]]:
     files = (
         [path]
         if path.is_file()
-        else sorted(path.glob(pattern)) or sorted(path.glob(f"*/{pattern}"))
+        else sorted(path.glob(pattern))
+        or sorted(path.glob(f"*/{pattern}"))
+        or sorted(path.glob(f"broker-*/*/{pattern}"))  # as `folkmoot dev` has them
     )
     if not files:
         raise ConfigError(

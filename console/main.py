@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 from folkmoot import __version__
 from folkmoot.console import streams
 from folkmoot.console.options import NotConfirmed
+from folkmoot.console.parser import Parser
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
     BrokerUnreachable,
@@ -54,7 +55,9 @@ COMMANDS: Final = {
         "folkmoot.console.controller", "run a candidate for the controller, without a broker"
     ),
     "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
-    "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
+    "topic": Command(
+        "folkmoot.console.topic", "create, list, describe, measure, change and delete topics"
+    ),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
     "log": Command(
@@ -62,6 +65,7 @@ COMMANDS: Final = {
     ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
+    "completion": Command("folkmoot.console.completion", "have the shell complete words"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),
 }
 
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            args = build_parser(words).parse_args(words)
+            args = build_parser(words).parse(words)
             code: int = args.run(args)
         finally:
             sys.stdout.flush()  # here, where it can still be said that it was not possible
@@ -115,9 +119,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str]) -> Parser:
     """The parser for these words; of all commands only the chosen one's options are known to it."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="folkmoot",
         description="A replicated, partitioned log with consumer groups.",
         epilog="exit codes: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 refused for safety, "
@@ -127,11 +131,11 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, (module_name, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        command = commands.add_parser(name, help=summary, description=summary)
         if name == chosen:
             module = import_module(module_name)
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, whole=build_parser)
     return parser
 
 

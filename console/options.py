@@ -4,16 +4,18 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.errors import ConfigError, FolkmootError
 
 if TYPE_CHECKING:
     from folkmoot.coordination.zookeeper.session import Connect, Session
+
+_T = TypeVar("_T")
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 BOOTSTRAP: Final = "FOLKMOOT_BOOTSTRAP"
@@ -78,6 +80,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         default="table",
         help="default: table",
     )
+
+
+def typed(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """A type of argparse's that says what `read` says about a text, and not the name of a function."""
+
+    def parse(text: str) -> _T:
+        try:
+            return read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
 
 
 def at_least_one(text: str) -> int:

@@ -9,7 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from folkmoot.console.options import add_cluster, cluster_of, sigterm_like_ctrl_c
+from folkmoot.console.formats.record_json import Draft, draft_of
+from folkmoot.console.formats.values import Decoder
+from folkmoot.console.options import (
+    add_cluster,
+    cluster_of,
+    sigterm_like_ctrl_c,
+    whole_number,
+)
+from folkmoot.console.tables import counted
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -21,7 +29,7 @@ from folkmoot.protocol.names import check_name
 if TYPE_CHECKING:
     from folkmoot.producers.producer import Producer
 
-_Encode = Callable[[bytes], bytes]
+_Encode = Callable[[Any], bytes]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
     parser.add_argument("--file", type=Path, metavar="FILE", help="read this, not standard input")
     parser.add_argument(
+        *("-i", "--input"),
+        choices=("text", "json"),
+        default="text",
+        help="text (default): a value a line; json: what `consume -o json` writes, with keys, tombstones, "
+        "headers and timestamps",
+    )
+    parser.add_argument(
         "--key-separator", metavar="TEXT", help="what stands before it in a line is the key"
     )
-    parser.add_argument("--partition", type=int, metavar="P", help="for all records, not by key")
+    parser.add_argument(
+        "--partition", type=whole_number, metavar="P", help="for all records, not by key"
+    )
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="on every record"
     )
@@ -39,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schema",
         type=Path,
         metavar="FILE.avsc",
-        help="lines are JSON objects, sent as Avro; registered under TOPIC-value",
+        help="lines, with -i json their values, are JSON, sent as Avro; registered under TOPIC-value",
     )
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument(
@@ -54,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     check_name("topic", args.topic)
     if args.key_separator == "":
         raise ConfigError("--key-separator is empty: give the text that ends a key")
+    if args.key_separator and args.input == "json":
+        raise ConfigError("with -i json each line says its key: leave out --key-separator")
     cluster = cluster_of(args)
     if args.schema is not None and not args.zookeeper:
         raise ConfigError("--schema registers the schema in ZooKeeper: use --zookeeper")
@@ -65,31 +84,31 @@ def run(args: argparse.Namespace) -> int:
         schema = None if args.schema is None else _text(args.schema)
         producer = stack.enter_context(Producer(**cluster, **options))
         _check_partition(args, producer)
-        encode = _encoder(args, schema, stack)
+        read = _reader(args, _encoder(args, schema, stack), stack)
         with sigterm_like_ctrl_c():
-            _send_all(args, producer, _lines(args, source), encode, headers)
+            _send_all(args, producer, map(read, source), headers)
     return 0
 
 
 def _send_all(
     args: argparse.Namespace,
     producer: "Producer",
-    lines: Iterator[tuple[bytes | None, bytes]],
-    encode: _Encode,
+    drafts: Iterator[Draft],
     headers: list[tuple[str, bytes]],
 ) -> None:
     """Send line after line; however it ends, what was sent before is delivered, and counted."""
     sent = 0
     try:
         try:
-            for key, line in lines:
-                value = encode(line)
-                producer.send(args.topic, value, key, partition=args.partition, headers=headers)
+            for value, key, its_headers, timestamp in drafts:
+                both = [*its_headers, *headers]
+                producer.send(args.topic, value, key, args.partition, both, timestamp)
                 sent += 1
-        except FolkmootError as error:
+        except (FolkmootError, ValueError) as error:
             producer.flush()
             before = f"lines sent before it: {sent}, after it: none"
-            raise type(error)(f"line {sent + 1}: {error} ({before})") from None
+            kind = type(error) if isinstance(error, FolkmootError) else SerializationError
+            raise kind(f"line {sent + 1}: {error} ({before})") from None
         producer.flush()
     except KeyboardInterrupt:
         producer.flush()
@@ -99,7 +118,7 @@ def _send_all(
 
 
 def _say(args: argparse.Namespace, sent: int) -> None:
-    print(f"produced {sent} records to {args.topic}", file=sys.stderr)
+    print(f"produced {counted(sent, 'record')} to {args.topic}", file=sys.stderr)
 
 
 def _source(args: argparse.Namespace, stack: ExitStack) -> IO[bytes]:
@@ -131,18 +150,24 @@ def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:
         )
 
 
-def _lines(args: argparse.Namespace, source: IO[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
-    """Key and value of every line."""
-    separator = None if args.key_separator is None else os.fsencode(args.key_separator)
-    for line in source:
-        text = line.removesuffix(b"\n").removesuffix(b"\r")
-        if separator is None:
-            yield None, text
-            continue
-        key, found, value = text.partition(separator)
-        if not found:
-            raise SerializationError(f"there is no {args.key_separator!r} after a key")
-        yield key, value
+def _reader(
+    args: argparse.Namespace, encode: _Encode | None, stack: ExitStack
+) -> Callable[[bytes], Draft]:
+    """From a line to what is to be sent."""
+    if args.input == "json":
+        decode = stack.enter_context(Decoder(args.zookeeper))
+        return lambda line: draft_of(line, decode, encode)
+    separator = b"" if args.key_separator is None else os.fsencode(args.key_separator)
+
+    def read(line: bytes) -> Draft:
+        value, key = line.removesuffix(b"\n").removesuffix(b"\r"), None
+        if separator:
+            key, found, value = value.partition(separator)
+            if not found:
+                raise SerializationError(f"there is no {args.key_separator!r} after a key")
+        return Draft(value if encode is None else encode(_json(value)), key)
+
+    return read
 
 
 def _header(given: str) -> tuple[str, bytes]:
@@ -156,17 +181,17 @@ def _header(given: str) -> tuple[str, bytes]:
     return name, os.fsencode(value)  # the very bytes that were given, text or not
 
 
-def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> _Encode:
-    """From a line to a record's value: as it is, or by the schema, which is registered here."""
+def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> _Encode | None:
+    """From what JSON says to a record's value by the schema, which is registered here."""
     if schema is None:
-        return lambda line: line
+        return None
     from folkmoot.schemas.avro import AvroSerializer
     from folkmoot.schemas.registry import SchemaRegistry
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
     serialize = AvroSerializer(registry, f"{args.topic}-value", schema)
     assert serialize.schema_id  # registers it, or says what is wrong with it
-    return lambda line: serialize(_json(line))
+    return serialize
 
 
 def _json(line: bytes) -> Any:

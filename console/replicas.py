@@ -14,9 +14,12 @@ from folkmoot.console.options import (
     confirm,
     connecting,
     session_of,
+    typed,
+    whole_number,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
+from folkmoot.protocol.quantities import size
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
@@ -36,7 +39,7 @@ def add_reassign(actions: "argparse._SubParsersAction[argparse.ArgumentParser]")
     reassign.add_argument("topic", metavar="TOPIC")
     reassign.add_argument(
         "--partition",
-        type=int,
+        type=whole_number,
         action="append",
         metavar="P",
         help="only this one; may be given several times",
@@ -48,7 +51,7 @@ def add_reassign(actions: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="on these, the preferred leader first; for a whole topic they take turns in that",
     )
     what.add_argument(
-        "--replicas", type=int, metavar="N", help="so many, moving as little as possible"
+        "--replicas", type=whole_number, metavar="N", help="so many, moving as little as possible"
     )
     what.add_argument(
         "--cancel", action="store_true", help="take back what is being moved: nothing is lost"
@@ -65,10 +68,10 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="until it has ended")
     parser.add_argument(
         "--throttle",
-        type=int,
-        metavar="BYTES",
-        help="so many a second each broker copies at most, 0: no limit; alone, it changes that of what "
-        "is being moved",
+        type=typed(size),
+        metavar="SIZE",
+        help="so much a second each broker copies at most, such as 50MB, 0: no limit; alone, it "
+        "changes that of what is being moved",
     )
 
 
@@ -84,7 +87,7 @@ def _reassign(args: argparse.Namespace) -> int:
     with admin(args) as found:
         if args.cancel:
             numbers = found.cancel_reassignments(args.topic, args.partition)
-            print(f"{len(numbers)} partitions of {args.topic} go back to where they were")
+            print(f"back to where they were: {counted(len(numbers), 'partition')} of {args.topic}")
         elif args.brokers is not None or args.replicas is not None:
             on = None if args.brokers is None else _numbers(args.brokers)
             plan = found.plan_reassignment(
@@ -99,7 +102,7 @@ def _reassign(args: argparse.Namespace) -> int:
         elif args.throttle is not None:
             numbers = found.throttle_reassignments(args.topic, args.throttle)
             print(
-                f"{len(numbers)} partitions of {args.topic} are copied at {args.throttle} bytes/s"
+                f"copied at {args.throttle} bytes/s: {counted(len(numbers), 'partition')} of {args.topic}"
             )
         elif not args.wait:
             show_running(found.reassignments([args.topic]), args)
@@ -142,7 +145,9 @@ def wait(moving: Callable[[], Sequence["RunningMove"]]) -> None:
             sum(each.copied or 0 for each in moves),
             sum(each.bytes or 0 for each in moves),
         )
-        line = f"{len(moves)} partitions are being moved: {copied} of {whole} bytes are there"
+        line = (
+            f"being moved: {counted(len(moves), 'partition')}, {copied} of {whole} bytes are there"
+        )
         if line != said:
             print(line, file=sys.stderr, flush=True)
             said = line
@@ -158,7 +163,7 @@ def add_drain(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="move everything away from a broker, which gets nothing new until --cancel",
         description="Without --execute nothing is moved: the plan is printed.",
     )
-    drain.add_argument("broker", type=int, metavar="ID")
+    drain.add_argument("broker", type=whole_number, metavar="ID")
     drain.add_argument(
         "--cancel",
         action="store_true",
@@ -178,7 +183,9 @@ def _drain(args: argparse.Namespace) -> int:
     with admin(args) as found:
         if args.cancel:
             back = found.cancel_drain(args.broker)
-            print(f"broker {args.broker} gets replicas again; {len(back)} partitions stay with it")
+            print(
+                f"broker {args.broker} gets replicas again, and keeps {counted(len(back), 'partition')}"
+            )
         elif args.execute:
             show_plan(found.drain(args.broker, throttle=args.throttle or 0), args)
         elif not args.wait:
@@ -200,14 +207,14 @@ def add_elect(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     elect.add_argument("topic", metavar="TOPIC")
     elect.add_argument(
         "--partition",
-        type=int,
+        type=whole_number,
         action="append",
         metavar="P",
         help="only this one; may be given several times",
     )
     elect.add_argument(
         "--unclean",
-        type=int,
+        type=whole_number,
         metavar="BROKER",
         help="have this replica lead though it was not in sync, when none is alive that was: RECORDS "
         "THAT ONLY OTHERS HAVE ARE LOST, acknowledged ones too; asks for the partition's name",
@@ -247,5 +254,5 @@ def _elect(args: argparse.Namespace) -> int:
                 elected += 1
             elif len(replicas) > 1:
                 elected += execute(session, elect_preferred(named, partition, replicas), TIMEOUT)
-    print(f"elected leaders of {elected} partitions of {args.topic}")
+    print(f"elected leaders of {counted(elected, 'partition')} of {args.topic}")
     return 0

@@ -17,6 +17,8 @@ LOG: Final = "log"
 # What the environment may say, besides FOLKMOOT_LOG_<OPTION>.
 _ENVIRONMENT: Final = [field.name for field in fields(BrokerConfig) if field.name != LOG]
 
+_REQUIRED: Final = {"broker_id": "--id", "data": "--data", "zookeeper": "--zookeeper"}
+
 # What `--set` may say, besides log.<option>.
 _FLAGS: Final = (
     "default_replicas",
@@ -51,6 +53,11 @@ def broker_config(
     if "data" in texts:
         options["data"] = Path(texts["data"])
     log |= parse(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
+    for name, option in _REQUIRED.items():
+        if options.get(name) is None:
+            raise ConfigError(
+                f"{option} is missing: give it, set {PREFIX}{name.upper()}, or write {name} into --config"
+            )
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
 
 

@@ -1,6 +1,7 @@
 """Tables for people and programs: rich on a terminal, aligned text in a pipe, JSON when asked for."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,12 +10,18 @@ _GAP: Final = "  "
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "table") -> None:
-    """Print rows under their columns. As JSON it is a list with one object per row."""
+    """Print rows under their columns. As JSON it is a list with one object per row, `in sync` in_sync."""
     if output == "json":
-        objects = [dict(zip(columns, row, strict=True)) for row in rows]
+        names = [re.sub("[ -]", "_", column) for column in columns]
+        objects = [dict(zip(names, row, strict=True)) for row in rows]
         print(json.dumps(objects, indent=2))
     elif not (sys.stdout.isatty() and _show_rich(columns, rows)):
         print(plain(columns, rows))
+
+
+def counted(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def plain(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

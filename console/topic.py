@@ -5,13 +5,22 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import replicas, topic_changes
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, confirm, session_of
-from folkmoot.console.tables import show
+from folkmoot.console.options import (
+    TIMEOUT,
+    add_output,
+    add_zookeeper,
+    confirm,
+    session_of,
+    whole_number,
+)
+from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
+from folkmoot.protocol.records import TopicPartition
 
 DEFAULT_PARTITIONS = 1
+OFFSETS_WAIT = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     describe.set_defaults(act=_describe)
 
+    offsets = actions.add_parser(
+        "offsets",
+        help="where a topic's partitions begin and end, and how large they are",
+        description="Where partitions begin and end, and the bytes of their largest replica, as their "
+        "brokers say. `records` counts offsets: fewer are left where compaction took some.",
+    )
+    offsets.add_argument("topic", metavar="TOPIC")
+    offsets.set_defaults(act=_offsets)
+
     delete = actions.add_parser("delete", help="delete a topic and all its records")
     delete.add_argument("topic", metavar="TOPIC")
     delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
@@ -55,9 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     topic_changes.add_actions(actions)
     replicas.add_elect(actions)
     replicas.add_reassign(actions)
-    for action in (create, config, listing, describe, delete):
+    for action in (create, config, listing, describe, offsets, delete):
         add_zookeeper(action)
-    for action in (config, listing, describe):
+    for action in (config, listing, describe, offsets):
         add_output(action)
 
 
@@ -67,18 +85,22 @@ def _add_create(
     create = actions.add_parser("create", help="create a topic on the live brokers")
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
-        "--partitions", type=int, metavar="N", default=DEFAULT_PARTITIONS, help="default: 1"
+        "--partitions",
+        type=whole_number,
+        metavar="N",
+        default=DEFAULT_PARTITIONS,
+        help="default: 1",
     )
     create.add_argument(
         "--replicas",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="brokers that hold each partition (default: the brokers' default_replicas, which is 1 unless "
         "they are told another, and 3 in `folkmoot dev`)",
     )
     create.add_argument(
         "--min-in-sync",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="so many of them must have a record before it is acknowledged with acks=all (default: 2 "
         "of three or more replicas, else 1)",
@@ -88,8 +110,8 @@ def _add_create(
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the topic's own, such as retention=86400 or cleanup_policy=compact "
-        "(or compact,delete); may be given several times",
+        help="an option of the topic's own, such as retention=7d, retention_bytes=10GiB or "
+        "cleanup_policy=compact (or compact,delete); may be given several times",
     )
     create.set_defaults(act=_create)
     return create
@@ -123,7 +145,7 @@ def _create(args: argparse.Namespace) -> int:
         )
         execute(session, creation, TIMEOUT)
     of_each = f" of {replicas} replicas" if replicas > 1 else ""
-    print(f"created topic {args.topic} with {args.partitions} partitions{of_each}")
+    print(f"created topic {args.topic} with {counted(args.partitions, 'partition')}{of_each}")
     return 0
 
 
@@ -208,6 +230,23 @@ def _describe(args: argparse.Namespace) -> int:
         "being moved to",
     )
     show(columns if args.topic is not None else ("topic", *columns), rows, args.output)
+    return 0
+
+
+def _offsets(args: argparse.Namespace) -> int:
+    with replicas.admin(args) as found:
+        earliest = found.offsets(args.topic, "earliest", OFFSETS_WAIT)
+        latest = found.offsets(args.topic, "latest", OFFSETS_WAIT)
+        sizes = found.log_sizes([args.topic])
+    largest: dict[TopicPartition, int] = {}
+    for each in sizes:
+        largest[each.partition] = max(each.bytes, largest.get(each.partition, 0))
+    rows = [
+        (each.partition, start, end, end - start, largest.get(each))
+        for each, start in earliest.items()
+        for end in (latest[each],)
+    ]
+    show(("partition", "earliest", "latest", "records", "bytes"), rows, args.output)
     return 0
 
 

@@ -2,19 +2,20 @@
 
 import argparse
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from folkmoot.console.offset_files import text_in
+from folkmoot.console.formats.offset_files import text_in
 from folkmoot.console.options import (
     SESSION_TIMEOUT,
     add_output,
     add_zookeeper,
     confirm,
     connecting,
+    whole_number,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.quantities import moment
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     alter = actions.add_parser("alter", help="give a topic more partitions")
     alter.add_argument("topic", metavar="TOPIC")
     alter.add_argument(
-        "--partitions", type=int, metavar="N", required=True, help="how many it shall have"
+        "--partitions", type=whole_number, metavar="N", required=True, help="how many it shall have"
     )
     alter.add_argument("--yes", action="store_true", help="do not ask whether keys may map anew")
     alter.set_defaults(act=_alter)
@@ -86,7 +87,7 @@ def _alter(args: argparse.Namespace) -> int:
             )
             confirm(warning, "topic", args.topic, "changed")
         admin.add_partitions(args.topic, args.partitions)
-    print(f"topic {args.topic} has {args.partitions} partitions now, {before} before")
+    print(f"topic {args.topic} has {counted(args.partitions, 'partition')} now, {before} before")
     return 0
 
 
@@ -101,7 +102,7 @@ def _delete_records(args: argparse.Namespace) -> int:
         raise ConfigError("say up to where: either --before or --file, or --before-time")
     with _admin(args) as admin:
         if args.before_time:
-            wanted: _Before = {**admin.offsets_for_times(args.topic, _time(args.before_time))}
+            wanted: _Before = {**admin.offsets_for_times(args.topic, moment(args.before_time))}
         else:
             wanted = _offsets(args.topic, words)
         offsets = admin.checked(wanted)
@@ -144,13 +145,3 @@ def _offsets(topic: str, words: list[str]) -> _Before:
         else:
             raise ConfigError(f"{offset!r} in {word!r} is no offset: use a number, or latest")
     return wanted
-
-
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -42,8 +42,8 @@ from folkmoot.protocol.errors import BrokerIdTaken
 
 class Registration(msgspec.Struct, frozen=True):
     """What a broker publishes: listener name → "host:port" as advertised; which process it is; where
-    it stands; its broker epoch, which `register` fills in; whether it is to stop (`leave`); and how many
-    replicas a new topic gets that says nothing else."""
+    it stands; its broker epoch, which `register` fills in; whether it is to stop (`leave`); how many
+    replicas a new topic gets that says nothing else; and its version of folkmoot."""
 
     listeners: dict[str, str]
     nonce: str
@@ -52,6 +52,7 @@ class Registration(msgspec.Struct, frozen=True):
     epoch: int = 0
     leaving: bool = False
     default_replicas: int = 1
+    version: str = ""
 
     def address_for_replicas(self) -> str | None:
         """Where followers fetch: the listener `internal` if there is one, else that of clients."""

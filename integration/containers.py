@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from folkmoot.console.children import StartFailed
-from folkmoot.protocol.errors import FolkmootError, MissingExtra
+from folkmoot.protocol.errors import FolkmootError, MissingExtra, pip_command
 
 try:
     from docker.errors import APIError, DockerException, ImageNotFound, NotFound
@@ -25,7 +25,7 @@ try:
     from testcontainers.core.network import Network
     from testcontainers.core.waiting_utils import WaitStrategy, WaitStrategyTarget
 except ModuleNotFoundError as missing:
-    raise MissingExtra("containers need: pip install 'folkmoot[testing]'") from missing
+    raise MissingExtra(f"containers need: {pip_command('testing')}") from missing
 
 INTERNAL_PORT: Final = 9190
 CLIENT_PORT: Final = 9191

@@ -25,7 +25,13 @@ from typing import Any, Final
 
 import zstandard
 
-from folkmoot.protocol.errors import ConfigError, CorruptBatch, MissingExtra, UnsupportedCodec
+from folkmoot.protocol.errors import (
+    ConfigError,
+    CorruptBatch,
+    MissingExtra,
+    UnsupportedCodec,
+    pip_command,
+)
 
 MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
 """What a zstd frame may ask a reader to keep; levels above 19 ask for more."""
@@ -118,7 +124,7 @@ def require(codec: int) -> Any:
     except ModuleNotFoundError:
         raise MissingExtra(
             f"compression {_name(codec)} needs {package}, which is not installed: "
-            f"pip install 'folkmoot[{extra}]'"
+            f"{pip_command(extra)}"
         ) from None
 
 

@@ -7,6 +7,7 @@ sentence, the client raises the class. Codes are never reused or renumbered; nam
 Shape after Kafka's `Errors.java` (one row per error: code, name, retriable or not).
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -182,6 +183,23 @@ class PartitionerFailed(FolkmootError):
 
 class MissingExtra(FolkmootError, ImportError):
     """An optional dependency is not installed; the message gives the pip command."""
+
+
+def pip_command(extra: str) -> str:
+    """What installs an extra beside this very installation, which may be one of a checkout."""
+    # Imported here, where somebody waits for a sentence: everything imports this module.
+    from importlib import metadata
+    from urllib.parse import unquote
+
+    try:
+        origin = json.loads(metadata.distribution("folkmoot").read_text("direct_url.json") or "{}")
+        url, is_editable = origin["url"], origin.get("dir_info", {}).get("editable", False)
+    except (metadata.PackageNotFoundError, ValueError, KeyError):
+        url, is_editable = "", False
+    if not url.startswith("file://"):
+        return f"pip install 'folkmoot[{extra}]'"
+    path = unquote(url.removeprefix("file://"))
+    return f"pip install {'-e ' if is_editable else ''}'{path}[{extra}]'"
 
 
 class ClosedError(FolkmootError):

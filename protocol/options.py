@@ -21,6 +21,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, g
 from msgspec import Meta
 
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.quantities import seconds, size
 
 NONE = "none"
 
@@ -183,7 +184,8 @@ def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
 def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
     """The values of options written as text, by the types of a config's fields. Raises ConfigError.
 
-    Numbers as Python writes them; `none` where an option can be switched off.
+    Numbers as Python writes them, lengths of time also as `7d`, sizes also as `1GiB`; `none` where an
+    option can be switched off.
     """
     return {name: _value(config, name, text) for name, text in options.items()}
 
@@ -214,11 +216,18 @@ def _value(config: Any, name: str, text: str) -> Any:
         return None
     if not known[name].is_number:
         return text
+    read: Callable[[str], float] = int
+    what = "a whole number"
+    if name.endswith("_ratio"):
+        read, what = float, "a number"
+    elif float in kinds:
+        read, what = seconds, "a number of seconds (90s, 7d)"
+    elif "bytes" in name:
+        read, what = size, "a whole number (500MB, 1GiB)"
     try:
-        return float(text) if float in kinds else int(text)
+        return read(text)
     except ValueError:
         also = f" or {NONE!r}" if NoneType in kinds else ""
-        what = f"a number{_unit(name)}" if float in kinds else "a whole number"
         raise ConfigError(f"{name}={text!r} is not allowed: use {what}{also}") from None
 
 

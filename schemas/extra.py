@@ -1,12 +1,12 @@
 """fastavro, or an error that names the pip command which installs it."""
 
-from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.errors import MissingExtra, pip_command
 
 try:
     import fastavro
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        "Avro values need fastavro, which is not installed: pip install 'folkmoot[avro]'"
+        f"Avro values need fastavro, which is not installed: {pip_command('avro')}"
     ) from error
 
 __all__ = ["fastavro"]

@@ -96,6 +96,6 @@ def test_programs_and_commands_run_as_printed(
     shown, part, described = (run([*FOLKMOOT, *words], zookeeper, tmp_path) for words in later)
     assert shown.count("\n") == 11
     assert [json.loads(line)["offset"] for line in part.splitlines()] == [2, 3, 4]
-    assert described.split()[:4] == ["topic", "partition", "owner", "epoch"]
-    lags = [row.split()[6] for row in described.splitlines()[1:]]
+    assert described.split()[:5] == ["topic", "partition", "owner", "host", "pid"]
+    lags = [row.split()[8] for row in described.splitlines()[1:]]
     assert lags == ["0", "0", "0"]

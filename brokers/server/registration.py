@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from folkmoot import __version__
 from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.watched_states import WatchedStates
@@ -237,6 +238,7 @@ class ClusterWatcher:
             mine.directory,
             mine.rack,
             default_replicas=mine.default_replicas,
+            version=__version__,
         )
         self._brokers, self._topics = {}, {}
         self._stale = deque((_BROKERS, _TOPICS))

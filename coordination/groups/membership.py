@@ -56,6 +56,8 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long its partitions are kept when it is gone; for members with an instance id."""
     previous: str = ""
     """If it was a member before: what became of that. For people."""
+    pid: int = 0
+    """The number of its process there. For people."""
 
     def wants(self, topic: str) -> bool:
         """A pattern that is none matches nothing."""
@@ -63,7 +65,7 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def subscription(self) -> "MemberInfo":
         """The part that a plan depends on: a member that publishes another one needs another plan."""
-        return msgspec.structs.replace(self, host="", revoke_timeout=0.0, previous="")
+        return msgspec.structs.replace(self, host="", revoke_timeout=0.0, previous="", pid=0)
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -86,12 +86,13 @@ def test_a_cluster_that_is_well_says_so(cluster: Cluster, command: Command) -> N
         {
             "controller": "broker 2, epoch 1",
             "brokers": [1, 2, 3],
-            "missing brokers": [],
+            "missing_brokers": [],
             "partitions": 3,
             "leaderless": 0,
-            "under-replicated": 0,
-            "below min-in-sync": 0,
-            "being moved": 0,
+            "under_replicated": 0,
+            "below_min_in_sync": 0,
+            "being_moved": 0,
+            "versions": ["unknown"],
         }
     ]
 
@@ -101,14 +102,14 @@ def test_a_lost_broker_a_lost_leader_and_a_small_isr_are_told(
 ) -> None:
     cluster.lead(0, (2, 3))
     (status,) = command("cluster", "status", code=5)
-    assert (status["under-replicated"], status["below min-in-sync"]) == (1, 0)
+    assert (status["under_replicated"], status["below_min_in_sync"]) == (1, 0)
     cluster.lead(0, (2,))
     (status,) = command("cluster", "status", code=5)
-    assert (status["under-replicated"], status["below min-in-sync"]) == (1, 1)
+    assert (status["under_replicated"], status["below_min_in_sync"]) == (1, 1)
     cluster.brokers[3].close()
     (status,) = command("cluster", "status", code=5)
-    assert (status["brokers"], status["missing brokers"]) == ([1, 2], [3])
-    assert (status["leaderless"], status["under-replicated"]) == (1, 3)
+    assert (status["brokers"], status["missing_brokers"]) == ([1, 2], [3])
+    assert (status["leaderless"], status["under_replicated"]) == (1, 3)
 
 
 def test_without_a_controller_or_brokers_a_cluster_is_degraded(
@@ -129,10 +130,10 @@ def test_partitions_are_described_and_filtered(cluster: Cluster, command: Comman
         "partition": 0,
         "leader": 1,
         "address": "host-1:9",
-        "leader epoch": 4,
+        "leader_epoch": 4,
         "replicas": cluster.topic.partitions[0],
-        "in sync": [1, 2, 3],
-        "being moved to": None,
+        "in_sync": [1, 2, 3],
+        "being_moved_to": None,
     }
     cluster.lead(1, (2, 3))
     cluster.lead(2, (3, 1, 2), active=False)
@@ -157,7 +158,7 @@ def test_a_partition_whose_state_is_missing_or_illegible_is_led_by_nobody(
     path = paths.partition_state(cluster.topic.topic_id, 0)
     execute(cluster.session, Set(path, b"scribble"))
     rows = command("topic", "describe", "t", "--leaderless")
-    assert [(each["partition"], each["in sync"]) for each in rows] == [(0, []), (3, [])]
+    assert [(each["partition"], each["in_sync"]) for each in rows] == [(0, []), (3, [])]
 
 
 def test_brokers_are_listed_with_what_they_lead(cluster: Cluster, command: Command) -> None:
@@ -165,7 +166,7 @@ def test_brokers_are_listed_with_what_they_lead(cluster: Cluster, command: Comma
     listed = command("broker", "list")
     assert [each["broker"] for each in listed] == [1, 2, 3]
     assert [each["leads"] for each in listed] == [1, 0, 2]
-    assert [each["out of sync"] for each in listed] == [0, 1, 0]
+    assert [each["out_of_sync"] for each in listed] == [0, 1, 0]
     assert [each["replicas"] for each in listed] == [3, 3, 3]
     assert (listed[0]["address"], listed[0]["epoch"]) == ("host-1:9", 1)
 
@@ -258,7 +259,7 @@ def test_one_broker_is_well_when_it_is_registered_and_in_sync_wherever_it_has_a_
             "broker": number,
             "registered": True,
             "replicas": 3,
-            "out of sync": behind,
+            "out_of_sync": behind,
         }
     (row,) = command("cluster", "status", "--broker", "9", code=5)
     assert row["registered"] is False

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -50,7 +52,7 @@ def test_a_running_group_shows_who_owns_what_and_how_far_it_is(shell: Shell) -> 
         assert (row["state"], row["members"], row["partitions"]) == ("stable", 1, 2)
         code, table, said = shell.run("group", "describe", shell.group)
         assert code == 0
-        assert table.split()[:4] == ["topic", "partition", "owner", "epoch"]
+        assert table.split()[:5] == ["topic", "partition", "owner", "host", "pid"]
         assert said.startswith(f"group {shell.group} is stable: 1 member, generation ")
         assert rows[0]["behind"] == 0
         assert 0 < rows[1]["behind"] < 60
@@ -78,10 +80,13 @@ def test_members_are_shown_with_what_they_want_and_have(shell: Shell) -> None:
         until(consumer, lambda: len(consumer.assignment()) == 2)
         (row,) = json.loads(shell.done("group", "members", shell.group, "--format", "json"))
         assert (row["instance"], row["topics"]) == ("w1", [shell.topic, "/x-.*/"])
-        assert (row["partitions"], row["revoke timeout"]) == (
+        assert (row["partitions"], row["revoke_timeout"]) == (
             [f"{shell.topic}-0", f"{shell.topic}-1"],
             2,
         )
+        assert (row["host"], row["pid"]) == (socket.gethostname(), os.getpid())
+        owners = [(each["owner"], each["host"], each["pid"]) for each in described(shell)]
+        assert owners == [("w1=", row["host"], row["pid"])] * 2
         assert (row["assignors"], row["protocol"]) == (["sticky"], 1)
         assert 0 <= row["age"] < 60
         assert " 2 " in shell.done("group", "members", shell.group).splitlines()[1]
@@ -109,6 +114,8 @@ def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> 
     shell.done("group", "reset", shell.group, "--to-earliest", "--execute")
     lines = shell.done("group", "events", shell.group).splitlines()
     assert " UTC  generation 1" in lines[0]
+    assert " UTC  nobody has planned since" in lines[3]
+    assert lines[4] == f"{lines[1].removesuffix(' joined')}: left"
     assert lines[1].endswith(" joined")
     assert lines[2].startswith(f"    2 partitions of {shell.topic} from nobody to ")
     assert lines[-3].endswith(" UTC  reset by folkmoot-group")

@@ -2,16 +2,13 @@
 
 import io
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from folkmoot.console import offset_files
-from folkmoot.console.group_offsets import duration, moment
+from folkmoot.console.formats import offset_files
 from folkmoot.console.main import main
-from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 
@@ -190,15 +187,3 @@ def test_what_cannot_be_reset_is_one_line_and_an_exit_code(
 ) -> None:
     named = [word.replace("TOPIC", shell.topic) for word in words]
     assert sentence in shell.refused(code, "group", "reset", shell.group, *named)
-
-
-def test_times_and_durations_are_read_as_people_write_them() -> None:
-    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert moment("2026-01-31T12:00") == moment("2026-01-31T13:00+01:00") == noon
-    assert moment(str(int(noon.timestamp() * 1000))) == noon
-    assert duration("1h30m") == duration("PT1H30M") == duration("90m") == timedelta(hours=1.5)
-    assert duration("2d") == duration("P2D") == timedelta(days=2)
-    assert duration("250ms") == timedelta(milliseconds=250)
-    for wrong in ("", "P", "PT", "1", "h", "-1h", "1h-", "9" * 400 + "d"):
-        with pytest.raises(ConfigError, match="is no length of time"):
-            duration(wrong)

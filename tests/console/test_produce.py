@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol.errors import pip_command
 from tests.console.cluster import Shell, without
 from tests.waiting import eventually
 
@@ -61,7 +64,11 @@ def test_a_header_and_a_separator_may_be_bytes_that_are_no_text(shell: Shell) ->
     options = ("--header", f"a={given}", "--key-separator", given, "--partition", "0")
     shell.done("produce", shell.topic, *options, stdin=b"k\xffv\n")
     (record,) = as_json(shell)
-    assert (record["key"], record["value"], record["headers"]) == ("k", "v", [["a", "0xff"]])
+    assert (record["key"], record["value"], record["headers"]) == (
+        "k",
+        "v",
+        [["a", {"base64": "/w=="}]],
+    )
 
 
 def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
@@ -71,6 +78,52 @@ def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
     found = as_json(shell)
     assert [each["value"] for each in found] == flights
     assert all(each["schema_id"] for each in found)
+
+
+def test_what_consume_writes_as_json_makes_the_same_records_again(
+    shell: Shell, schema: str
+) -> None:
+    texts = [None, b"", b"0xff", b"\xff", "grüße\n".encode(), b'{"base64": "/w=="}', b"\0\0\0\0\1"]
+    with Producer(zookeeper=shell.zookeeper) as producer:
+        for number, text in enumerate(texts):
+            headers = [("h", text), ("h", b"again")]
+            producer.send(shell.topic, text, text, 0, headers, 10**12 + number)
+        producer.send(shell.topic, b"far", b"k", 0, timestamp=300_000_000_000_000)
+    flights = '{"carrier": "UA", "delay": 3}\n{"carrier": "DL", "delay": null}\n'
+    words = ("--schema", schema, "--partition", "0")
+    shell.done("produce", shell.topic, *words, stdin=flights)
+
+    written = shell.done("consume", shell.topic, "-o", "json")
+    said = shell.run("produce", shell.topic, "-i", "json", "--partition", "1", stdin=written)
+    assert said == (0, "", f"produced 10 records to {shell.topic}\n")
+    first, second = (records_of(shell, partition) for partition in (0, 1))
+    assert first == second
+    assert len(first) == 10
+
+
+def records_of(shell: Shell, partition: int) -> list[tuple[object, ...]]:
+    """Their very bytes, not what the command shows of them."""
+    found: list[tuple[object, ...]] = []
+    with Consumer(zookeeper=shell.zookeeper, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(shell.topic, partition)])
+        while len(found) < 10:
+            for each in consumer.poll(1.0):
+                found.append((each.key, each.value, tuple(each.headers), each.timestamp))
+    return found
+
+
+def test_a_value_in_json_can_be_written_anew_by_a_schema(shell: Shell, schema: str) -> None:
+    lines = '{"key": "k", "value": {"carrier": "UA", "delay": 3}}\n{"key": "k", "value": null}\n'
+    words = ("-i", "json", "--schema", schema, "--partition", "0", "--header", "a=b")
+    shell.done("produce", shell.topic, *words, stdin=lines)
+    first, second = as_json(shell)
+    assert (first["value"], first["key"]) == ({"carrier": "UA", "delay": 3}, "k")
+    assert (second["value"], second["headers"]) == (None, [["a", "b"]])
+    changed = json.dumps({**first, "value": {"carrier": "DL", "delay": 1}}) + "\n"
+    said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=changed)
+    assert "value is not what encoded says: give --schema to write it anew" in said
+    shell.done("produce", shell.topic, *words, stdin=changed)
+    assert as_json(shell)[-1]["value"] == {"carrier": "DL", "delay": 1}
 
 
 def test_acks_and_compression_can_be_chosen(shell: Shell) -> None:
@@ -112,6 +165,41 @@ def test_a_line_that_does_not_fit_its_schema_is_named(
     assert len(as_json(shell)) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("text", "is not JSON"),
+        ("[]", "is no JSON object"),
+        ('{"key": "k"}', "there is no value: write null for a tombstone"),
+        ('{"vlaue": "v"}', "did you mean 'value'?"),
+        ('{"value": 7}', "value is neither a text"),
+        ('{"value": "\\ud800"}', "value is not understood"),
+        ('{"value": {"base64": "!"}}', "value is not understood"),
+        ('{"value": "v", "key": {"a": 1}}', "key is neither a text"),
+        ('{"value": "v", "headers": {"a": "b"}}', "headers are not understood"),
+        ('{"value": "v", "headers": [["a", 1]]}', "header is neither a text"),
+        ('{"value": "v", "timestamp": "now"}', "timestamp 'now' is not understood"),
+        ('{"value": "v", "timestamp": "2026-01-31T12:00"}', "is not understood"),
+        ('{"value": "v", "timestamp": true}', "timestamp True is not understood"),
+        ('{"value": "v", "timestamp": 1e30}', "is not understood"),
+        ('{"value": "v", "timestamp": 1000000000000000000000}', "is not one in milliseconds"),
+        ('{"value": {}, "encoded": {"base64": "AP////8A"}}', "no schema of this cluster"),
+    ],
+)
+def test_a_line_of_json_that_is_no_record_is_named(shell: Shell, line: str, sentence: str) -> None:
+    lines = f'{{"value": "good"}}\n{line}\n'
+    said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=lines)
+    assert "line 2: " in said
+    assert sentence in said
+    assert len(shell.lines()) == 1
+
+
+def test_one_record_is_not_called_records(shell: Shell) -> None:
+    assert (
+        shell.run("produce", shell.topic, stdin="a\n")[2] == f"produced 1 record to {shell.topic}\n"
+    )
+
+
 def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
     said = shell.refused(1, "produce", shell.topic, stdin=b"small\n" + b"x" * 40_000_000 + b"\n")
     assert "line 2: " in said
@@ -124,6 +212,7 @@ def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
         (2, ["--header", "novalue"], "'novalue' is not NAME=VALUE"),
         (2, ["--header", "\udcff=value"], "its name is not UTF-8"),
         (2, ["--key-separator", ""], "--key-separator is empty"),
+        (2, ["--key-separator", ":", "-i", "json"], "leave out --key-separator"),
         (2, ["--compression", "best"], "'best'"),
         (2, ["--file", "no-such-file"], "no-such-file cannot be read: No such file"),
         (2, ["--file", "."], "cannot be read: Is a directory"),
@@ -164,7 +253,7 @@ def test_without_fastavro_a_schema_names_the_pip_command(
     child = shell.start("produce", shell.topic, "--schema", schema, site=site)
     _, err = child.communicate("{}\n", timeout=60)
     assert child.returncode == 1
-    assert "pip install 'folkmoot[avro]'" in err
+    assert pip_command("avro") in err
     assert err.count("\n") == 1
 
 

@@ -39,7 +39,7 @@ def test_without_execute_the_plan_is_shown_and_nothing_is_moved(
         "partition": 0,
         "from": before.partitions[0],
         "to": [3, 1],
-        "bytes to copy": None,
+        "bytes_to_copy": None,
     }
     assert len(command("topic", "reassign", "t", "--replicas", "2")) == 3
     assert execute(cluster.session, topics.read("t")) == before
@@ -51,16 +51,16 @@ def test_what_is_being_moved_is_told_and_can_be_taken_back(
     rotated = command("topic", "reassign", "t", "--brokers", "3,2,1")
     assert [each["to"] for each in rotated] == [[3, 2, 1], [2, 1, 3], [1, 3, 2]]
     command("topic", "reassign", "t", "--replicas", "2", "--execute", "--throttle", "9")
-    assert command("cluster", "status")[0]["being moved"] == 3
+    assert command("cluster", "status")[0]["being_moved"] == 3
     moved = command("topic", "describe", "t")
-    assert all(each["being moved to"] == each["replicas"][:2] for each in moved)
+    assert all(each["being_moved_to"] == each["replicas"][:2] for each in moved)
     running = command("topic", "reassign", "t")
     assert [(each["throttle"], each["cancelled"]) for each in running] == [(9, None)] * 3
     assert main(["topic", "reassign", "t", "--brokers", "1,2,3"]) == 1
     assert "wait until that has ended, or cancel it" in capsys.readouterr().err
     assert main(["topic", "reassign", "t", "--throttle", "5"]) == 0
     assert main(["topic", "reassign", "t", "--partition", "1", "--cancel"]) == 0
-    assert "1 partitions of t go back" in capsys.readouterr().out
+    assert "back to where they were: 1 partition of t" in capsys.readouterr().out
     running = command("topic", "reassign", "t")
     assert [(each["throttle"], each["cancelled"]) for each in running] == [
         *((5, None), (5, "yes"), (5, None)),
@@ -91,7 +91,7 @@ def test_a_drained_broker_gets_nothing_new_until_that_is_taken_back(
     assert main(["topic", "create", "v", "--replicas", "3"]) == 2
     assert main(["broker", "drain", "3", "--cancel"]) == 0
     out = capsys.readouterr()
-    assert f"broker 3 gets replicas again; {len(plan)} partitions stay with it" in out.out
+    assert f"broker 3 gets replicas again, and keeps {len(plan)} partition" in out.out
     assert "3 replicas of topic v are not possible" in out.err
     assert main(["topic", "create", "v", "--replicas", "3"]) == 0
 

@@ -78,8 +78,16 @@ def test_what_a_file_may_not_say_is_refused(tmp_path: Path, text: str, words: st
 
 
 def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="broker_id"):
-        broker_config(None, {}, {"data": Path("d"), "zookeeper": "z:1"})
+    for option, missing in (
+        ("--id", "broker_id"),
+        ("--data", "data"),
+        ("--zookeeper", "zookeeper"),
+    ):
+        said = (
+            f"{option} is missing: give it, set FOLKMOOT_{missing.upper()}, or write {missing} into"
+        )
+        with pytest.raises(ConfigError, match=said):
+            broker_config(None, {}, {name: NEEDED[name] for name in NEEDED if name != missing})
     with pytest.raises(ConfigError, match="broker_id='x'"):
         broker_config(None, {"FOLKMOOT_BROKER_ID": "x"}, {})
     with pytest.raises(ConfigError, match="name a file that exists"):

@@ -31,6 +31,11 @@ def test_json_has_one_object_per_row(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_names_in_json_have_no_spaces_and_no_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(("in sync", "below min-in-sync"), [(1, 2)], "json")
+    assert json.loads(capsys.readouterr().out) == [{"in_sync": 1, "below_min_in_sync": 2}]
+
+
 def test_cells_that_are_nothing_or_pairs_are_readable() -> None:
     text = tables.plain(("a", "b"), [(None, {"client": "h:1"}), (1, {})])
     assert text.splitlines() == ["a  b", "-  client=h:1", "1  -"]

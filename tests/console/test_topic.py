@@ -52,14 +52,14 @@ def test_topics_are_created_listed_described_and_deleted(
 def test_a_topics_own_options_are_given_changed_and_taken_back(
     cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--config", "retention=60", "--config", "segment_bytes=4096"]
+    words = ["--config", "retention=60", "--config", "segment_bytes=4KiB"]
     assert main(["topic", "create", "flights", *words]) == 0
     capsys.readouterr()
-    change = ["retention=none", "flush_interval=10", "--unset", "segment_bytes"]
+    change = ["retention=none", "--unset", "segment_bytes", "flush_interval=10s"]
     assert main(["topic", "config", "flights", *change, "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == [
-        {"option": "flush_interval", "value": "10"},
+        {"option": "flush_interval", "value": "10s"},
         {"option": "retention", "value": "none"},
     ]
     assert main(["topic", "config", "flights", "-o", "json"]) == 0

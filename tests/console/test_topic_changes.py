@@ -44,7 +44,7 @@ def test_without_execute_the_plan_is_shown_and_nothing_is_deleted(shell: Shell) 
     assert out.splitlines()[1].split() == ["0", "0", "4", "10", "4"]
     assert len(shell.lines()) == 6
     assert earliest(shell) == [4, 0]
-    assert plan(shell, "--before", "0=1", "--execute")[0]["new earliest"] == 4
+    assert plan(shell, "--before", "0=1", "--execute")[0]["new_earliest"] == 4
 
 
 def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> 
     file = tmp_path / "offsets"
     for text in ("# what nobody needs\n\n0=3  # of ten\n1=0\n", "\ufeff0=3\n1=0\n"):
         file.write_text(text)
-        assert [row["given up"] for row in plan(shell, "--file", str(file))] == [3, 0]
-    assert [row["given up"] for row in plan(shell, "--before-time", "2001-01-01T00:00Z")] == [0, 0]
-    assert [row["given up"] for row in plan(shell, "--before-time", "2999-01-01")] == [10, 0]
-    assert plan(shell, "--before-time", "2999-01-01", "--execute")[0]["given up"] == 10
+        assert [row["given_up"] for row in plan(shell, "--file", str(file))] == [3, 0]
+    assert [row["given_up"] for row in plan(shell, "--before-time", "2001-01-01T00:00Z")] == [0, 0]
+    assert [row["given_up"] for row in plan(shell, "--before-time", "2999-01-01")] == [10, 0]
+    assert plan(shell, "--before-time", "2999-01-01", "--execute")[0]["given_up"] == 10
     assert earliest(shell) == [10, 0]
 
 

@@ -72,6 +72,22 @@ def test_who_left_in_order_has_said_so_and_its_note_is_taken_away(
     assert entry.left == {b.name: "its session ended"}
 
 
+def test_that_the_last_went_is_told_although_nobody_is_left_to_note_it(
+    backend: Backend, a: Someone
+) -> None:
+    b = Someone(backend.open(), "b")
+    now = plan(1, a.name, b.name)
+    names = (a.name, b.name)
+    assert execute(a.session, history.departure(GROUP, now, names)) is None
+    execute(b.session, members.leave(GROUP, b.name))
+    entry = execute(a.session, history.departure(GROUP, now, ()))
+    assert entry is not None
+    assert entry.left == {a.name: "its session ended", b.name: "left"}
+    assert entry.at_ms > 0
+    entry = execute(a.session, history.departure(GROUP, now, (b.name,)))
+    assert entry == Entry(left={a.name: "its session ended"})
+
+
 def test_who_left_in_order_costs_who_plans_no_look(backend: Backend, a: Someone) -> None:
     """A thousand may leave at once."""
     for number in range(5):

@@ -1,5 +1,9 @@
 """One code, one class, for ever."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from folkmoot.protocol import errors
 from folkmoot.protocol.errors import (
     BY_CODE,
@@ -85,3 +89,24 @@ def test_an_unknown_code_is_an_unknown_server_error_that_names_it() -> None:
 def test_every_error_says_what_it_means() -> None:
     for cls in classes():
         assert cls.__doc__, cls
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'folkmoot[avro]'"),
+        ("{}", "pip install 'folkmoot[avro]'"),
+        ('{"url": "https://host/folkmoot.zip"}', "pip install 'folkmoot[avro]'"),
+        ('{"url": "file:///a%20b/src", "dir_info": {}}', "pip install '/a b/src[avro]'"),
+        (
+            '{"url": "file:///src", "dir_info": {"editable": true}}',
+            "pip install -e '/src[avro]'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_beside_what_is_installed(
+    origin: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = SimpleNamespace(read_text=lambda name: origin)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
+    assert errors.pip_command("avro") == command

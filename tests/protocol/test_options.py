@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
+from folkmoot.brokers.storage.config import LogConfig
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import build, check_numbers, parse, unknown_option
 
@@ -84,7 +85,11 @@ def test_texts_become_what_the_fields_are() -> None:
         ("size", "7.5", "size='7.5' is not allowed: use a whole number"),
         ("size", "none", "size='none' is not allowed: use a whole number"),
         ("most", "x", "most='x' is not allowed: use a whole number or 'none'"),
-        ("wait", "a week", "wait='a week' is not allowed: use a number of seconds or 'none'"),
+        (
+            "wait",
+            "a week",
+            "wait='a week' is not allowed: use a number of seconds (90s, 7d) or 'none'",
+        ),
         ("min_ratio", "much", "min_ratio='much' is not allowed: use a number"),
         ("siez", "1", "option 'siez' is not known: did you mean 'size'?"),
     ],
@@ -95,6 +100,14 @@ def test_texts_that_are_not_what_the_fields_are_get_refused(
     with pytest.raises(ConfigError) as caught:
         parse(Config, {option: text})
     assert str(caught.value) == said
+
+
+def test_lengths_of_time_and_sizes_may_have_their_units() -> None:
+    assert parse(Config, {"linger": "7d", "wait": "PT1M"}) == {"linger": 604_800.0, "wait": 60.0}
+    assert parse(LogConfig, {"retention_bytes": "1GiB"}) == {"retention_bytes": 2**30}
+    for option, text in (("size", "1GiB"), ("min_ratio", "7d"), ("linger", "1GiB")):
+        with pytest.raises(ConfigError, match="is not allowed"):
+            parse(Config, {option: text})
 
 
 def test_an_error_for_an_unknown_option_needs_no_config() -> None:

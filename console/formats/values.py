@@ -1,17 +1,15 @@
-"""Records as text for people and as JSON for programs, their values decoded by their schemas."""
+"""Values decoded by their schemas, as text for people and as JSON."""
 
 import json
 import math
 import sys
-from collections.abc import Callable
-from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Any, Self
+from base64 import b64encode
+from datetime import date, datetime, time
+from typing import Any, Final, Self
 
 from folkmoot.protocol.errors import MissingExtra, SchemaNotFound, SerializationError
 
-if TYPE_CHECKING:
-    from folkmoot.protocol.records import Record
-
+BASE64: Final = "base64"
 SCHEMA_MARK = b"\0"
 MAX_UNKNOWN = 10_000
 
@@ -36,13 +34,13 @@ class Decoder:
         if self._registry is not None:
             self._registry.close()
 
-    def __call__(self, value: bytes) -> tuple[Any, int | None]:
-        """The value for a person to read, and its schema's id if it was decoded by it."""
+    def __call__(self, value: bytes) -> tuple[Any, int] | None:
+        """The value and its schema's id; None for bytes that have no schema here."""
         if value[:1] != SCHEMA_MARK or len(value) < 5 or not self._is_ready():
-            return readable(value), None
+            return None
         number = int.from_bytes(value[1:5], "big")
         if number in self._unknown:
-            return readable(value), None
+            return None
         try:
             return self._deserialize(value), number
         except SchemaNotFound:
@@ -50,7 +48,7 @@ class Decoder:
                 self._unknown.add(number)
         except SerializationError:
             pass
-        return readable(value), None
+        return None
 
     def _is_ready(self) -> bool:
         """Opened with the first value that may need it. False if Avro is not installed here."""
@@ -71,58 +69,25 @@ class Decoder:
         return True
 
 
-def writer(output: str, decode: Decoder) -> Callable[["Record"], None]:
-    """What prints a record as `text`, `json` or `raw`."""
-    if output == "raw":
-        return lambda record: _print_raw(record.value)
-    if output == "json":
-        return lambda record: print(_json(record, decode))
-    return lambda record: print(_text(record, decode))
-
-
-def readable(data: bytes | None) -> str | None:
-    """Text where it is UTF-8, else hexadecimal after 0x."""
-    if data is None:
-        return None
+def readable(data: bytes) -> str:
+    """Text where it is UTF-8, else hexadecimal after 0x: for people, who need not tell the two apart."""
     try:
         return data.decode()
     except UnicodeDecodeError:
         return f"0x{data.hex()}"
 
 
-def _print_raw(value: bytes | None) -> None:
-    sys.stdout.buffer.write((value or b"") + b"\n")
+def cell_of(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as JSON has them, none like any others: text where it is UTF-8, else {"base64": …}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {BASE64: b64encode(data).decode()}
 
 
-def _text(record: "Record", decode: Decoder) -> str:
-    """One line; nothing in it moves the cursor or ends the line, whoever wrote the record."""
-    value, _ = (None, None) if record.value is None else decode(record.value)
-    shown = value if isinstance(value, str) else _as_json(value)
-    key = "" if record.key is None else f"{readable(record.key)}: "
-    line = f"{record.partition}@{record.offset} {key}{shown}"
-    if line.isprintable():
-        return line
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in line
-    )
-
-
-def _json(record: "Record", decode: Decoder) -> str:
-    value, schema = (None, None) if record.value is None else decode(record.value)
-    fields = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": _moment(record.timestamp),
-        "key": readable(record.key),
-        "value": value,
-        "headers": [[name, readable(data)] for name, data in record.headers],
-        "schema_id": schema,
-    }
-    return _as_json(fields)
-
-
-def _as_json(value: object) -> str:
+def as_json(value: object) -> str:
     """JSON, and nothing that only looks like it: NaN and the infinities of floats are strings."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False)
@@ -141,18 +106,10 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _moment(timestamp_ms: int) -> str | int:
-    """ISO 8601, or the number where no calendar reaches."""
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return timestamp_ms
-
-
-def _plain(value: object) -> str | None:
+def _plain(value: object) -> object:
     """Values of Avro's logical types, and bytes, which JSON does not have."""
     if isinstance(value, bytes):
-        return readable(value)
+        return cell_of(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     return str(value)

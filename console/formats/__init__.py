@@ -1,0 +1,1 @@
+"""How records and offsets look in text: for people, for programs, and read back from it."""

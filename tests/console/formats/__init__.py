@@ -1,0 +1,1 @@
+"""Tests of how records look in text."""
