@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from folkmoot.console import replicas
-from folkmoot.console.options import ENVIRONMENT, TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.options import ENVIRONMENT, add_output, add_zookeeper, session_of
 from folkmoot.console.tables import show
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
@@ -90,8 +90,8 @@ def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT)
-        drained = execute(session, brokers.drained(), TIMEOUT)
+        cluster = read_cluster(session, args.timeout)
+        drained = execute(session, brokers.drained(), args.timeout)
     partitions = cluster.partitions
     rows = [
         (
@@ -131,7 +131,7 @@ def _run(args: argparse.Namespace) -> int:
     }
     config = broker_config(args.config, os.environ, flags)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian))
+    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian, create=True))
     with _stop_signals():
         try:
             broker.start()

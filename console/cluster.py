@@ -3,14 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of
+from folkmoot.console.options import DEGRADED, add_output, add_zookeeper, session_of
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.coordination.cluster_status import ClusterStatus
-
-DEGRADED = 5
-"""The exit code of a status that is not all well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +38,7 @@ def _status(args: argparse.Namespace) -> int:
     from folkmoot.coordination.cluster_status import read_cluster
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT)
+        cluster = read_cluster(session, args.timeout)
     if args.broker is not None:
         return _status_of(args.broker, cluster, args.output)
     partitions = cluster.partitions

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from folkmoot.console import replicas, topic_changes
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, confirm, session_of
+from folkmoot.console.options import add_output, add_zookeeper, confirm, session_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
@@ -116,12 +116,12 @@ def _create(args: argparse.Namespace) -> int:
         words.append(f"min_in_sync={args.min_in_sync}")
     config = _options(words)
     with session_of(args) as session:
-        live = execute(session, brokers.usable(), TIMEOUT)
+        live = execute(session, brokers.usable(), args.timeout)
         replicas = args.replicas or brokers.default_replicas(live)
         creation = topics.create(
             args.topic, args.partitions, racks_of(live), config, replicas=replicas
         )
-        execute(session, creation, TIMEOUT)
+        execute(session, creation, args.timeout)
     of_each = f" of {replicas} replicas" if replicas > 1 else ""
     print(f"created topic {args.topic} with {args.partitions} partitions{of_each}")
     return 0
@@ -148,10 +148,10 @@ def _config(args: argparse.Namespace) -> int:
     given = _options(args.changes)
     changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
     with session_of(args) as session:
-        before = execute(session, topics.read(args.topic), TIMEOUT)
+        before = execute(session, topics.read(args.topic), args.timeout)
         if before is not None and changes:
             _check_change(before.config, given, args.unset)
-        topic = execute(session, topics.configure(args.topic, changes), TIMEOUT)
+        topic = execute(session, topics.configure(args.topic, changes), args.timeout)
     show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
 
@@ -176,8 +176,8 @@ def _list(args: argparse.Namespace) -> int:
 
     rows = []
     with session_of(args) as session:
-        for name in execute(session, topics.names(), TIMEOUT):
-            topic = execute(session, topics.read(name), TIMEOUT)
+        for name in execute(session, topics.names(), args.timeout):
+            topic = execute(session, topics.read(name), args.timeout)
             if topic is not None:
                 rows.append((name, len(topic.partitions), topic.topic_id))
     show(("topic", "partitions", "id"), rows, args.output)
@@ -188,7 +188,7 @@ def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination.cluster_status import read_cluster
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT, None if args.topic is None else [args.topic])
+        cluster = read_cluster(session, args.timeout, None if args.topic is None else [args.topic])
     rows = []
     for each in cluster.partitions:
         if args.under_replicated and not each.is_under_replicated:
@@ -217,10 +217,10 @@ def _delete(args: argparse.Namespace) -> int:
 
     with session_of(args) as session:
         if not args.yes:
-            if execute(session, topics.read(args.topic), TIMEOUT) is None:
+            if execute(session, topics.read(args.topic), args.timeout) is None:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             warning = f"This deletes all records of {args.topic}. "
             confirm(warning, "topic", args.topic, "deleted")
-        execute(session, topics.delete(args.topic), TIMEOUT)
+        execute(session, topics.delete(args.topic), args.timeout)
     print(f"deleted topic {args.topic}")
     return 0

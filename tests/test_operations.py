@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console import main as front
-from folkmoot.console.cluster import DEGRADED
 from folkmoot.console.main import COMMANDS, build_parser
-from folkmoot.console.options import ENVIRONMENT
+from folkmoot.console.options import DEGRADED, ENVIRONMENT
 from folkmoot.console.settings import broker_config
 from tests.tree import ROOT
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -99,6 +100,15 @@ class Lookups:
     def topic_id(self, topic: str) -> str:
         """The topic's id, once `partitions` has found it."""
         return self._cluster.topic_id(topic) or ""
+
+    @property
+    def leaderless(self) -> Waiting:
+        """Partitions that nobody leads, and whom they wait for."""
+        return self._cluster.leaderless
+
+    def wait(self, timeout: float) -> None:
+        """Let brokers tell what has changed, before those are asked again that did not answer."""
+        self._poll(timeout)
 
     @property
     def trouble(self) -> FolkmootError | None:
