@@ -179,7 +179,7 @@ def test_without_a_broker_a_member_says_so_and_ends(
         session.close()
     for words in ((), ("--group", shell.group)):
         said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot, "--timeout", "0.3")
-        assert "no broker is registered: is one running?" in said
+        assert f"no broker is registered: is one running? (the cluster at {chroot})" in said
 
 
 # -- how it looks ---------------------------------------------------------------------------------
