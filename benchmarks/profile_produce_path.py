@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.network.leaderless import Waiting
 from folkmoot.producers.appender import IMPLEMENTATION
 from folkmoot.producers.producer import Producer
 from folkmoot.producers.sender_state import SenderState, Shipment
@@ -47,6 +48,7 @@ class OneBroker:
     """The cluster as the sender sees it."""
 
     version = 1
+    leaderless: ClassVar[Waiting] = {}
 
     def leader_address(self, partition: TopicPartition) -> str:
         return "one:1"

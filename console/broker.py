@@ -13,7 +13,6 @@ from types import FrameType
 from folkmoot.console import replicas
 from folkmoot.console.options import (
     ENVIRONMENT,
-    TIMEOUT,
     add_output,
     add_zookeeper,
     session_of,
@@ -104,12 +103,12 @@ def _add_stop(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     stop.add_argument("broker", type=int, metavar="ID")
     stop.add_argument(
         "--timeout",
-        type=float,
+        type=typed(seconds),
         default=STOP_TIMEOUT,
         metavar="S",
         help="so long it may take (default: %(default)g)",
     )
-    add_zookeeper(stop)
+    add_zookeeper(stop, timeout=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,8 +122,8 @@ def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT)
-        drained = execute(session, brokers.drained(), TIMEOUT)
+        cluster = read_cluster(session, args.timeout)
+        drained = execute(session, brokers.drained(), args.timeout)
     partitions = cluster.partitions
     rows = [
         (
@@ -155,8 +154,8 @@ def _stop(args: argparse.Namespace) -> int:
 
     number, deadline = args.broker, time.monotonic() + args.timeout
     with session_of(args) as session:
-        found = execute(session, brokers.read(number), TIMEOUT)
-        if found is None or not execute(session, brokers.leave(number, found), TIMEOUT):
+        found = execute(session, brokers.read(number), args.timeout)
+        if found is None or not execute(session, brokers.leave(number, found), args.timeout):
             raise BrokerUnreachable(f"no broker {number} is registered: `folkmoot broker list`")
         nonce = found.nonce
         while found is not None and found.nonce == nonce:
@@ -166,7 +165,7 @@ def _stop(args: argparse.Namespace) -> int:
                     f"{args.timeout:g} s: its log says what it waits for"
                 )
             time.sleep(_LOOK_AGAIN)
-            found = execute(session, brokers.read(number), TIMEOUT)
+            found = execute(session, brokers.read(number), args.timeout)
     print(f"broker {number} has left the cluster")
     return 0
 
@@ -188,7 +187,7 @@ def _run(args: argparse.Namespace) -> int:
     }
     config = broker_config(args.config, os.environ, flags)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian))
+    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian, create=True))
     with _stop_signals():
         try:
             broker.start()

@@ -4,14 +4,18 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from folkmoot.console.options import TIMEOUT, add_output, add_zookeeper, session_of, whole_number
+from folkmoot.console.options import (
+    DEGRADED,
+    add_output,
+    add_zookeeper,
+    admin_of,
+    session_of,
+    whole_number,
+)
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.coordination.cluster_status import ClusterStatus
-
-DEGRADED = 5
-"""The exit code of a status that is not all well."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +49,7 @@ def _status(args: argparse.Namespace) -> int:
     from folkmoot.coordination.cluster_status import read_cluster
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT)
+        cluster = read_cluster(session, args.timeout)
     if args.broker is not None:
         return _status_of(args.broker, cluster, args.output)
     partitions = cluster.partitions
@@ -74,9 +78,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _bytes(args: argparse.Namespace, cluster: "ClusterStatus") -> dict[str, int | None]:
     """What each live broker has; None: it has nothing, or does not answer."""
-    from folkmoot.console.replicas import admin
-
-    with admin(args) as found:
+    with admin_of(args) as found:
         sizes = found.log_sizes()
     told = Counter[int]()
     for each in sizes:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from folkmoot.console.formats.record_text import FORMAT_HELP, writer
 from folkmoot.console.formats.values import Decoder
-from folkmoot.console.options import add_cluster, at_least_one, cluster_of, session_of, whole_number
+from folkmoot.console.options import (
+    NotReadToTheEnd,
+    add_cluster,
+    at_least_one,
+    cluster_of,
+    session_of,
+    whole_number,
+)
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -28,6 +35,8 @@ POLL = 0.5
 PLAN_WAIT = 5.0
 ENDS_WAIT = 15.0
 MOST_RECORDS = 500
+ELECTION_WAIT = 5.0
+"""So long a partition that nobody leads is waited for, when everything else is read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     start = _start(args)
     check_name("topic", args.topic)
-    cluster = cluster_of(args)
+    cluster = cluster_of(args, guarded=args.group is not None)
     if args.group is not None and not args.zookeeper:
         raise ConfigError("a group's members find each other in ZooKeeper: use --zookeeper")
     reading = _Reading(args, start)
@@ -94,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         if args.group is None:
             reading.assign(consumer)
         elif not reading.follows:
-            consumer.partitions_of(args.topic)  # or says why no broker tells: there would be no end
+            # Or says why no broker tells: there would be no end.
+            consumer.partitions_of(args.topic, args.timeout)
         for records in reading.polls(consumer, was_stopped):
             for record in records:
                 write(record)
@@ -134,7 +144,7 @@ def _check_topic(args: argparse.Namespace) -> None:
     from folkmoot.coordination.zookeeper.execute import execute as carry_out
 
     with session_of(args) as session:
-        if carry_out(session, topics.read(args.topic)) is None:
+        if carry_out(session, topics.read(args.topic), args.timeout) is None:
             raise UnknownTopicOrPartition(
                 f"topic {args.topic} does not exist: "
                 f"create it with `folkmoot topic create {args.topic}`"
@@ -164,6 +174,8 @@ class _Reading:
         self._start = start
         self._left: int | None = args.max_records
         self._mine: frozenset[TopicPartition] | None = None
+        self._seen: object = None
+        self._seen_at = 0.0
 
     def planned(self, consumer: "Consumer", plan: "Rebalanced") -> None:
         self._mine = frozenset(plan.partitions)
@@ -171,7 +183,7 @@ class _Reading:
     def assign(self, consumer: "Consumer") -> None:
         """Without a group: all partitions, or those given."""
         topic = self._args.topic
-        known = consumer.partitions_of(topic)
+        known = consumer.partitions_of(topic, self._args.timeout)
         wanted = self._args.partition
         consumer.assign(known if wanted is None else [(topic, number) for number in wanted])
         self._mine = consumer.assignment()
@@ -198,12 +210,14 @@ class _Reading:
                 self._left -= len(records)
             yield records
             if not records and not self.follows:
-                if self._at_end(consumer):
+                unread = self._unread(consumer)
+                if unread is not None and not unread:
                     return
                 if self._is_left_out(consumer):
                     said = f"group {self._args.group} has no partition of {self._args.topic} for it"
                     print(f"folkmoot: this member shows nothing: {said}", file=sys.stderr)
                     return
+                self._check_patience(consumer, unread)
 
     def _go_to_ends(self, consumer: "Consumer") -> bool:
         """Partitions that end before the offset have nothing to show yet. False if there are none."""
@@ -223,19 +237,41 @@ class _Reading:
             consumer.seek(each, "latest")
         return bool(shorter)
 
-    def _at_end(self, consumer: "Consumer") -> bool:
-        """All partitions that are ours, be it by the plan of our group, are read to their ends."""
+    def _unread(self, consumer: "Consumer") -> dict["TopicPartition", int | None] | None:
+        """Where we are in those partitions of ours that are not read to their ends; None as long as we do
+        not have what is ours by the plan of our group."""
         partitions = consumer.assignment()
-        return (
-            bool(partitions)
-            and partitions == self._mine
-            and all(
-                (position := consumer.position(each)) is not None
-                and (end := consumer.end_offset(each)) is not None
-                and position >= end
-                for each in partitions
-            )
-        )
+        if not partitions or partitions != self._mine:
+            return None
+        places = {each: (consumer.position(each), consumer.end_offset(each)) for each in partitions}
+        return {
+            each: position
+            for each, (position, end) in places.items()
+            if position is None or end is None or position < end
+        }
+
+    def _check_patience(
+        self, consumer: "Consumer", unread: dict["TopicPartition", int | None] | None
+    ) -> None:
+        """Raises NotReadToTheEnd when nothing has gone on for too long."""
+        from folkmoot.network.leaderless import said_of
+
+        now, health = time.monotonic(), consumer.health()
+        if unread != self._seen or not self._seen_at:
+            self._seen, self._seen_at = unread, now
+        timeout = self._args.timeout
+        dead = {each: health.leaderless[each] for each in unread or () if each in health.leaderless}
+        if dead and len(dead) == len(unread or ()):
+            timeout = min(timeout, ELECTION_WAIT)
+        if now - self._seen_at < timeout:
+            return
+        if unread is None:
+            group = f"group {self._args.group} gave this member nothing to read"
+            raise NotReadToTheEnd(f"{group} within {timeout:g} s: it is {health.state.value}")
+        silent = ", ".join(str(each) for each in sorted(unread) if each not in dead)
+        reasons = [said_of(dead)] if dead else []
+        reasons += [f"nothing came of {silent} for {timeout:g} s"] if silent else []
+        raise NotReadToTheEnd(f"not everything was read: {'; '.join(reasons)}")
 
     def _is_left_out(self, consumer: "Consumer") -> bool:
         """The group's plan is made with this member in it, and gives it nothing."""
@@ -249,5 +285,5 @@ class _Reading:
         session, name = member.session, member.name
         if session is None or name is None:
             return False
-        plan = execute(session, planning.get(self._args.group), PLAN_WAIT).plan
+        plan = execute(session, planning.get(self._args.group), self._args.timeout).plan
         return assignee(name) in plan.members and not plan.share(assignee(name))

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Every broker stands for election as the controller; this stands, too, and does nothing else. "
         "It goes on until SIGTERM or Ctrl-C."
     )
-    add_zookeeper(parser)
+    add_zookeeper(parser, timeout=False)
     parser.add_argument(
         "--session-timeout",
         type=typed(seconds),
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     connect_string.parse(args.zookeeper)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    connect = connector(args.zookeeper, guarded=not args.no_guardian)
+    connect = connector(args.zookeeper, guarded=not args.no_guardian, create=True)
     controller = ControllerThread(connect, ALONE, args.session_timeout)
     with sigterm_like_ctrl_c():
         try:

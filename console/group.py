@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from folkmoot.console import group_offsets
 from folkmoot.console.options import (
-    SESSION_TIMEOUT,
     add_output,
     add_zookeeper,
+    admin_of,
     at_least_one,
     confirm,
-    connecting,
 )
 from folkmoot.console.tables import counted, show
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.coordination.groups.history import Entry
     from folkmoot.coordination.groups.membership import MemberInfo
 
@@ -49,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Who owns what, and how far it is. `behind` is the age of the first record that "
         "is not committed, in seconds. A partition is stable, draining (its owner is to give it up), "
         "claiming (its next owner is about to take it), kept (for a static member), malformed (a reset "
-        "mends it) or unowned.",
+        "mends it), deleted (its topic is gone) or unowned. What is not known is -, and notes say why.",
     )
     describe.set_defaults(act=_describe)
 
@@ -93,16 +91,8 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin.admin import Admin
-
-    return Admin(
-        zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT
-    )
-
-
 def _list(args: argparse.Namespace) -> int:
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         found = admin.groups()
     columns = ("group", "state", "members", "partitions", "generation")
     rows = [
@@ -115,8 +105,8 @@ def _list(args: argparse.Namespace) -> int:
 def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination.groups.membership import assignee
 
-    with _admin(args) as admin:
-        group = admin.describe_group(args.group)
+    with admin_of(args) as admin:
+        group = admin.describe_group(args.group, args.timeout)
     if args.output != "json":
         divided = f", divided by {group.assignor}" if group.assignor else ""
         print(
@@ -147,6 +137,8 @@ def _describe(args: argparse.Namespace) -> int:
         for each in group.partitions
     ]
     show(columns, rows, args.output)
+    for note in group.notes:
+        print(f"note: {note}", file=sys.stderr)
     return 0
 
 
@@ -156,8 +148,8 @@ def _process(info: "MemberInfo | None") -> tuple[str | None, int | None]:
 
 
 def _members(args: argparse.Namespace) -> int:
-    with _admin(args) as admin:
-        found = admin.describe_group(args.group).members
+    with admin_of(args) as admin:
+        found = admin.describe_group(args.group, args.timeout).members
     columns = (
         *("member", "host", "pid", "instance", "topics", "assignors", "protocol"),
         *("partitions", "age", "revoke timeout"),
@@ -188,7 +180,7 @@ def _wishes(info: "MemberInfo") -> list[str]:
 
 
 def _events(args: argparse.Namespace) -> int:
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         found = admin.group_events(args.group)[-args.count :]
     if args.output == "json":
         print(json.dumps([event_of(each) for each in found], indent=2))
@@ -252,7 +244,7 @@ def told_of(entry: "Entry") -> list[str]:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         if not args.yes:
             known = len(admin.group_offsets(args.group))
             warning = f"This forgets where {args.group} is in {counted(known, 'partition')}. "

@@ -7,20 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from folkmoot.console.formats import offset_files
-from folkmoot.console.options import (
-    SESSION_TIMEOUT,
-    add_output,
-    add_zookeeper,
-    connecting,
-    whole_number,
-)
+from folkmoot.console.options import add_output, add_zookeeper, admin_of, whole_number
 from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.quantities import duration, moment
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.consumers.admin.offset_reset import Planned, Target
 
 
@@ -106,14 +99,6 @@ def _add_files(
     return export, importing
 
 
-def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin.admin import Admin
-
-    return Admin(
-        zookeeper=connecting(args), client_id="folkmoot-group", session_timeout=SESSION_TIMEOUT
-    )
-
-
 def _reset(args: argparse.Namespace) -> int:
     topics, partitions = _scope(args.topic)
     topic_ids: Mapping[TopicPartition, str] = {}
@@ -124,12 +109,13 @@ def _reset(args: argparse.Namespace) -> int:
         to, topic_ids = offset_files.read(args.file)
     else:
         to = _target(args)
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         scope = topics if topics or partitions else None
-        plan = admin.plan_reset(args.group, to, scope, partitions)
+        plan = admin.plan_reset(args.group, to, scope, partitions, args.timeout)
         admin.check_topic_ids(topic_ids)
         if args.execute:
-            admin.reset_offsets(args.group, {each.partition: each.new for each in plan})
+            offsets = {each.partition: each.new for each in plan}
+            admin.reset_offsets(args.group, offsets, args.timeout)
     _show(plan, args.output)
     if not args.execute:
         print("nothing was reset: add --execute to do it", file=sys.stderr)
@@ -179,7 +165,7 @@ def _target(args: argparse.Namespace) -> "Target":
 
 def _export(args: argparse.Namespace) -> int:
     form = args.format or ("json" if Path(args.file).suffix == ".json" else "csv")
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         offsets = admin.group_offsets(args.group)
         ids = admin.topic_ids(each.topic for each in offsets)
     text = offset_files.text_of(offsets, ids, form)

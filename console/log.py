@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from folkmoot.console.options import add_output, add_zookeeper, session_of
+from folkmoot.console.options import add_output, add_zookeeper, admin_of, session_of
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
 
@@ -58,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sizes(args: argparse.Namespace) -> int:
     """What the running brokers say; one that does not answer is missing."""
-    from folkmoot.console.replicas import admin
-
-    with admin(args) as found:
+    with admin_of(args) as found:
         sizes = found.log_sizes(args.topic or None)
     if args.by == "partition":
         rows = [(each.broker, *each.partition, each.bytes, each.log_end) for each in sizes]
@@ -171,7 +169,8 @@ def _orphans(args: argparse.Namespace) -> int:
     # The directories first: a topic that is created meanwhile is then known.
     found = sorted(partition_directories(args.path))
     with session_of(args) as store:
-        known = [execute(store, topics.read(name)) for name in execute(store, topics.names())]
+        names = execute(store, topics.names(), args.timeout)
+        known = [execute(store, topics.read(name), args.timeout) for name in names]
     existing = {topic.topic_id for topic in known if topic is not None}
     rows = [
         (str(each.path), each.topic or None, each.partition, each.topic_id, _size(each.path))

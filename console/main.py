@@ -13,15 +13,17 @@ from typing import Final, NamedTuple, NoReturn
 
 from folkmoot import __version__
 from folkmoot.console import streams
-from folkmoot.console.options import NotConfirmed
+from folkmoot.console.options import DEGRADED, NotConfirmed, NotReadToTheEnd
 from folkmoot.console.parser import Parser
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
     BrokerUnreachable,
     ConfigError,
+    DeliveryTimeout,
     DirectoryLocked,
     DiskFailed,
     ElectionImpossible,
+    FlushTimeout,
     FolkmootError,
     GroupNotEmpty,
     InvalidName,
@@ -37,7 +39,21 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 REFUSED: Final = 4
 DISK_FAILED: Final = 6
+INCOMPLETE: Final = 7
 INTERRUPTED: Final = 130
+
+MEANINGS: Final = {
+    OK: "done",
+    FAILED: "failed",
+    USAGE: "wrong usage",
+    UNREACHABLE: "ZooKeeper or brokers did not answer",
+    REFUSED: "refused for safety",
+    DEGRADED: "degraded",
+    DISK_FAILED: "the disk failed",
+    INCOMPLETE: "not everything was read",
+    INTERRUPTED: "interrupted",
+}
+"""What the exit codes say, here and in docs/operations.md."""
 
 
 class Command(NamedTuple):
@@ -74,6 +90,8 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     InvalidName: USAGE,
     InvalidReplicationFactor: USAGE,
     BrokerUnreachable: UNREACHABLE,
+    DeliveryTimeout: UNREACHABLE,
+    FlushTimeout: UNREACHABLE,
     RequestTimeout: UNREACHABLE,
     ZooKeeperUnreachable: UNREACHABLE,
     BrokerIdTaken: REFUSED,
@@ -82,6 +100,7 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     ElectionImpossible: REFUSED,
     GroupNotEmpty: REFUSED,
     NotConfirmed: REFUSED,
+    NotReadToTheEnd: INCOMPLETE,
     StaleTopicId: REFUSED,
 }
 
@@ -91,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         streams.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    args = argparse.Namespace()
     try:
         try:
             args = build_parser(words).parse(words)
@@ -99,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, where it can still be said that it was not possible
         return code
     except FolkmootError as error:
-        print(f"folkmoot: {error}", file=sys.stderr)
+        print(f"folkmoot: {error}{_tried(error, args)}", file=sys.stderr)
         if isinstance(error, streams.OutputFailed):
             streams.silence()
         return exit_code(error)
@@ -108,6 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         streams.silence()  # whoever read the output has enough
         return OK
+
+
+def _tried(error: FolkmootError, args: argparse.Namespace) -> str:
+    """Where it was that nobody answered, if the error does not say so."""
+    address = getattr(args, "zookeeper", None) or getattr(args, "bootstrap", None)
+    if exit_code(error) != UNREACHABLE or not address or address in str(error):
+        return ""
+    return f" (the cluster at {address})"
 
 
 class _Version(argparse.Action):
@@ -124,8 +152,8 @@ def build_parser(words: Sequence[str]) -> Parser:
     parser = Parser(
         prog="folkmoot",
         description="A replicated, partitioned log with consumer groups.",
-        epilog="exit codes: 0 done, 1 failed, 2 wrong usage, 3 unreachable, 4 refused for safety, "
-        "5 degraded, 6 the disk failed",
+        epilog="exit codes: "
+        + ", ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items()),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -13,20 +14,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from folkmoot.protocol.errors import ConfigError, FolkmootError
 
 if TYPE_CHECKING:
+    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.coordination.zookeeper.session import Connect, Session
 
 _T = TypeVar("_T")
 
 ENVIRONMENT: Final = "FOLKMOOT_ZOOKEEPER"
 BOOTSTRAP: Final = "FOLKMOOT_BOOTSTRAP"
+DEGRADED: Final = 5
+"""The exit code of a status that is not all well."""
 SESSION_TIMEOUT: Final = 10.0
-CONNECT_TIMEOUT: Final = 5.0
-TIMEOUT: Final = 30.0
-"""So long ZooKeeper may take for an answer."""
+TIMEOUT: Final = 15.0
+"""So long ZooKeeper and brokers may take to answer, unless `--timeout` says otherwise."""
 
 
 class NotConfirmed(FolkmootError):
     """Something that cannot be undone was asked for, and not confirmed."""
+
+
+class NotReadToTheEnd(FolkmootError):
+    """The ends of some partitions were not reached, and nothing more comes."""
 
 
 def confirm(warning: str, what: str, name: str, done: str) -> None:
@@ -36,8 +43,22 @@ def confirm(warning: str, what: str, name: str, done: str) -> None:
         raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 
-def add_zookeeper(parser: argparse.ArgumentParser) -> None:
-    """`--zookeeper`, which is the cluster's address; required unless the environment has it."""
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """`--timeout`, the same for every command that waits for answers."""
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="S",
+        default=TIMEOUT,
+        help=f"seconds that ZooKeeper and brokers may take to answer (default: {TIMEOUT:g})",
+    )
+
+
+def add_zookeeper(parser: argparse.ArgumentParser, *, timeout: bool = True) -> None:
+    """`--zookeeper`, which is the cluster's address; required unless the environment has it. And how long
+    its answers are waited for."""
+    if timeout:
+        add_timeout(parser)
     known = os.environ.get(ENVIRONMENT)
     parser.add_argument(
         "--zookeeper",
@@ -50,6 +71,7 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """`--zookeeper` or `--bootstrap`, for commands that can do without ZooKeeper: see `cluster_of`."""
+    add_timeout(parser)
     known = any(os.environ.get(name) for name in (ENVIRONMENT, BOOTSTRAP))
     either = parser.add_mutually_exclusive_group(required=not known)
     either.add_argument(
@@ -64,12 +86,15 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def cluster_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The option by which a client finds the cluster; `args` has what the environment says from now on."""
+def cluster_of(args: argparse.Namespace, *, guarded: bool = False) -> dict[str, Any]:
+    """How a client finds the cluster; `args` has what the environment says from now on."""
     if not (args.zookeeper or args.bootstrap):
         args.zookeeper = os.environ.get(ENVIRONMENT)
         args.bootstrap = None if args.zookeeper else os.environ.get(BOOTSTRAP)
-    return {"zookeeper": args.zookeeper} if args.zookeeper else {"bootstrap": args.bootstrap}
+    found = {"bootstrap": args.bootstrap}
+    if args.zookeeper:
+        found = {"zookeeper": connecting(args, guarded=guarded)}
+    return {**found, "request_timeout": args.timeout}
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +127,17 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def seconds(text: str) -> float:
+    """A type of argparse's: a length of time."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
 def whole_number(text: str) -> int:
     """A type of argparse's, which would say the name of this function about what is none."""
     try:
@@ -124,11 +160,23 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def connecting(args: argparse.Namespace) -> "Connect":
-    """What opens a session at `--zookeeper`, without much patience: somebody is waiting."""
+def connecting(args: argparse.Namespace, *, guarded: bool = False) -> "Connect":
+    """What opens a session at `--zookeeper` within `--timeout`."""
     from folkmoot.coordination.connector import connect
 
-    return partial(connect, args.zookeeper, connect_timeout=CONNECT_TIMEOUT)
+    return partial(connect, args.zookeeper, connect_timeout=args.timeout, guarded=guarded)
+
+
+def admin_of(args: argparse.Namespace) -> "Admin":
+    """What administers the cluster at `--zookeeper`, within `--timeout`."""
+    from folkmoot.consumers.admin.admin import Admin
+
+    return Admin(
+        zookeeper=connecting(args),
+        client_id="folkmoot-admin",
+        session_timeout=SESSION_TIMEOUT,
+        timeout=args.timeout,
+    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from folkmoot.console.formats.record_json import Draft, draft_of
 from folkmoot.console.formats.values import Decoder
@@ -28,6 +28,9 @@ from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
     from folkmoot.producers.producer import Producer
+
+BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""No more than a slow broker takes in within `--timeout`; what is read beyond it waits."""
 
 _Encode = Callable[[Any], bytes]
 
@@ -78,7 +81,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--schema registers the schema in ZooKeeper: use --zookeeper")
     headers = [_header(each) for each in args.header]
     acks = args.acks if args.acks == "all" else int(args.acks)
-    options = {"acks": acks, "compression": args.compression, "client_id": "folkmoot-produce"}
+    options = {
+        "acks": acks,
+        "compression": args.compression,
+        "client_id": "folkmoot-produce",
+        "delivery_timeout": args.timeout,
+        "max_block": args.timeout,
+        "buffer_bytes": BUFFER_BYTES,
+    }
     with ExitStack() as stack:
         source = _source(args, stack)
         schema = None if args.schema is None else _text(args.schema)

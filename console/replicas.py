@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from folkmoot.console.options import (
-    SESSION_TIMEOUT,
-    TIMEOUT,
     add_output,
     add_zookeeper,
+    admin_of,
     confirm,
-    connecting,
     session_of,
     typed,
     whole_number,
@@ -22,7 +20,6 @@ from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.quantities import size
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.consumers.admin.replica_moves import PlannedMove, RunningMove
 
 LOOK = 0.5
@@ -75,16 +72,8 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin.admin import Admin
-
-    return Admin(
-        zookeeper=connecting(args), client_id="folkmoot-reassign", session_timeout=SESSION_TIMEOUT
-    )
-
-
 def _reassign(args: argparse.Namespace) -> int:
-    with admin(args) as found:
+    with admin_of(args) as found:
         if args.cancel:
             numbers = found.cancel_reassignments(args.topic, args.partition)
             print(f"back to where they were: {counted(len(numbers), 'partition')} of {args.topic}")
@@ -180,7 +169,7 @@ def _drain(args: argparse.Namespace) -> int:
         raise ConfigError("--cancel takes a drain back: leave --execute out")
     if args.throttle is not None and not args.execute:
         raise ConfigError("--throttle goes with --execute; `topic reassign --throttle` changes it")
-    with admin(args) as found:
+    with admin_of(args) as found:
         if args.cancel:
             back = found.cancel_drain(args.broker)
             print(
@@ -233,7 +222,7 @@ def _elect(args: argparse.Namespace) -> int:
     if args.unclean is not None and (args.partition is None or len(args.partition) != 1):
         raise ConfigError("--unclean needs exactly one --partition")
     with session_of(args) as session:
-        topic = execute(session, topics.read(args.topic), TIMEOUT)
+        topic = execute(session, topics.read(args.topic), args.timeout)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
         numbers = range(len(topic.partitions)) if args.partition is None else args.partition
@@ -250,9 +239,11 @@ def _elect(args: argparse.Namespace) -> int:
                 warning = f"Records of {name} that broker {args.unclean} does not have are lost. "
                 confirm(warning, "partition", name, "given another leader")
                 election = elect_unclean(named, partition, replicas, args.unclean)
-                execute(session, election, TIMEOUT)
+                execute(session, election, args.timeout)
                 elected += 1
             elif len(replicas) > 1:
-                elected += execute(session, elect_preferred(named, partition, replicas), TIMEOUT)
+                elected += execute(
+                    session, elect_preferred(named, partition, replicas), args.timeout
+                )
     print(f"elected leaders of {counted(elected, 'partition')} of {args.topic}")
     return 0

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 from folkmoot.console import replicas, topic_changes
 from folkmoot.console.options import (
-    TIMEOUT,
     add_output,
     add_zookeeper,
+    admin_of,
     confirm,
     session_of,
     whole_number,
@@ -20,7 +20,6 @@ from folkmoot.protocol.options import unknown_option
 from folkmoot.protocol.records import TopicPartition
 
 DEFAULT_PARTITIONS = 1
-OFFSETS_WAIT = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,12 +137,12 @@ def _create(args: argparse.Namespace) -> int:
         words.append(f"min_in_sync={args.min_in_sync}")
     config = _options(words)
     with session_of(args) as session:
-        live = execute(session, brokers.usable(), TIMEOUT)
+        live = execute(session, brokers.usable(), args.timeout)
         replicas = args.replicas or brokers.default_replicas(live)
         creation = topics.create(
             args.topic, args.partitions, racks_of(live), config, replicas=replicas
         )
-        execute(session, creation, TIMEOUT)
+        execute(session, creation, args.timeout)
     of_each = f" of {replicas} replicas" if replicas > 1 else ""
     print(f"created topic {args.topic} with {counted(args.partitions, 'partition')}{of_each}")
     return 0
@@ -170,10 +169,10 @@ def _config(args: argparse.Namespace) -> int:
     given = _options(args.changes)
     changes: dict[str, str | None] = {**given, **dict.fromkeys(args.unset)}
     with session_of(args) as session:
-        before = execute(session, topics.read(args.topic), TIMEOUT)
+        before = execute(session, topics.read(args.topic), args.timeout)
         if before is not None and changes:
             _check_change(before.config, given, args.unset)
-        topic = execute(session, topics.configure(args.topic, changes), TIMEOUT)
+        topic = execute(session, topics.configure(args.topic, changes), args.timeout)
     show(("option", "value"), sorted(topic.config.items()), args.output)
     return 0
 
@@ -198,8 +197,8 @@ def _list(args: argparse.Namespace) -> int:
 
     rows = []
     with session_of(args) as session:
-        for name in execute(session, topics.names(), TIMEOUT):
-            topic = execute(session, topics.read(name), TIMEOUT)
+        for name in execute(session, topics.names(), args.timeout):
+            topic = execute(session, topics.read(name), args.timeout)
             if topic is not None:
                 rows.append((name, len(topic.partitions), topic.topic_id))
     show(("topic", "partitions", "id"), rows, args.output)
@@ -210,7 +209,7 @@ def _describe(args: argparse.Namespace) -> int:
     from folkmoot.coordination.cluster_status import read_cluster
 
     with session_of(args) as session:
-        cluster = read_cluster(session, TIMEOUT, None if args.topic is None else [args.topic])
+        cluster = read_cluster(session, args.timeout, None if args.topic is None else [args.topic])
     rows = []
     for each in cluster.partitions:
         if args.under_replicated and not each.is_under_replicated:
@@ -234,9 +233,9 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _offsets(args: argparse.Namespace) -> int:
-    with replicas.admin(args) as found:
-        earliest = found.offsets(args.topic, "earliest", OFFSETS_WAIT)
-        latest = found.offsets(args.topic, "latest", OFFSETS_WAIT)
+    with admin_of(args) as found:
+        earliest = found.offsets(args.topic, "earliest", args.timeout)
+        latest = found.offsets(args.topic, "latest", args.timeout)
         sizes = found.log_sizes([args.topic])
     largest: dict[TopicPartition, int] = {}
     for each in sizes:
@@ -256,10 +255,10 @@ def _delete(args: argparse.Namespace) -> int:
 
     with session_of(args) as session:
         if not args.yes:
-            if execute(session, topics.read(args.topic), TIMEOUT) is None:
+            if execute(session, topics.read(args.topic), args.timeout) is None:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             warning = f"This deletes all records of {args.topic}. "
             confirm(warning, "topic", args.topic, "deleted")
-        execute(session, topics.delete(args.topic), TIMEOUT)
+        execute(session, topics.delete(args.topic), args.timeout)
     print(f"deleted topic {args.topic}")
     return 0

@@ -2,24 +2,20 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from folkmoot.console.formats.offset_files import text_in
 from folkmoot.console.options import (
-    SESSION_TIMEOUT,
     add_output,
     add_zookeeper,
+    admin_of,
     confirm,
-    connecting,
     whole_number,
 )
 from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.quantities import moment
 from folkmoot.protocol.records import TopicPartition
-
-if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
 
 _Before = dict[TopicPartition, "int | Literal['latest']"]
 
@@ -64,19 +60,11 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_output(delete)
 
 
-def _admin(args: argparse.Namespace) -> "Admin":
-    from folkmoot.consumers.admin.admin import Admin
-
-    return Admin(
-        zookeeper=connecting(args), client_id="folkmoot-topic", session_timeout=SESSION_TIMEOUT
-    )
-
-
 # -- alter -----------------------------------------------------------------------------------------
 
 
 def _alter(args: argparse.Namespace) -> int:
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         before = len(admin.partitions_of(args.topic))
         if not args.yes and args.partitions > before:
             warning = (
@@ -100,16 +88,17 @@ def _delete_records(args: argparse.Namespace) -> int:
         words += _lines(args.file)
     if bool(words) == bool(args.before_time):
         raise ConfigError("say up to where: either --before or --file, or --before-time")
-    with _admin(args) as admin:
+    with admin_of(args) as admin:
         if args.before_time:
-            wanted: _Before = {**admin.offsets_for_times(args.topic, moment(args.before_time))}
+            at = moment(args.before_time)
+            wanted: _Before = {**admin.offsets_for_times(args.topic, at, args.timeout)}
         else:
             wanted = _offsets(args.topic, words)
-        offsets = admin.checked(wanted)
-        earliest = admin.offsets(args.topic, "earliest")
+        offsets = admin.checked(wanted, args.timeout)
+        earliest = admin.offsets(args.topic, "earliest", args.timeout)
         if args.execute:
-            offsets = admin.delete_records(offsets)
-        latest = admin.offsets(args.topic, "latest")
+            offsets = admin.delete_records(offsets, args.timeout)
+        latest = admin.offsets(args.topic, "latest", args.timeout)
     rows = []
     for each, offset in offsets.items():
         new = max(earliest[each], offset)

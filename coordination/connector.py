@@ -4,18 +4,21 @@ from functools import partial
 
 from folkmoot.coordination import layout
 from folkmoot.coordination.guardian import GUARDIAN
-from folkmoot.coordination.zookeeper import connect_string, kazoo_adapter
+from folkmoot.coordination.zookeeper import kazoo_adapter
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, KazooSession
 from folkmoot.coordination.zookeeper.session import Connect
 
 
-def connector(zookeeper: str | Connect, *, guarded: bool = False) -> Connect:
+def connector(zookeeper: str | Connect, *, guarded: bool = False, create: bool = False) -> Connect:
     """Opens sessions with the servers of a connect string; whatever opens sessions stays as it is.
 
-    A `guarded` session is closed at once when its process dies, where the system allows it.
+    A `guarded` session is closed at once when its process dies, where the system allows it; `create` is
+    for brokers and controllers: see `connect`.
     """
-    return partial(connect, zookeeper, guarded=guarded) if isinstance(zookeeper, str) else zookeeper
+    if not isinstance(zookeeper, str):
+        return zookeeper
+    return partial(connect, zookeeper, guarded=guarded, create=create)
 
 
 def connect(
@@ -24,16 +27,19 @@ def connect(
     *,
     connect_timeout: float = CONNECT_TIMEOUT,
     guarded: bool = False,
+    create: bool = False,
 ) -> KazooSession:
-    """Open a session on a chroot, which is created where it is missing, and compare its layout version.
+    """Open a session on a chroot and compare its layout version.
 
-    Raises ConfigError for a connect string that is none and for another layout version,
+    A chroot in which no cluster was ever made is left as it is, unless it is to be `create`d. Raises
+    NoCluster for one, ConfigError for a connect string that is none and for another layout version,
     ZooKeeperUnreachable when no server has answered within `connect_timeout`.
     """
-    session = kazoo_adapter.connect(zookeeper, session_timeout, connect_timeout=connect_timeout)
+    session = kazoo_adapter.connect(
+        zookeeper, session_timeout, connect_timeout=connect_timeout, create=create
+    )
     try:
-        chroot = connect_string.parse(zookeeper).chroot
-        execute(session, layout.check(chroot), connect_timeout)
+        execute(session, layout.check(zookeeper, create=create), connect_timeout)
     except BaseException:
         session.close()
         raise

@@ -20,7 +20,7 @@ def test_what_was_written_is_there_at_the_same_address_after_a_kill(
     zookeeper: ZooKeeperContainer,
 ) -> None:
     before = zookeeper.connect_string
-    session = connect(f"{before}/kept", SESSION_TIMEOUT)
+    session = connect(f"{before}/kept", SESSION_TIMEOUT, create=True)
     try:
         execute(session, Create("/node", b"value"))
         zookeeper.kill()
@@ -35,7 +35,7 @@ def test_what_was_written_is_there_at_the_same_address_after_a_kill(
 def test_a_paused_server_answers_nothing_and_a_resumed_one_goes_on(
     zookeeper: ZooKeeperContainer,
 ) -> None:
-    session = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    session = connect(zookeeper.connect_string, SESSION_TIMEOUT, create=True)
     try:
         zookeeper.pause()
         eventually(lambda: session.state is SessionState.SUSPENDED)
@@ -48,7 +48,7 @@ def test_a_paused_server_answers_nothing_and_a_resumed_one_goes_on(
 def test_a_server_out_of_its_network_is_reached_again_once_it_is_back(
     zookeeper: ZooKeeperContainer, network: Network
 ) -> None:
-    session = connect(zookeeper.connect_string, SESSION_TIMEOUT)
+    session = connect(zookeeper.connect_string, SESSION_TIMEOUT, create=True)
     try:
         zookeeper.disconnect(network)
         eventually(lambda: session.state is SessionState.SUSPENDED)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from folkmoot.network.client import Connections
@@ -19,14 +20,17 @@ class Bootstrap:
     One thread at a time may call.
     """
 
-    def __init__(self, addresses: str | Sequence[str], client_id: str) -> None:
+    def __init__(
+        self, addresses: str | Sequence[str], client_id: str, request_timeout: float = inf
+    ) -> None:
         """Raises ConfigError."""
+        self._request_timeout = request_timeout
         self._addresses = bootstrap_addresses(addresses)
         self._client_id = client_id
 
     def open(self) -> None:
         """Return as soon as one of them answers. Raises BrokerUnreachable if none does."""
-        deadline = time.monotonic() + CONNECT_WAIT
+        deadline = time.monotonic() + min(CONNECT_WAIT, self._request_timeout)
         question = MetadataRequest([])
         with Connections(self._client_id) as connections:
             for address in self._addresses:

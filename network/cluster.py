@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Self
 
 from folkmoot.network.client import Connections, Reply, SupportsFileno
+from folkmoot.network.leaderless import Leaderless, Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -56,6 +57,7 @@ class _Leader(NamedTuple):
     broker_id: int
     epoch: int
     isr: Sequence[int]
+    replicas: Sequence[int]
 
 
 class _Topic(NamedTuple):
@@ -123,6 +125,15 @@ class Metadata:
         if not near or leader.broker_id in near:
             return self._brokers[leader.broker_id]
         return self._brokers[near[partition.partition % len(near)]]
+
+    def leaderless(self) -> Waiting:
+        """The partitions of wanted topics that nobody leads, as far as is known."""
+        return {
+            TopicPartition(name, number): tuple(leader.isr or leader.replicas)
+            for name, topic in self._topics.items()
+            for number, leader in enumerate(topic.leaders)
+            if leader.broker_id not in self._brokers
+        }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """The epoch of the leader known, or -1."""
@@ -295,7 +306,7 @@ class Metadata:
         elif topic.error == 0 and numbers and sorted(numbers) == list(range(len(numbers))):
             self._missing.discard(topic.topic)
             leaders = {
-                each.partition: _Leader(each.leader, each.leader_epoch, each.isr)
+                each.partition: _Leader(each.leader, each.leader_epoch, each.isr, each.replicas)
                 for each in topic.partitions
             }
             if former is not None and former.topic_id == topic.topic_id:
@@ -365,6 +376,7 @@ class Cluster:
         self.want = metadata.want
         self.forget = metadata.forget
         self.refresh = metadata.expire
+        self._leaderless = Leaderless()
         self._discover = discover
         self._clock = clock
         self._found: list[str] = []
@@ -385,6 +397,11 @@ class Cluster:
         self.trouble: FolkmootError | None = None
         self.producer_id_trouble: FolkmootError | None = None
         """Why no broker has given a producer id yet."""
+
+    @property
+    def leaderless(self) -> Waiting:
+        """The partitions of wanted topics that nobody leads, and whom they wait for. From any thread."""
+        return self._leaderless.waiting
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -546,6 +563,7 @@ class Cluster:
             return
         self._avoid.pop(reply.address, None)
         self._metadata.update(reply.response, self._clock())
+        self._leaderless.update(self._metadata.leaderless(), self._clock())
         self._failed.clear()
         self._silent.clear()
         self._id_at = -inf

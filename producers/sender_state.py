@@ -8,6 +8,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
+from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -46,6 +47,9 @@ class View(Protocol):
     def leader_epoch(self, partition: TopicPartition) -> int: ...
 
     def topic_id(self, topic: str) -> str | None: ...
+
+    @property
+    def leaderless(self) -> Waiting: ...
 
 
 class Shipment(NamedTuple):
@@ -192,6 +196,9 @@ class SenderState:
         while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
             cause = oldest.last_error or self.trouble
             why = f"; last error: {cause}" if cause else ""
+            where = oldest.topic_partition
+            if (awaited := self._view.leaderless.get(where)) is not None:
+                why = f": {said_of({where: awaited})}"
             oldest.builder.close()
             error = DeliveryTimeout(
                 f"{oldest.count} records for {oldest.topic_partition} were not acknowledged within "

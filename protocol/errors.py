@@ -173,6 +173,11 @@ class ConfigError(FolkmootError, ValueError):
     """An option is unknown, missing or outside its range."""
 
 
+class NoCluster(ConfigError):
+    """No cluster was ever made below the chroot of the connect string: it is misspelt, or no broker has
+    run there yet."""
+
+
 class InvalidName(FolkmootError, ValueError):
     """A topic, group or member name that is not `[a-zA-Z0-9._-]{1,249}`."""
 

@@ -2,6 +2,7 @@
 
 from tests.servers import (
     chroot,
+    empty_chroot,
     private_zookeeper,
     shared_cluster,
     start_cluster,
@@ -11,6 +12,7 @@ from tests.servers import (
 
 __all__ = [
     "chroot",
+    "empty_chroot",
     "private_zookeeper",
     "shared_cluster",
     "start_cluster",

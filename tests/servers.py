@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.coordination.paths import LAYOUT
 
 # A kill of the process loses nothing, so tests need not wait for the disk.
 FOR_TESTS = ZooKeeperConfig(fsync=False)
@@ -45,7 +46,15 @@ def shared_cluster(
 
 @pytest.fixture
 def chroot(zookeeper: EmbeddedZooKeeper, zookeeper_root: KazooClient) -> str:
-    """A connect string with a new, empty chroot of this test's own."""
+    """A connect string with a new chroot of this test's own, in which a cluster was made."""
+    path = f"/test-{uuid4().hex[:12]}"
+    zookeeper_root.create(f"{path}{LAYOUT}", b'{"version":1}', makepath=True)
+    return f"{zookeeper.address}{path}"
+
+
+@pytest.fixture
+def empty_chroot(zookeeper: EmbeddedZooKeeper, zookeeper_root: KazooClient) -> str:
+    """A connect string with a new chroot of this test's own, in which there is nothing."""
     path = f"/test-{uuid4().hex[:12]}"
     zookeeper_root.create(path)
     return f"{zookeeper.address}{path}"

@@ -6,10 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import folkmoot
 from folkmoot.console.main import COMMANDS, build_parser
 from folkmoot.console.options import ENVIRONMENT
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
@@ -50,10 +52,30 @@ def run(words: list[str], zookeeper: str, directory: Path) -> str:
     return done.stdout
 
 
-def test_the_first_screen_says_what_it_is_and_shows_the_two_commands() -> None:
+def test_the_first_screen_says_what_it_is_and_is_not_and_shows_the_two_commands() -> None:
     screen = README.splitlines()[:FIRST_SCREEN]
     assert "replicated, partitioned, append-only log" in screen[2]
     assert {"$ make demo", "$ make test"} <= set(screen)
+    (limits,) = (line for line in screen if line.startswith("**What it does not do**"))
+    for missing in ("Kafka's protocol", "transactions", "authentication", "encryption", "Linux"):
+        assert missing in limits
+
+
+def test_it_is_called_the_same_everywhere_and_replicates_as_it_says() -> None:
+    """That three replicas are the default of `folkmoot dev`, and what they are for, other tests hold."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for said in (folkmoot.__doc__, project["description"], build_parser([]).description, README):
+        assert said is not None
+        assert "replicated, partitioned" in said
+        assert "log with consumer groups" in said
+    words = ["topic", "create", "t", "--replicas", "3", "--zookeeper", "host:1"]
+    assert build_parser(words).parse_args(words).replicas == 3
+
+
+def test_every_page_of_the_docs_is_pointed_to_and_the_environment_is_activated() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"`docs/{page.name}`" in README
+    assert ". .venv/bin/activate" in README
 
 
 def test_every_target_of_make_that_is_shown_exists() -> None:

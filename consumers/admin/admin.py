@@ -55,6 +55,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ClosedError,
@@ -75,6 +76,7 @@ TIMEOUT: Final = 30.0
 PATIENCE: Final = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
 _TURN: Final = 1.0
+_PAUSE: Final = 0.1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
@@ -436,7 +438,7 @@ class Admin:
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        latest = self._find(wanted, LATEST, timeout, some=True)
+        latest, leaderless = self._ends(wanted, LATEST, timeout, some=True)
         committed = _committed(state.partitions, ids)
         unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
         left = max(0.0, deadline - time.monotonic())
@@ -458,9 +460,10 @@ class Admin:
                     latest=end,
                     lag=lag,
                     behind=0.0 if lag == 0 else behind,
-                    state=state.state_of(each),
+                    state=state.state_of(each) if each.partition in wanted else "deleted",
                 )
             )
+        unknown = [each for each in wanted if each not in latest and each not in leaderless]
         return GroupView(
             name=group,
             state=state.state,
@@ -469,6 +472,7 @@ class Admin:
             protocol=state.plan.protocol,
             members=tuple(_member(state, assignee) for assignee in state.members),
             partitions=tuple(rows),
+            notes=tuple(_notes(rows, leaderless, unknown)),
         )
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
@@ -650,15 +654,26 @@ class Admin:
         return lambda: self._execute(brokers.addresses(self._config.listener), timeout)
 
     def _find(
-        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float, some: bool = False
+        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> dict[TopicPartition, int]:
         """The offsets at EARLIEST or LATEST, of partitions with their topics' ids.
 
-        Raises BrokerUnreachable, or why no broker told; with `some`, only as far as they are told in time.
+        Raises BrokerUnreachable, or why no broker told.
         """
+        return self._ends(wanted, place, timeout)[0]
+
+    def _ends(
+        self,
+        wanted: Mapping[TopicPartition, str],
+        place: int,
+        timeout: float,
+        *,
+        some: bool = False,
+    ) -> tuple[dict[TopicPartition, int], Waiting]:
+        """As `_find`, and what nobody leads of them; with `some` as far as there are leaders that answer."""
         discover = self._discover(timeout)
         if some and not (wanted and discover()):
-            return {}
+            return {}, {}
         deadline = time.monotonic() + timeout
         found: dict[TopicPartition, int] = {}
         with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
@@ -666,11 +681,19 @@ class Admin:
                 left := deadline - time.monotonic()
             ) > 0:
                 found.update(lookups.find(missing, place, min(left, _TURN)))
+                unanswered = missing.keys() - found.keys()
+                if some and unanswered <= lookups.leaderless.keys():
+                    break
+                if unanswered:
+                    lookups.wait(min(left, _PAUSE))
+            leaderless = {
+                each: lookups.leaderless[each]
+                for each in missing.keys() & lookups.leaderless.keys()
+            }
             if missing and not some:
-                raise lookups.trouble or BrokerUnreachable(
-                    f"no leader answers within {timeout:g} s for {', '.join(map(str, sorted(missing)))}"
-                )
-        return {each: found[each] for each in wanted if each in found}
+                why = said_of(leaderless) if leaderless else _no_answer(missing)
+                raise lookups.trouble or BrokerUnreachable(f"{why} ({timeout:g} s were waited)")
+        return {each: found[each] for each in wanted if each in found}, leaderless
 
     def _at_time(
         self,
@@ -737,6 +760,31 @@ def _committed(
         and each.offset.offset is not None
         and each.offset.topic_id == ids.get(each.partition.topic)
     }
+
+
+def _no_answer(partitions: Iterable[TopicPartition]) -> str:
+    return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
+
+
+def _notes(
+    rows: Sequence[Progress], leaderless: Waiting, unanswered: Sequence[TopicPartition]
+) -> Iterator[str]:
+    """What is not known of a group's progress, and why."""
+    if leaderless:
+        yield f"{said_of(leaderless)}; what is unread there is not known"
+    if unanswered:
+        yield f"{_no_answer(unanswered)}; what is unread there is not known"
+    gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
+    if gone:
+        yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
+    uncommitted = sum(each.committed is None and bool(each.latest) for each in rows)
+    if uncommitted:
+        what = "1 partition" if uncommitted == 1 else f"{uncommitted} partitions"
+        its = "its" if uncommitted == 1 else "their"
+        yield (
+            f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
+            "offsets with their results can commit as well, for this view alone"
+        )
 
 
 def _before_now(length: timedelta) -> datetime:

@@ -53,8 +53,9 @@ class GroupView:
 
     `state` is empty (nobody is there), rebalancing or stable. A partition is stable (owned as
     planned), draining (its owner is to give it up), claiming (its next owner is about to take it),
-    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it)
-    or unowned.
+    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it),
+    deleted (its topic does not exist any more) or unowned. `notes` say in sentences what is not known, and
+    why.
     """
 
     name: str
@@ -64,3 +65,4 @@ class GroupView:
     protocol: int
     members: tuple[MemberView, ...]
     partitions: tuple[Progress, ...]
+    notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import said_of
 from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
@@ -66,9 +67,10 @@ class Deletion:
             for reply in self._cluster.poll(max(0.0, min(pause, deadline - now))):
                 self._take(reply)
         for partition in self._wanted.keys() - self.starts.keys() - self.failed.keys():
-            self.failed[partition] = self._cluster.trouble or RequestTimeout(
-                f"no leader of {partition} answered within {timeout:g} s"
-            )
+            why = f"no leader of {partition} answered within {timeout:g} s"
+            if (awaited := self._cluster.leaderless.get(partition)) is not None:
+                why = said_of({partition: awaited})
+            self.failed[partition] = self._cluster.trouble or RequestTimeout(why)
 
     def _ask(self, timeout: float) -> None:
         by_leader: dict[str, list[TopicPartition]] = {}

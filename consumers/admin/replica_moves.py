@@ -1,5 +1,6 @@
 """Which replicas go where: plans, what they cost, and how far it is."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import Api, LogSizesRequest
 from folkmoot.protocol.records import TopicPartition
 
+log = logging.getLogger(__name__)
 PATIENCE: Final = 5.0
 """So long brokers are waited for that are to tell of sizes: a plan can do without."""
 
@@ -81,6 +83,7 @@ class ReplicaMoves:
         self, live: Mapping[int, Registration], topics: Sequence[str] | None
     ) -> list[ReplicaSize]:
         found: list[ReplicaSize] = []
+        answered: set[int] = set()
         limit = min(PATIENCE, self._timeout)
         deadline = time.monotonic() + limit
         with Connections(self._client_id) as connections:
@@ -95,6 +98,7 @@ class ReplicaMoves:
                 for reply in connections.poll(left):
                     broker_id = asked.pop(reply.correlation_id, None)
                     if reply.error is None and broker_id is not None:
+                        answered.add(broker_id)
                         found += [
                             ReplicaSize(
                                 *(broker_id, TopicPartition(each.topic, each.partition)),
@@ -102,6 +106,8 @@ class ReplicaMoves:
                             )
                             for each in reply.response.logs
                         ]
+        if silent := sorted(live.keys() - answered):
+            log.warning("what brokers %s hold is not known: they do not answer", silent)
         return found
 
     # -- plans ------------------------------------------------------------------------------------

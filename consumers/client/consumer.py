@@ -46,6 +46,7 @@ from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
     ConfigError,
+    NotAssigned,
     NotOwner,
     RequestTimeout,
     UnknownTopicOrPartition,
@@ -71,6 +72,9 @@ FETCH_PAUSE: Final = 0.002
 ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
+_READS_NOTHING: Final = (
+    "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
+)
 _CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
 log = logging.getLogger(__name__)
@@ -146,7 +150,7 @@ class Consumer(Generic[K, V]):
         self._group: RebalanceListener | None = None
         self._discovery: ZooKeeperDiscovery | Bootstrap
         if config.bootstrap:
-            self._discovery = Bootstrap(config.bootstrap, config.client_id)
+            self._discovery = Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
         else:
             self._discovery = ZooKeeperDiscovery(
                 self._session, config.session_timeout, config.listener
@@ -359,14 +363,14 @@ class Consumer(Generic[K, V]):
                     f"topic {topic} has {len(known)}, numbered from 0"
                 )
 
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
+    def partitions_of(self, topic: str, timeout: float = METADATA_WAIT) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
         self._check_usable()
         check_name("topic", topic)
         began, cluster = time.monotonic(), self._cluster
         cluster.want(topic)
         while not (known := cluster.partitions(topic)):
-            left = began + METADATA_WAIT - time.monotonic()
+            left = began + timeout - time.monotonic()
             if cluster.is_missing(topic) and self._is_gone(topic, began):
                 cluster.forget(topic)
                 raise UnknownTopicOrPartition(
@@ -375,7 +379,7 @@ class Consumer(Generic[K, V]):
             if left <= 0:
                 cluster.forget(topic)
                 raise cluster.trouble or UnknownTopicOrPartition(
-                    f"no broker told about topic {topic} within {METADATA_WAIT:g} s"
+                    f"no broker told about topic {topic} within {timeout:g} s"
                 )
             self._fetcher.poll(min(left, TURN))
         return [TopicPartition(topic, number) for number in known]
@@ -707,6 +711,8 @@ class Consumer(Generic[K, V]):
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
         self._check_free()
+        if self._group is None and not self._fetcher.partitions():
+            raise NotAssigned(_READS_NOTHING)
         self._take_back()
         self._positions.end_turn()
 

@@ -9,6 +9,7 @@ from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import Phase
 from folkmoot.coordination.zookeeper.session import SessionState
+from folkmoot.network.leaderless import said_of
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
 
@@ -20,6 +21,8 @@ class State(Enum):
     """It has no group."""
     JOINING = "joining"
     MEMBER = "member"
+    WAITING = "waiting"
+    """A member, and none of the topics that it wants exists: see `missing`."""
     FENCED = "fenced"
     """ZooKeeper has been silent for so long that nothing is held."""
     STALLED = "stalled"
@@ -40,8 +43,13 @@ class Health:
     member: str | None
     generation: int
     assignment: frozenset[TopicPartition]
-    lag: dict[TopicPartition, int]
-    """Records between the next to be handed out and the end, as the last fetches saw it."""
+    lag: dict[TopicPartition, int | None]
+    """Records between the next to be handed out and the end, as the last fetches saw it; None where it is
+    not known: nothing was fetched yet, or nobody leads the partition."""
+    leaderless: dict[TopicPartition, tuple[int, ...]]
+    """Partitions of the assignment that nobody leads, and the brokers of which one has to come back."""
+    missing: tuple[str, ...]
+    """Of what it wants, topics that do not exist; a pattern that matches none stands between slashes."""
     last_poll_age: float | None
     """Seconds since the application last asked for records; None before the start."""
     fenced_commits: int
@@ -61,14 +69,17 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
     member = None if listener is None else listener.member
     session = None if member is None else member.session
     assignment = fetcher.partitions()
-    lag = {}
+    waiting = fetcher.leaderless
+    leaderless = {each: waiting[each] for each in assignment if each in waiting}
+    lag: dict[TopicPartition, int | None] = {}
     for partition in assignment:
         try:
             position, end = fetcher.position(partition), fetcher.end(partition)
         except NotAssigned:
             continue  # just given up
-        if position is not None and end >= 0:
-            lag[partition] = max(0, end - position)
+        is_known = position is not None and end >= 0 and partition not in leaderless
+        lag[partition] = max(0, end - (position or 0)) if is_known else None
+    alarms = () if member is None else member.alarms
     polled_at = None if member is None else member.polled_at
     return Health(
         state=_state(listener, closed),
@@ -77,10 +88,12 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
         generation=0 if member is None else member.generation,
         assignment=frozenset(assignment),
         lag=lag,
+        leaderless=leaderless,
+        missing=() if member is None else member.state.missing,
         last_poll_age=None if polled_at is None else max(0.0, time.monotonic() - polled_at),
         fenced_commits=0 if member is None else member.state.owned.fenced_commits,
         lost_partitions=0 if member is None else member.state.owned.lost,
-        alarms=() if member is None else member.alarms,
+        alarms=(*alarms, said_of(leaderless)) if leaderless else alarms,
     )
 
 
@@ -95,7 +108,11 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
     liveness = member.state.liveness
     if liveness.poll_state is PollState.EXPIRED:
         return State.STALLED
-    return State.FENCED if liveness.fenced else _STATES[member.state.phase]
+    if liveness.fenced:
+        return State.FENCED
+    if member.state.phase is Phase.MEMBER and member.state.is_without_topics:
+        return State.WAITING
+    return _STATES[member.state.phase]
 
 
 _STATES = {

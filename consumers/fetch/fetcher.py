@@ -43,6 +43,7 @@ from folkmoot.consumers.fetch.partition_state import (
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import Waiting
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
@@ -193,6 +194,11 @@ class Fetcher:
     def partitions(self) -> list[TopicPartition]:
         """What is read at this moment. From any thread: no Python runs while the list is made."""
         return list(self._states)
+
+    @property
+    def leaderless(self) -> Waiting:
+        """What nobody leads of the topics that are read, and whom it waits for. From any thread."""
+        return self._cluster.leaderless
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""

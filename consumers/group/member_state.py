@@ -133,6 +133,9 @@ class GroupMember:
         self.phase = Phase.JOINING
         self.alarms: tuple[str, ...] = ()
         """What somebody has to look at; replaced as a whole."""
+        self.missing: tuple[str, ...] = ()
+        """Of what it wants, topics that the plan, which knows of it, found nowhere; a pattern that matches
+        none stands between slashes. Replaced as a whole."""
         self.info = settings.info()
         self._settings = settings
         self._timing = timing
@@ -379,6 +382,8 @@ class GroupMember:
             self._read(Source.MEMBERS)
         self._plan_trouble = ""
         self._mine = plan.share(membership.assignee(self.name))
+        wanted = plan.subscriptions.get(membership.assignee(self.name))
+        self.missing = () if wanted is None else wanted.unmet_by(plan.topics)
         self.owned.keep(self._mine, is_next, now)
         self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))
 
@@ -424,6 +429,12 @@ class GroupMember:
             asked = self.owned.me, some, self.plan.version, self._watch_owner
             self._start(ownership.claim, asked, partial(self._claimed, some))
 
+    @property
+    def is_without_topics(self) -> bool:
+        """Whether nothing at all that it wants exists."""
+        wishes = len(self.info.topics) + bool(self.info.pattern)
+        return 0 < wishes == len(self.missing)
+
     def _raise_alarms(self) -> None:
         malformed = self.owned.malformed()
         found = [f"{each} has no owner: {why}" for each, why in [*malformed.items()][:_MOST_NAMED]]
@@ -440,6 +451,12 @@ class GroupMember:
             found.append(f"assignor {eldest.assignors[0]} of the eldest member did not divide")
         if self._plan_trouble:
             found.append(self._plan_trouble)
+        found += [
+            f"no topic matches {each} yet: those that do are read as soon as they are created"
+            if each.startswith("/")
+            else f"topic {each} does not exist: it is read as soon as it is created"
+            for each in self.missing[:_MOST_NAMED]
+        ]
         if silent := self.schedule.silent_eldest():
             found.append(
                 f"{silent}, the eldest member, is there and does not plan: end its process"

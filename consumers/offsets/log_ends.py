@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -127,6 +128,11 @@ class Lookups:
     def topic_id(self, topic: str) -> str:
         """The topic's id, once `partitions` has found it."""
         return self._cluster.topic_id(topic) or ""
+
+    @property
+    def leaderless(self) -> Waiting:
+        """Partitions that nobody leads, and whom they wait for."""
+        return self._cluster.leaderless
 
     @property
     def trouble(self) -> FolkmootError | None:

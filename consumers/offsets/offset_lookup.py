@@ -16,6 +16,7 @@ from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import said_of
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
@@ -47,7 +48,10 @@ def first_offsets(
         while missing := fetcher.partitions():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise RequestTimeout(f"no offset of {missing[0]} was found within {timeout:g} s")
+                why = f"no offset of {missing[0]} was found within {timeout:g} s"
+                if (awaited := fetcher.leaderless.get(missing[0])) is not None:
+                    why = said_of({missing[0]: awaited})
+                raise RequestTimeout(why)
             fetcher.poll(min(remaining, _TURN))
             fetcher.check()
             while (view := fetcher.take_view(1)) is not None:

@@ -16,7 +16,7 @@ worker-1=9f3a…-0000000004            assignee id: worker-1=
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import lru_cache
 
@@ -62,6 +62,13 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     def wants(self, topic: str) -> bool:
         """A pattern that is none matches nothing."""
         return topic in self.topics or (bool(self.pattern) and _matches(self.pattern, topic))
+
+    def unmet_by(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Of what it wants, what none of these topics is: names, and the pattern between slashes."""
+        unmet = tuple(each for each in self.topics if each not in topics)
+        if self.pattern and not any(_matches(self.pattern, each) for each in topics):
+            unmet = (*unmet, f"/{self.pattern}/")
+        return unmet
 
     def subscription(self) -> "MemberInfo":
         """The part that a plan depends on: a member that publishes another one needs another plan."""

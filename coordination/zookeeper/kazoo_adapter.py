@@ -40,9 +40,13 @@ log = logging.getLogger(__name__)
 
 
 def connect(
-    zookeeper: str, session_timeout: float, *, connect_timeout: float = CONNECT_TIMEOUT
+    zookeeper: str,
+    session_timeout: float,
+    *,
+    connect_timeout: float = CONNECT_TIMEOUT,
+    create: bool = False,
 ) -> "KazooSession":
-    """Open a session; create the chroot if it is missing.
+    """Open a session; with `create` the chroot is made where it is missing.
 
     Raises ConfigError for a connect string that is none, ZooKeeperUnreachable when no server has
     answered within `connect_timeout`.
@@ -51,7 +55,7 @@ def connect(
     if not session_timeout > 0:
         raise ConfigError(f"session_timeout={session_timeout} must be more than 0 seconds")
     session = KazooSession(servers, session_timeout)
-    session.start(chroot, connect_timeout)
+    session.start(chroot, connect_timeout, create)
     return session
 
 
@@ -107,17 +111,17 @@ class KazooSession:
         self._last_acknowledged = 0.0
         self._client: Any = _client(self, servers, session_timeout)
 
-    def start(self, chroot: str, connect_timeout: float) -> None:
-        """Connect, and create the chroot where it is missing. Raises ZooKeeperUnreachable."""
+    def start(self, chroot: str, connect_timeout: float, create: bool) -> None:
+        """Connect, and perhaps `create` a chroot that is missing. Raises ZooKeeperUnreachable."""
         try:
             self._client.start_async()
-            execute(self, _create_chroot(chroot), connect_timeout)
+            execute(self, _find_chroot(chroot, create), connect_timeout)
         except BaseException as error:
             self.close()
             if not isinstance(error, ZooKeeperUnreachable):
                 raise
             raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answers at {self._servers}: "
+                f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: "
                 "start it, or give the address of one that runs"
             ) from None
         self.chroot = chroot
@@ -250,8 +254,9 @@ class KazooSession:
             _call("a listener of the session", listener, state)
 
 
-def _create_chroot(chroot: str) -> zk.Recipe[None]:
-    if (yield from retry_on_connection_loss(zk.Exists(chroot or "/"))) is None:
+def _find_chroot(chroot: str, create: bool) -> zk.Recipe[None]:
+    found = yield from retry_on_connection_loss(zk.Exists(chroot or "/"))
+    if found is None and create:
         yield from ensure(chroot)
 
 

@@ -203,10 +203,9 @@ def test_without_a_broker_a_member_says_so_and_ends(
         execute(session, topics.create("t", 1, [1]))
     finally:
         session.close()
-    monkeypatch.setattr("folkmoot.consumers.client.consumer.METADATA_WAIT", 0.3)
     for words in ((), ("--group", shell.group)):
-        said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot)
-        assert "no broker is registered: is one running?" in said
+        said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot, "--timeout", "0.3")
+        assert f"no broker is registered: is one running? (the cluster at {chroot})" in said
 
 
 # -- how it looks ---------------------------------------------------------------------------------
@@ -378,11 +377,6 @@ def test_wrong_words_are_a_usage_error(shell: Shell, words: list[str]) -> None:
 def test_an_unreachable_zookeeper_is_exit_code_3(
     words: tuple[str, ...], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr("folkmoot.coordination.connector.connect.__kwdefaults__", QUICK)
     monkeypatch.setenv(ENVIRONMENT, "127.0.0.1:1")
-    said = shell.refused(3, *words, stdin="x\n")
+    said = shell.refused(3, *words, "--timeout", "0.3", stdin="x\n")
     assert "no ZooKeeper server answers at 127.0.0.1:1" in said
-
-
-QUICK = {"connect_timeout": 0.3, "guarded": False}

@@ -32,12 +32,12 @@ def client_of(address: str) -> Iterator[KazooClient]:
 
 
 def test_the_shared_server_serves_each_test_its_own_chroot(
-    zookeeper: EmbeddedZooKeeper, chroot: str
+    zookeeper: EmbeddedZooKeeper, empty_chroot: str
 ) -> None:
     assert zookeeper.mode() == "standalone"
     assert zookeeper.ask("ruok") == "imok"
     assert "zk_znode_count" in zookeeper.ask("mntr")
-    with client_of(chroot) as client:
+    with client_of(empty_chroot) as client:
         assert client.get_children("/") == []
         client.create("/a", b"1")
         assert client.get("/a")[0] == b"1"

@@ -118,7 +118,7 @@ def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> 
     assert lines[4] == f"{lines[1].removesuffix(' joined')}: left"
     assert lines[1].endswith(" joined")
     assert lines[2].startswith(f"    2 partitions of {shell.topic} from nobody to ")
-    assert lines[-3].endswith(" UTC  reset by folkmoot-group")
+    assert lines[-3].endswith(" UTC  reset by folkmoot-admin")
     assert lines[-2:] == [f"    {shell.topic}-0 to 0", f"    {shell.topic}-1 to 0"]
     (row,) = json.loads(shell.done("group", "events", shell.group, "-n", "1", "-o", "json"))
     assert row["reset"] == {f"{shell.topic}-0": 0, f"{shell.topic}-1": 0}

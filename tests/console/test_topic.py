@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from folkmoot.console import options, topic
+from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
@@ -124,7 +124,7 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(options, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(options, "TIMEOUT", 0.3)
     assert main(["topic", *words]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -139,6 +139,8 @@ def test_a_topic_needs_a_live_broker_and_a_name_of_its_own(
     assert main(["topic", "create", "t"]) == 0
     assert main(["topic", "create", "t"]) == 1
     assert "topic t exists already" in capsys.readouterr().err
+    session = connect(f"{chroot}/empty", 5.0, create=True)
+    session.close()
     assert main(["topic", "create", "u", "--zookeeper", f"{chroot}/empty"]) == 3
     assert "no broker is alive" in capsys.readouterr().err
 
@@ -154,7 +156,7 @@ def test_a_zookeeper_that_falls_silent_is_an_error_in_time(
         return session
 
     monkeypatch.setenv(options.ENVIRONMENT, "silent:2181")
-    monkeypatch.setattr(topic, "TIMEOUT", 0.05)
+    monkeypatch.setattr(options, "TIMEOUT", 0.05)
     monkeypatch.setattr(options, "connecting", lambda _: connect)
     for words in (["list"], ["describe", "t"], ["create", "t"], ["delete", "t", "--yes"]):
         assert main(["topic", *words]) == 3

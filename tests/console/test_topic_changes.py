@@ -82,7 +82,7 @@ def test_what_cannot_be_deleted_is_one_line_and_an_exit_code(
     sentence: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(options, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(options, "TIMEOUT", 0.3)
     for execute in ((), ("--execute",)):
         err = shell.refused(code, "topic", "delete-records", shell.topic, *words, *execute)
         assert sentence in err

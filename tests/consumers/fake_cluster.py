@@ -39,6 +39,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, str] = {}
         self.nearest: dict[TopicPartition, str] = {}
+        self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
         self.ids: dict[str, str | None] = {}
         self.missing: set[str] = set()
         self.asked: list[Asked] = []

@@ -197,6 +197,38 @@ def test_a_partition_whose_offset_cannot_be_read_is_put_aside_and_the_others_are
     assert scene.member.state.alarms == ()
 
 
+def test_a_topic_that_does_not_exist_and_a_pattern_without_any_are_told_once_until_they_do(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = msgspec.structs.replace(SETTINGS, topics=("ordres",), pattern="x-.*")
+    both = Member(settings, scene.connect, lambda: None, lambda: scene.now, Random(7))
+    both.open()
+
+    def pass_time() -> None:
+        for _ in range(60):
+            scene.pass_time(0.05)
+            for _ in range(TURNS):
+                both.turn()
+
+    pass_time()
+    assert (both.state.missing, both.state.is_without_topics) == (("ordres", "/x-.*/"), True)
+    said = (
+        "topic ordres does not exist: it is read as soon as it is created",
+        "no topic matches /x-.*/ yet: those that do are read as soon as they are created",
+    )
+    assert both.alarms == said
+    assert [each.getMessage() for each in caplog.records] == [f"group g: {each}" for each in said]
+    execute(scene.admin, topics.create("x-1", 1, [1]))
+    pass_time()
+    assert (both.state.missing, both.state.is_without_topics) == (("ordres",), False)
+    execute(scene.admin, topics.create("ordres", 1, [1]))
+    pass_time()
+    assert not both.state.missing + both.alarms
+    assert len(caplog.records) == 2
+    assert scene.member.state.missing == ()
+    both.stop(0.0)
+
+
 def test_an_offset_that_is_written_over_while_it_is_owned_costs_nobody_else_anything(
     scene: Scene,
 ) -> None:
@@ -300,14 +332,14 @@ def test_who_cannot_join_tries_again_after_a_pause(
 
 
 def test_a_chroot_that_is_deleted_under_a_member_is_made_anew(
-    chroot: str, zookeeper_root: KazooClient
+    empty_chroot: str, zookeeper_root: KazooClient
 ) -> None:
     """Before it joins, so that all parents are missing, and while it is a member."""
     sessions: list[Session] = []
-    path = "/" + chroot.partition("/")[2]
+    path = "/" + empty_chroot.partition("/")[2]
 
     def opened(session_timeout: float) -> Session:
-        sessions.append(connect(chroot, session_timeout))
+        sessions.append(connect(empty_chroot, session_timeout, create=True))
         if len(sessions) == 1:
             zookeeper_root.delete(path)
         return sessions[-1]

@@ -30,6 +30,7 @@ class Leaders:
         self.now = 0.0
         self.trouble: FolkmootError | None = None
         self.nobody = False
+        self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
         self.refusals: dict[int, list[FolkmootError]] = {}
         self.lost = 0
         self.asked: list[Any] = []

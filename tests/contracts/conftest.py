@@ -15,7 +15,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         if request.param == "memory":
             yield MemoryBackend(cleanup)
         else:
-            yield RealBackend(cleanup, request.getfixturevalue("chroot"))
+            yield RealBackend(cleanup, request.getfixturevalue("empty_chroot"))
 
 
 @pytest.fixture

@@ -258,8 +258,8 @@ def _kind(answer: Any) -> str:
 
 
 @pytest.fixture
-def worlds(chroot: str) -> Iterator[Worlds]:
-    both = Worlds(chroot)
+def worlds(empty_chroot: str) -> Iterator[Worlds]:
+    both = Worlds(empty_chroot)
     yield both
     both.close()
 

@@ -20,7 +20,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
             ensemble = MemoryZooKeeper()
             make: Opener = ensemble.connect
         else:
-            address = request.getfixturevalue("chroot")
+            address = request.getfixturevalue("empty_chroot")
 
             def make() -> Session:
                 return connect(address, 10.0)

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 def test_the_chroot_is_created_and_everything_lies_below_it(
     zookeeper: EmbeddedZooKeeper, chroot: str
 ) -> None:
-    session = connect(f"{chroot}/deep/er", 10.0)
+    session = connect(f"{chroot}/deep/er", 10.0, create=True)
     outside = connect(chroot, 10.0)
     assert execute(session, Create("/a-", sequence=True)) == "/a-0000000000"
     assert execute(session, Multi((Create("/b"), Create("/b/c")))) == ["/b", "/b/c"]
@@ -36,7 +36,9 @@ def test_the_chroot_is_created_and_everything_lies_below_it(
 def test_many_clients_may_create_one_chroot(chroot: str) -> None:
     sessions: list[KazooSession] = []
     threads = [
-        threading.Thread(target=lambda: sessions.append(connect(f"{chroot}/x/y/z", 10.0)))
+        threading.Thread(
+            target=lambda: sessions.append(connect(f"{chroot}/x/y/z", 10.0, create=True))
+        )
         for _ in range(8)
     ]
     for thread in threads:

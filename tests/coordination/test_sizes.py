@@ -72,7 +72,7 @@ def test_a_transaction_of_many_short_writes_is_refused_by_its_bytes_chroot_inclu
 def test_the_end_of_a_session_is_as_large_in_the_server_s_log_as_it_was_said_to_be(
     private_zookeeper: EmbeddedZooKeeper,
 ) -> None:
-    session = connect(f"{private_zookeeper.address}/chroot/é", 10.0)
+    session = connect(f"{private_zookeeper.address}/chroot/é", 10.0, create=True)
     paths = [f"/{'x' * 100}-{number}" for number in range(1000)]
     creations = (retry_on_connection_loss(Create(path, ephemeral=True)) for path in paths)
     execute_all(session, creations)

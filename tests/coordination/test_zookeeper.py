@@ -32,23 +32,23 @@ def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def session(proxy: Proxy, chroot: str) -> Iterator[KazooSession]:
+def session(proxy: Proxy, empty_chroot: str) -> Iterator[KazooSession]:
     """A session through the proxy."""
-    opened = connect(through(proxy, chroot), 4.0)
+    opened = connect(through(proxy, empty_chroot), 4.0)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def other(chroot: str) -> Iterator[KazooSession]:
+def other(empty_chroot: str) -> Iterator[KazooSession]:
     """A session past the proxy."""
-    opened = connect(chroot, 10.0)
+    opened = connect(empty_chroot, 10.0)
     yield opened
     opened.close()
 
 
-def through(proxy: Proxy, chroot: str) -> str:
-    return proxy.address + chroot[chroot.index("/") :]
+def through(proxy: Proxy, empty_chroot: str) -> str:
+    return proxy.address + empty_chroot[empty_chroot.index("/") :]
 
 
 def suspended(session: KazooSession) -> bool:
@@ -192,7 +192,7 @@ def test_a_server_that_swallows_the_first_message_does_not_cost_the_session(
 
 
 def test_nothing_that_waited_is_done_in_another_session(
-    proxy: Proxy, session: KazooSession, other: KazooSession, chroot: str
+    proxy: Proxy, session: KazooSession, other: KazooSession, empty_chroot: str
 ) -> None:
     execute(session, Create("/mine", ephemeral=True))
     proxy.cut()
@@ -200,7 +200,7 @@ def test_nothing_that_waited_is_done_in_another_session(
     outcomes: list[Outcome] = []
     for number in range(1000):
         session.submit(Create(f"/zombie-{number}"), outcomes.append)
-    end_session(chroot, session)
+    end_session(empty_chroot, session)
     assert execute(other, Children("/")) == []
     assert suspended(session)  # nobody has told it yet
     proxy.heal()
@@ -212,11 +212,11 @@ def test_nothing_that_waited_is_done_in_another_session(
     assert execute(other, Children("/")) == []
 
 
-def test_a_lost_session_is_not_followed_by_another(proxy: Proxy, chroot: str) -> None:
+def test_a_lost_session_is_not_followed_by_another(proxy: Proxy, empty_chroot: str) -> None:
     before = threads_but_the_proxys()
-    session = connect(through(proxy, chroot), 4.0)
+    session = connect(through(proxy, empty_chroot), 4.0)
     identity = session.session_id
-    end_session(chroot, session)
+    end_session(empty_chroot, session)
     eventually(lambda: session.state is SessionState.LOST)
     eventually(lambda: threads_but_the_proxys() <= before)
     # The session's connection, and the one that brought the news.
@@ -283,9 +283,9 @@ def took(session: KazooSession) -> float:
     return time.monotonic() - before
 
 
-def test_closing_ends_the_session_and_its_threads(chroot: str, other: KazooSession) -> None:
+def test_closing_ends_the_session_and_its_threads(empty_chroot: str, other: KazooSession) -> None:
     before = threads_but_the_proxys()
-    session = connect(chroot, 10.0)
+    session = connect(empty_chroot, 10.0)
     execute(session, Create("/mine", ephemeral=True))
     assert took(session) < CLOSE_TIMEOUT
     assert execute(other, Exists("/mine")) is None

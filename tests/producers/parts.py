@@ -22,6 +22,7 @@ class FixedView:
         self.leaders: dict[int, str] = dict.fromkeys(range(count), "one:1")
         self.looked_up = 0
         self.epoch = 3
+        self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
         self._seen: tuple[int, dict[int, str]] = (0, {})
         self._version = 0
 

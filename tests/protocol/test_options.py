@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
-from folkmoot.brokers.storage.config import LogConfig
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import build, check_numbers, parse, unknown_option
 

@@ -1,0 +1,235 @@
+"""Every command with brokers dead or stopped, and with ZooKeeper dead, stopped or unreachable.
+
+Held of each: what it says, its exit code, that it ends in time, and that it does not burn a processor while
+it waits. Commands that run until they are told to stop (broker, controller, dev, demo) are not among them,
+nor are those that look at files alone.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import pytest
+
+from folkmoot.console.children import free_port
+from folkmoot.console.embedded import ZooKeeperConfig
+from folkmoot.console.main import INCOMPLETE, OK, UNREACHABLE
+from folkmoot.console.options import DEGRADED, ENVIRONMENT
+from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.coordination import brokers
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.zookeeper.execute import execute
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.chaos
+
+TIMEOUT: Final = 4.0
+"""What is not to be had is waited for so long."""
+PATIENCE: Final = 20.0
+"""What is to be had; the machine may be busy."""
+GRACE: Final = 5.0
+MOST_CPU: Final = 2.0
+AT_ONCE: Final = 14
+START_UP: Final = (
+    sys.executable,
+    "-c",
+    "import folkmoot.producers.producer, folkmoot.consumers.client.consumer, "
+    "folkmoot.consumers.admin.admin, folkmoot.coordination.connector",
+)
+"""What a command does before it waits for anything."""
+
+
+class Ended(NamedTuple):
+    """How a process ended; seconds."""
+
+    words: str
+    code: int
+    said: str
+    took: float
+    cpu: float
+
+
+def ended(command: Sequence[str], environment: dict[str, str]) -> Ended:
+    """Run it, with one line as its input."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(BrokenPipeError):
+            child.stdin.write("line\n")
+            child.stdin.close()
+        said = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    took, cpu = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+    return Ended(" ".join(command[3:]), child.returncode, said, took, cpu)
+
+
+NO_LEADER: Final = "{dead} has no leader: it waits for broker 3"
+COMMANDS: Final[dict[str, tuple[int, str]]] = {
+    "topic create new-{n} --replicas 1": (OK, "created topic new-{n}"),
+    "topic config t1": (OK, "option"),
+    "topic list": (OK, "t3 "),
+    "topic describe t1 --leaderless": (OK, "leader epoch"),
+    "topic delete spare-{n} --yes": (OK, "deleted topic spare-{n}"),
+    "topic alter grow-{n} --partitions 4 --yes": (OK, "grow-{n} has 4 partitions now"),
+    "topic delete-records t1 --before {number}=1": (UNREACHABLE, NO_LEADER),
+    "topic delete-records t1 --before-time 2026-01-31T12:00Z": (UNREACHABLE, "has no leader"),
+    "topic elect t1": (OK, "elected leaders of 0 partitions"),
+    "topic reassign t3": (OK, "in sync"),
+    "topic reassign t1 --brokers 1": (OK, "nothing was moved"),
+    "group list": (OK, "g "),
+    "group describe g": (OK, NO_LEADER),
+    "group members g": (OK, "revoke timeout"),
+    "group events g": (OK, "joined"),
+    "group export g": (OK, "t1,{number},1,"),
+    "group reset g --topic t1 --to-earliest": (UNREACHABLE, NO_LEADER),
+    "group reset g --topic t1 --by-duration 1h": (UNREACHABLE, NO_LEADER),
+    "group import other {directory}/offsets.csv": (UNREACHABLE, NO_LEADER),
+    "group delete gone-{n} --yes": (OK, "deleted group gone-{n}"),
+    "log sizes": (OK, "log end"),
+    "log orphans {directory}/broker-1": (OK, "topic id"),
+    "cluster status": (DEGRADED, "leaderless"),
+    "broker list": (OK, "out of sync"),
+    "produce t1 --partition {number}": (UNREACHABLE, NO_LEADER),
+    "produce t3": (OK, "produced 1 record"),
+    "consume t1": (INCOMPLETE, NO_LEADER),
+    "consume t3": (OK, "line"),
+    "consume t1 --group fresh-{n}": (INCOMPLETE, NO_LEADER),
+}
+"""What each says, and its exit code, when one broker is dead, which alone has {dead} of topic t1; t3 has
+three replicas, of which two have to be in sync."""
+WITH_TWO_GONE: Final = {"produce t3": (UNREACHABLE, "not acknowledged within 4 s")}
+TWO_WAYS: Final = ("produce t1", "consume t1")
+"""These can do without ZooKeeper: `--bootstrap`."""
+
+
+class Scene(NamedTuple):
+    """A cluster, and what stands for the names in COMMANDS."""
+
+    cluster: EmbeddedCluster
+    names: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("commands")
+    with EmbeddedCluster(
+        directory, 3, ZooKeeperConfig(fsync=False), session_timeout=2.0
+    ) as cluster:
+        at = {ENVIRONMENT: cluster.zookeeper}
+
+        def do(words: str) -> str:
+            found = ended([*FOLKMOOT, *words.split()], at)
+            assert found.code == OK, found
+            return found.said
+
+        with Admin(zookeeper=cluster.zookeeper) as admin:
+            admin.create_topic("t1", 3, replicas=1)
+            admin.create_topic("t3", 1, replicas=3)
+            for name in ("spare-0", "spare-1", "grow-0", "grow-1"):
+                admin.create_topic(name, 1, replicas=1)
+        for each in range(3):
+            do(f"produce t1 --partition {each}")
+        do("produce t3")
+        do("consume t1 --group g")
+        do(f"group export g --file {directory}/offsets.csv")
+        for name in ("gone-0", "gone-1"):
+            do(f"group import {name} {directory}/offsets.csv --execute")
+        rows = [line.split() for line in do("topic describe t1").splitlines()]
+        (number,) = (row[0] for row in rows if row[1] == "3")
+        yield Scene(
+            cluster, {"directory": str(directory), "number": number, "dead": f"t1-{number}"}
+        )
+
+
+def hold(cases: dict[str, tuple[int, str]], environment: dict[str, str]) -> None:
+    """Run all side by side; how long a start takes, and how busy it is, is measured beside them."""
+    limits = [
+        TIMEOUT if code in (UNREACHABLE, INCOMPLETE) else PATIENCE for code, _ in cases.values()
+    ]
+    commands = [
+        [*FOLKMOOT, *words.split(), "--timeout", f"{limit:g}"]
+        for words, limit in zip(cases, limits, strict=True)
+    ]
+    for place in (len(commands), len(commands) // 2, 0):
+        commands.insert(place, list(START_UP))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda command: ended(command, environment), commands))
+    starts = [each for each in found if not each.words]
+    took, cpu = max(each.took for each in starts), max(each.cpu for each in starts)
+    wrong = []
+    of_commands = [each for each in found if each.words]
+    for each, limit, (code, said) in zip(of_commands, limits, cases.values(), strict=True):
+        if each.code != code or said not in each.said or "Traceback" in each.said:
+            wrong.append(f"{each}: not exit code {code} and {said!r}")
+        if each.took > limit + GRACE + 3 * took or each.cpu > MOST_CPU + cpu:
+            wrong.append(f"{each}: too long, or too busy (a start: {took:.1f} s, CPU {cpu:.1f} s)")
+    assert not wrong, "\n".join(wrong)
+
+
+def hold_in_cluster(scene: Scene, n: int, others: dict[str, tuple[int, str]]) -> None:
+    names = {**scene.names, "n": str(n)}
+    cases = {
+        words.format_map(names): (code, said.format_map(names))
+        for words, (code, said) in {**COMMANDS, **others}.items()
+    }
+    hold(cases, {ENVIRONMENT: scene.cluster.zookeeper})
+
+
+def hold_without(scene: Scene, address: str, *, bootstrap: bool) -> None:
+    """Nobody answers there, be it ZooKeeper or a broker."""
+    names = {**scene.names, "n": "0"}
+    said = f"no ZooKeeper server answers at {address} within {TIMEOUT:g} s"
+    cases = {words.format_map(names): (UNREACHABLE, said) for words in COMMANDS}
+    for words in TWO_WAYS if bootstrap else ():
+        said = f"no broker of bootstrap={address} answers"
+        cases[f"{words} --bootstrap {address}"] = UNREACHABLE, said
+    hold(cases, {ENVIRONMENT: address})
+
+
+def test_every_command_with_a_port_that_nobody_listens_on(scene: Scene) -> None:
+    hold_without(scene, f"127.0.0.1:{free_port()}", bootstrap=True)
+
+
+def test_every_command_with_a_port_that_accepts_and_says_nothing(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as silent:
+        hold_without(scene, f"127.0.0.1:{silent.getsockname()[1]}", bootstrap=True)
+
+
+def test_every_command_with_brokers_dead_and_stopped_and_then_zookeeper(scene: Scene) -> None:
+    """In this order, since what is killed is not started again."""
+    cluster = scene.cluster
+    assert cluster.server is not None
+    session = connect(cluster.zookeeper, 10.0)
+
+    def await_end_of(broker: int) -> None:
+        eventually(lambda: broker not in execute(session, brokers.live()), 60.0)
+
+    cluster.brokers[2].kill()
+    await_end_of(3)
+    hold_in_cluster(scene, 0, {})
+    cluster.brokers[1].pause()
+    await_end_of(2)
+    hold_in_cluster(scene, 1, WITH_TWO_GONE)
+    session.close()
+    cluster.server.pause()
+    try:
+        hold_without(scene, cluster.zookeeper, bootstrap=False)
+    finally:
+        cluster.server.resume()
+        cluster.brokers[1].resume()

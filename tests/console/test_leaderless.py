@@ -1,0 +1,230 @@
+"""A partition whose broker is dead, seen by every client: nothing hangs, spins, or passes it over."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folkmoot.console.main import main
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.groups import offset_admin
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    DeliveryTimeout,
+    NotAssigned,
+    RecordsNotDeleted,
+)
+from folkmoot.protocol.messages import (
+    Api,
+    BrokerInfo,
+    FetchResponse,
+    FetchResult,
+    InitProducerIdResponse,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from folkmoot.protocol.records import TopicPartition
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.network.stub import StubBroker
+from tests.waiting import eventually
+
+ALIVE, DEAD = TopicPartition("t", 0), TopicPartition("t", 1)
+SAID = "t-1 has no leader: it waits for broker 2"
+END = 4
+
+
+class HalfDead:
+    """Broker 1 leads t-0, which had END records; of broker 2 and t-1 only the names are left."""
+
+    def __init__(self) -> None:
+        self.zookeeper = MemoryZooKeeper()
+        self.stub = StubBroker(self._answer)
+        self.has_both = False
+        self.fetched = False
+
+    def __enter__(self) -> "HalfDead":
+        self.stub.__enter__()
+        session = self.zookeeper.connect()
+        there = Registration({"client": self.stub.address}, "n", "d")
+        execute(session, brokers.register(1, there))
+        self.topic_id = execute(session, topics.create("t", 2, [1, 2])).topic_id
+        for partition in (ALIVE, DEAD):
+            execute(session, offset_admin.reset("g", partition, self.topic_id, END, "mark"))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stub.stop()
+
+    def _answer(self, envelope: Any, body: Any, _: list[bytes]) -> Any:
+        match Api(envelope.api):
+            case Api.METADATA:
+                partitions = [
+                    PartitionMetadata(0, 1, 0, [1]),
+                    PartitionMetadata(1, 1 if self.has_both else -1, 0, [2]),
+                ]
+                topic = TopicMetadata("t", 0, self.topic_id, partitions)
+                alive = BrokerInfo(1, {"client": self.stub.address})
+                return MetadataResponse([alive], [topic] if body.topics else [])
+            case Api.INIT_PRODUCER_ID:
+                return InitProducerIdResponse(1)
+            case Api.LIST_OFFSETS:
+                found = [
+                    ListOffsetsResult("t", each.partition, 0, "", END) for each in body.entries
+                ]
+                return ListOffsetsResponse(found)
+            case Api.FETCH if not self.fetched:
+                self.fetched = True
+                results = [
+                    FetchResult("t", each.partition, 0, "", END, END) for each in body.entries
+                ]
+                answer = wire.encode_response(envelope.correlation_id, FetchResponse(results))
+                return [answer, *[b""] * len(results)]
+        return None
+
+
+@pytest.fixture
+def half_dead() -> Iterator[HalfDead]:
+    with HalfDead() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(half_dead: HalfDead) -> Iterator[Admin]:
+    with Admin(zookeeper=half_dead.zookeeper.connect) as admin:
+        yield admin
+
+
+def test_a_consumer_names_it_in_its_health_and_knows_no_lag_of_it(half_dead: HalfDead) -> None:
+    with Consumer(bootstrap=half_dead.stub.address) as consumer:
+        consumer.assign([ALIVE, DEAD])
+
+        def lag_of(partition: TopicPartition) -> int | None:
+            assert consumer.poll(0.05) == []
+            return consumer.health().lag[partition]
+
+        eventually(lambda: lag_of(ALIVE) == 0)
+        health = consumer.health()
+        assert health.lag == {ALIVE: 0, DEAD: None}
+        assert health.leaderless == {DEAD: (2,)}
+        assert health.alarms == (SAID,)
+        half_dead.has_both, half_dead.fetched = True, False
+        eventually(lambda: lag_of(DEAD) == 0)
+        health = consumer.health()
+        assert (health.leaderless, health.alarms) == ({}, ())
+
+
+def test_consume_ends_with_a_code_of_its_own(
+    half_dead: HalfDead, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    words = ["consume", "t", "--bootstrap", half_dead.stub.address, "--timeout", "1"]
+    assert main(words) == 7
+    assert time.monotonic() - began < 6
+    assert capsys.readouterr().err == f"folkmoot: not everything was read: {SAID}\n"
+    half_dead.fetched = False
+    assert main([*words, "--partition", "0"]) == 0
+
+
+def test_a_record_for_it_fails_in_time_and_says_why(
+    half_dead: HalfDead, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Producer(bootstrap=half_dead.stub.address, delivery_timeout=0.5) as producer:
+        delivery = producer.send("t", b"x", partition=1)
+        with pytest.raises(DeliveryTimeout, match=f"not acknowledged within 0.5 s: {SAID}"):
+            delivery.result(10)
+    (tmp_path / "lines").write_text("x\n")
+    words = ["produce", "t", "--partition", "1", "--file", str(tmp_path / "lines")]
+    assert main([*words, "--bootstrap", half_dead.stub.address, "--timeout", "0.5"]) == 3
+    assert f"not acknowledged within 0.5 s: {SAID}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda admin: admin.plan_reset("g", "earliest", timeout=1.0), BrokerUnreachable),
+        (lambda admin: admin.offsets("t", "latest", timeout=1.0), BrokerUnreachable),
+        (lambda admin: admin.checked({DEAD: 1}, timeout=1.0), BrokerUnreachable),
+    ],
+)
+def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
+    admin: Admin,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Admin], object],
+    error: type[Exception],
+) -> None:
+    looks = 0
+    find = Lookups.find
+
+    def count(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return find(*given)
+
+    monkeypatch.setattr(Lookups, "find", count)
+    began = time.monotonic()
+    with pytest.raises(error, match=SAID):
+        call(admin)
+    assert time.monotonic() - began < 4
+    assert looks < 50  # a tenth of a second, or an answer, lies between two
+
+
+def test_records_that_it_keeps_from_deletion_are_named(
+    admin: Admin, half_dead: HalfDead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "checked", lambda before, timeout: dict(before))
+    with pytest.raises(RecordsNotDeleted, match=SAID):
+        admin.delete_records({DEAD: 1}, timeout=0.5)
+
+
+def test_a_group_s_description_has_it_without_waiting_and_says_what_is_not_known(
+    admin: Admin,
+) -> None:
+    began = time.monotonic()
+    view = admin.describe_group("g", timeout=20.0)
+    assert time.monotonic() - began < 10
+    rows = {each.partition: (each.committed, each.latest, each.lag) for each in view.partitions}
+    assert rows == {ALIVE: (END, END, 0), DEAD: (END, None, None)}
+    assert view.notes == (f"{SAID}; what is unread there is not known",)
+
+
+def test_partitions_of_a_deleted_topic_are_called_so(admin: Admin) -> None:
+    admin.delete_topic("t")
+    view = admin.describe_group("g")
+    assert [(each.partition, each.state) for each in view.partitions] == [
+        (ALIVE, "deleted"),
+        (DEAD, "deleted"),
+    ]
+    assert view.notes == ("offsets are left of topics that do not exist any more: t",)
+
+
+def test_what_a_group_that_commits_nothing_has_not_read_is_said_to_be_unknown(
+    admin: Admin, half_dead: HalfDead
+) -> None:
+    half_dead.has_both = True
+    session = half_dead.zookeeper.connect()
+    execute(session, offset_admin.reset("other", ALIVE, "another topic's id", 3, "mark"))
+    view = admin.describe_group("other")
+    (row,) = view.partitions
+    assert (row.committed, row.latest, row.lag, row.behind) == (None, END, None, None)
+    (note,) = view.notes
+    assert note.startswith("nothing is committed in 1 partition with records: its lag is not known")
+
+
+def test_a_consumer_that_was_given_nothing_to_read_says_so_at_once(half_dead: HalfDead) -> None:
+    for options in ({}, {"group": "g"}):
+        with Consumer(zookeeper=half_dead.zookeeper.connect, **options) as consumer:  # type: ignore[arg-type]
+            for read in (consumer.poll, consumer.poll_batch, lambda: next(iter(consumer))):
+                with pytest.raises(NotAssigned, match="this consumer reads nothing: give group="):
+                    read()
