@@ -17,6 +17,7 @@ FOLDERS = (
     "consumers",
     "coordination",
     "integration",
+    "metrics",
     "network",
     "producers",
     "protocol",

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from folkmoot.console.monitoring.options import add_log_format
 from folkmoot.console.options import at_least_one, sigterm_like_ctrl_c, whole_number
 from folkmoot.protocol.errors import ConfigError, FolkmootError
 
@@ -62,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="port of broker 1, the next one of broker 2 and so on (default: those of the last run, or "
         "free ones)",
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        metavar="FIRST",
+        help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
+        "on (default: none does)",
+    )
+    add_log_format(parser)
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
     parser.add_argument(
         "--zookeeper",
@@ -83,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         first_broker_port=args.broker_port,
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
+        first_metrics_port=args.metrics_port,
+        log_format=args.log_format,
     )
     with sigterm_like_ctrl_c():
         try:
@@ -92,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
                     f"{args.brokers}: what only that has is missing until --brokers {left_out[-1]}"
                 )
             with cluster:
-                _say_where_everything_is(cluster)
+                _say_where_everything_is(cluster, args.metrics_port)
                 return _watch(cluster)
         except KeyboardInterrupt:
             print("stopped", flush=True)
@@ -119,6 +130,7 @@ def _check(args: argparse.Namespace) -> None:
     last = {
         "--port": (args.port, args.zookeepers or 1),
         "--broker-port": (args.broker_port, args.brokers),
+        "--metrics-port": (args.metrics_port or 1, args.brokers),
     }
     for option, (first, count) in last.items():
         if first + count - 1 > 65_535:
@@ -133,9 +145,12 @@ def _complain(text: str) -> None:
     print(f"folkmoot: {text}", file=sys.stderr, flush=True)
 
 
-def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
+def _say_where_everything_is(cluster: "EmbeddedCluster", metrics_port: int | None) -> None:
     lines = [f"zookeeper  {cluster.zookeeper}"]
     lines += [f"broker {broker.broker_id}   {broker.address}" for broker in cluster.brokers]
+    if metrics_port is not None:
+        ports = range(metrics_port, metrics_port + len(cluster.brokers))
+        lines += [f"metrics    {' '.join(f'http://127.0.0.1:{port}/metrics' for port in ports)}"]
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)

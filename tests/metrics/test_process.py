@@ -1,0 +1,62 @@
+"""`folkmoot broker` as an operator runs it: its pages, and its log as JSON."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from folkmoot.console.main import main
+from folkmoot.console.monitoring.options import JsonFormatter
+from folkmoot.console.processes import BrokerProcess
+from tests.metrics.scrape import Scraped, health
+
+
+def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) -> None:
+    words = ["--metrics-port", "0", "--log-format", "json"]
+    with BrokerProcess(1, tmp_path / "b", chroot, options=words) as broker:
+        found = re.search(r"^metrics at http://(\S+)/metrics$", broker.child.output(), re.MULTILINE)
+        assert found is not None
+        assert health(found[1], "readyz")[0] == 200
+        assert Scraped(found[1])("folkmoot_brokers") == 1
+        broker.stop()
+        lines = broker.child.output().splitlines()
+    for line in lines:
+        if not line.startswith(("metrics at", "broker 1 ready")):
+            assert json.loads(line).keys() >= {"time", "level", "logger", "message"}
+
+
+def test_a_line_of_json_has_what_was_said_the_extra_fields_and_the_stack() -> None:
+    logger = logging.getLogger("folkmoot.test")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        record = logger.makeRecord(
+            *("folkmoot.test", logging.WARNING, "file.py", 1, "%d of %s", (2, "x\ny")),
+            sys.exc_info(),
+            extra={"partition": 3, "path": Path("a")},
+        )
+    (line,) = JsonFormatter().format(record).splitlines()
+    said = json.loads(line)
+    assert "ValueError: broken" in said.pop("exception")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", said.pop("time"))
+    assert said == {
+        "level": "warning",
+        "logger": "folkmoot.test",
+        "message": "2 of x\ny",
+        "partition": 3,
+        "path": "a",
+    }
+
+
+def test_without_the_library_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for name in [name for name in sys.modules if name.startswith("folkmoot.metrics.")]:
+        monkeypatch.delitem(sys.modules, name)
+    words = ["broker", "--id", "1", "--data", str(tmp_path), "--zookeeper", "x:1"]
+    assert main([*words, "--metrics-port", "0"]) == 2
+    assert "pip install 'folkmoot[metrics]'" in capsys.readouterr().err
