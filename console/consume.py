@@ -3,8 +3,10 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from folkmoot.console.monitoring.options import add_metrics, served
 from folkmoot.console.options import add_cluster, at_least_one, cluster_of, session_of
 from folkmoot.protocol.errors import ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="default: text; json has an object a line, with NaN and the infinities as strings",
     )
+    add_metrics(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         Decoder(args.zookeeper) as decoder,
         Consumer(**cluster, **options) as consumer,
         consumer.leave_on_signals() as was_stopped,
+        _pages(args, consumer),
     ):
         write = writer(args.output, decoder)
         if args.group is None:
@@ -81,6 +85,14 @@ def run(args: argparse.Namespace) -> int:
     if was_stopped() and not reading.follows:
         raise KeyboardInterrupt
     return 0
+
+
+def _pages(args: argparse.Namespace, consumer: "Consumer") -> AbstractContextManager[None]:
+    if args.metrics_port is None:
+        return nullcontext()
+    from folkmoot.metrics.clients import ClientMetrics
+
+    return served(args.metrics_host, args.metrics_port, ClientMetrics(consumer), sys.stderr)
 
 
 def _start(args: argparse.Namespace) -> int | str:

@@ -148,10 +148,83 @@ REPLICA: Final = (
     Declared("segments", "folkmoot_log_segments", "gauge", "A replica's segments.", _PARTITION),
 )
 
+_CLIENT: Final = ("client_id",)
+
+
+def _sent(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+    suffix = "_total" if kind == "counter" else ""
+    return Declared(key, f"folkmoot_producer_{name}{suffix}", kind, help, _CLIENT)
+
+
+PRODUCER: Final = (
+    _sent("records_delivered", "records_delivered", "Records acknowledged."),
+    _sent("records_failed", "records_failed", "Records given up."),
+    _sent("batches_delivered", "batches_delivered", "Batches acknowledged."),
+    _sent("batches_failed", "batches_failed", "Batches given up."),
+    _sent("batches_sent", "batches_sent", "Batches sent; each attempt counts."),
+    _sent("batches_retried", "batches_retried", "Batches that had to be sent again."),
+    _sent("requests_sent", "requests_sent", "Requests to produce."),
+    _sent("bytes_sent", "sent_bytes", "Bytes of batches sent; each attempt counts."),
+    _sent("bytes_packed", "packed_bytes", "Bytes of batches made, before compression."),
+    _sent("bytes_compressed", "compressed_bytes", "Those batches as they are sent."),
+    _sent("epochs_begun", "epochs_begun", "Sequences that did not fit and began anew."),
+    _sent(
+        "queue_seconds", "queue_seconds", "Waiting of batches before their first request, summed."
+    ),
+    _sent("buffered_records", "buffered_records", "Records not delivered yet.", "gauge"),
+    _sent("buffered_bytes", "buffered_bytes", "Bytes that these take.", "gauge"),
+)
+
+_MEMBER: Final = ("client_id", "group")
+
+
+def _read(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+    suffix = "_total" if kind == "counter" else ""
+    return Declared(key, f"folkmoot_consumer_{name}{suffix}", kind, help, _MEMBER)
+
+
+CONSUMER: Final = (
+    _read("records_fetched", "records_fetched", "Records that came."),
+    _read("records_taken", "records_taken", "Records taken out of the buffer to be handed out."),
+    _read("batches_fetched", "batches_fetched", "Batches that came."),
+    _read("bytes_fetched", "fetched_bytes", "Bytes of these, compressed."),
+    _read("fetches_sent", "fetches_sent", "Requests to fetch."),
+    _read("fetches_refused", "fetches_refused", "Partitions that a fetch brought an error for."),
+    _read("offset_resets", "offset_resets", "Offsets out of range that were looked up anew."),
+    _read("rebalances", "rebalances", "Plans of the group seen."),
+    _read("commits", "commits", "Commits answered."),
+    _read("commit_seconds", "commit_seconds", "What these took, summed."),
+    _read("fenced_commits", "fenced_commits", "Commits refused: another member had the partition."),
+    _read("lost_partitions", "lost_partitions", "Partitions that went without being given up."),
+    _read("partitions", "assigned_partitions", "Partitions that are read.", "gauge"),
+    _read("buffered_bytes", "buffered_bytes", "Bytes fetched and not handed out.", "gauge"),
+)
+WELL: Final = _read("", "well", "1 if it reads, or is about to, else 0.", "gauge")
+ALARMS: Final = _read("", "alarms", "What somebody must look at: see health().alarms.", "gauge")
+POLL_AGE: Final = _read(
+    "",
+    "last_poll_age_seconds",
+    "Since the application last asked for records; members alone.",
+    "gauge",
+)
+STATE: Final = Declared(
+    "", "folkmoot_consumer_state", "gauge", "1 for the state that it is in.", (*_MEMBER, "state")
+)
+LAG: Final = Declared(
+    "",
+    "folkmoot_consumer_lag_records",
+    "gauge",
+    "Records between the next to be handed out and the end, as the last fetch saw it.",
+    (*_MEMBER, *_PARTITION),
+)
+
 ALL: Final = (
     *BROKER,
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, REQUEST_SECONDS),
     *(ERRORS, PURGATORY, FLUSH_SECONDS, LEFT_OUT),
     *LED,
     *REPLICA,
+    *PRODUCER,
+    *CONSUMER,
+    *(WELL, ALARMS, POLL_AGE, STATE, LAG),
 )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from folkmoot.consumers.client.async_consumer import AsyncConsumer
     from folkmoot.consumers.client.consumer import Consumer
     from folkmoot.consumers.records.batch_view import RecordBatchView
+    from folkmoot.metrics.clients import ClientMetrics
     from folkmoot.producers.appender import BatchDelivery
     from folkmoot.producers.async_producer import AsyncProducer
     from folkmoot.producers.producer import Producer
@@ -22,6 +23,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "BatchDelivery",
+    "ClientMetrics",
     "Consumer",
     "Producer",
     "Record",
@@ -36,6 +38,7 @@ _HOMES = {
     "AsyncConsumer": "folkmoot.consumers.client.async_consumer",
     "AsyncProducer": "folkmoot.producers.async_producer",
     "BatchDelivery": "folkmoot.producers.appender",
+    "ClientMetrics": "folkmoot.metrics.clients",
     "Consumer": "folkmoot.consumers.client.consumer",
     "Producer": "folkmoot.producers.producer",
     "Record": "folkmoot.protocol.records",
