@@ -1,11 +1,17 @@
 """What docs/operations.md and the dashboard say of metrics is what there is."""
 
+import json
 import re
+from itertools import combinations
+from typing import Any
 
 from folkmoot.metrics.names import ALL
 from tests.tree import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
+DASHBOARD = json.loads((ROOT / "docs" / "grafana.json").read_text())
+FROM_ELSEWHERE = {"instance", "le"}
+"""Labels that Prometheus adds, and those of buckets."""
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -40,3 +46,64 @@ def test_names_have_their_units_and_are_declared_once() -> None:
         for unit in ("bytes", "seconds"):
             if unit in each.name:
                 assert each.name.endswith((f"_{unit}", f"_{unit}_total", "_in_total"))
+
+
+def panels() -> list[dict[str, Any]]:
+    found = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+    assert len(found) > 20
+    return found
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel["targets"]]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    (chosen,) = [
+        each["query"]["query"]
+        for each in DASHBOARD["templating"]["list"]
+        if each["name"] == "instance"
+    ]
+    for expression in [*expressions(), chosen]:
+        names = set(re.findall(r"\bfolkmoot_\w+", expression))
+        assert names == known(names), expression
+        assert names or "process_resident_memory_bytes" in expression
+
+
+def test_the_dashboard_tells_apart_by_labels_that_its_metrics_have() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            text = target["expr"]
+            used = (
+                set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+                if "legendFormat" in target
+                else set()
+            )
+            used |= {
+                name for group in re.findall(r"by \(([^)]+)\)", text) for name in group.split(", ")
+            }
+            used |= set(re.findall(r"(\w+)=~?\"", text))
+            of_each = [
+                set(each.labels) for each in ALL if re.search(rf"\b{each.name}(_bucket)?\b", text)
+            ]
+            for labels in of_each:
+                assert used <= labels | FROM_ELSEWHERE, text
+
+
+def test_a_counter_of_the_dashboard_is_a_rate_and_a_gauge_is_none() -> None:
+    """But for offsets, which only grow while a partition has its leader."""
+    for text in expressions():
+        for each in ALL:
+            for found in re.finditer(rf"(rate\(|increase\()?\b{each.name}(?:_bucket)?\b", text):
+                is_rate = found[1] is not None
+                assert is_rate == (each.kind != "gauge") or "current_offset" in each.name, text
+
+
+def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
+    places = [each["gridPos"] for each in DASHBOARD["panels"]]
+    assert len({each["id"] for each in DASHBOARD["panels"]}) == len(places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        apart = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or apart, (one, other)
+    assert all(each["x"] + each["w"] <= 24 for each in places)
