@@ -54,6 +54,9 @@ COMMANDS: Final = {
         "folkmoot.console.controller", "run a candidate for the controller, without a broker"
     ),
     "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
+    "top": Command(
+        "folkmoot.console.monitoring.top", "watch brokers, topics, groups and rebalances live"
+    ),
     "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),

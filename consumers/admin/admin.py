@@ -32,6 +32,7 @@ from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timest
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.coordination import brokers, reassignments, topics
+from folkmoot.coordination.cluster_status import ClusterStatus, read_cluster
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import group_deletion, history, inspection, offset_admin, planning
 from folkmoot.coordination.groups.history import Entry
@@ -133,6 +134,13 @@ class Admin:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    # -- the cluster ------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterStatus:
+        """The live brokers, the controller, and who leads each partition and is in sync."""
+        with self._opened() as session:
+            return read_cluster(session, self._timeout)
 
     # -- topics -----------------------------------------------------------------------------------
 

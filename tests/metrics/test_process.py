@@ -11,7 +11,9 @@ import pytest
 from folkmoot.console.main import main
 from folkmoot.console.monitoring.options import JsonFormatter
 from folkmoot.console.processes import BrokerProcess
+from tests.console.cluster import Shell
 from tests.metrics.scrape import Scraped, health
+from tests.waiting import eventually
 
 
 def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) -> None:
@@ -26,6 +28,17 @@ def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) ->
     for line in lines:
         if not line.startswith(("metrics at", "broker 1 ready")):
             assert json.loads(line).keys() >= {"time", "level", "logger", "message"}
+
+
+def test_consume_serves_pages_beside_the_records(shell: Shell) -> None:
+    child = shell.start("consume", shell.topic, "--follow", "--metrics-port", "0")
+    assert child.stderr is not None
+    found = re.fullmatch(r"metrics at http://(\S+)/metrics\n", child.stderr.readline())
+    assert found is not None
+    said = {"ok": True, "consumers": {"folkmoot-consume": "alone"}}
+    assert health(found[1], "readyz") == (200, said)
+    labels = {"client_id": "folkmoot-consume"}
+    eventually(lambda: Scraped(found[1])("folkmoot_consumer_assigned_partitions", **labels) == 2)
 
 
 def test_a_line_of_json_has_what_was_said_the_extra_fields_and_the_stack() -> None:
