@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_port,
         metavar="FIRST",
         help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
-        "on (default: none does)",
+        "on; 0: at free ports (default: none does)",
     )
     add_log_format(parser)
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
                     f"{args.brokers}: what only that has is missing until --brokers {left_out[-1]}"
                 )
             with cluster:
-                _say_where_everything_is(cluster, args.metrics_port)
+                _say_where_everything_is(cluster)
                 return _watch(cluster)
         except KeyboardInterrupt:
             print("stopped", flush=True)
@@ -145,12 +145,11 @@ def _complain(text: str) -> None:
     print(f"folkmoot: {text}", file=sys.stderr, flush=True)
 
 
-def _say_where_everything_is(cluster: "EmbeddedCluster", metrics_port: int | None) -> None:
+def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     lines = [f"zookeeper  {cluster.zookeeper}"]
-    lines += [f"broker {broker.broker_id}   {broker.address}" for broker in cluster.brokers]
-    if metrics_port is not None:
-        ports = range(metrics_port, metrics_port + len(cluster.brokers))
-        lines += [f"metrics    {' '.join(f'http://127.0.0.1:{port}/metrics' for port in ports)}"]
+    for broker in cluster.brokers:
+        metrics = f"   {broker.metrics}" if broker.metrics else ""
+        lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)

@@ -57,6 +57,9 @@ COMMANDS: Final = {
     "top": Command(
         "folkmoot.console.monitoring.top", "watch brokers, topics, groups and rebalances live"
     ),
+    "exporter": Command(
+        "folkmoot.console.monitoring.exporter", "tell Prometheus of the lag of all groups"
+    ),
     "topic": Command("folkmoot.console.topic", "create, list, describe, change and delete topics"),
     "produce": Command("folkmoot.console.produce", "send lines as records"),
     "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),

@@ -71,6 +71,12 @@ class BrokerProcess:
         return self._listeners["client"]
 
     @property
+    def metrics(self) -> str | None:
+        """The address of its metrics, if it serves them."""
+        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
+        return None if found is None else found[1]
+
+    @property
     def pid(self) -> int:
         return self.child.pid
 
@@ -262,7 +268,8 @@ class EmbeddedCluster:
         self._ports[name] = port
         options: list[str] = []
         if self._first_metrics_port is not None:
-            options += ["--metrics-port", str(self._first_metrics_port + number - 1)]
+            first = self._first_metrics_port
+            options += ["--metrics-port", str(first + number - 1 if first else 0)]
         if self._log_format is not None:
             options += ["--log-format", self._log_format]
         return BrokerProcess(

@@ -218,6 +218,44 @@ LAG: Final = Declared(
     (*_MEMBER, *_PARTITION),
 )
 
+_GROUP: Final = ("consumergroup", *_PARTITION)
+GROUP: Final = (
+    Declared(
+        "committed",
+        "folkmoot_consumergroup_current_offset",
+        "gauge",
+        "The next offset that a group has to process, as it has committed.",
+        _GROUP,
+    ),
+    Declared(
+        "lag",
+        "folkmoot_consumergroup_lag",
+        "gauge",
+        "Records behind that; nothing where nothing is committed, or nobody told the end.",
+        _GROUP,
+    ),
+    Declared(
+        "behind",
+        "folkmoot_consumergroup_lag_seconds",
+        "gauge",
+        "The age of the first of these, 0 without any.",
+        _GROUP,
+    ),
+)
+GROUP_MEMBERS: Final = Declared(
+    "", "folkmoot_consumergroup_members", "gauge", "Live members of a group.", ("consumergroup",)
+)
+GROUP_PARTITIONS: Final = Declared(
+    "",
+    "folkmoot_consumergroup_partitions",
+    "gauge",
+    "A group's partitions by state: stable, draining, claiming, kept, unowned, malformed.",
+    ("consumergroup", "state"),
+)
+GROUP_LEFT_OUT: Final = _gauge(
+    "", "consumergroup_partitions_left_out", "Groups' partitions without metrics: too many."
+)
+
 ALL: Final = (
     *BROKER,
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, REQUEST_SECONDS),
@@ -227,4 +265,5 @@ ALL: Final = (
     *PRODUCER,
     *CONSUMER,
     *(WELL, ALARMS, POLL_AGE, STATE, LAG),
+    *(*GROUP, GROUP_MEMBERS, GROUP_PARTITIONS, GROUP_LEFT_OUT),
 )

@@ -19,7 +19,7 @@ from folkmoot.metrics.families import (
     ProcessCollector,
     choose_encoder,
 )
-from folkmoot.protocol.errors import AddressTaken, RequestTimeout
+from folkmoot.protocol.errors import AddressTaken, FolkmootError
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 known = ["/metrics", "/healthz", "/readyz"]
                 self._json(HTTPStatus.NOT_FOUND, {"ok": False, "pages": known})
-        except RequestTimeout as error:
+        except FolkmootError as error:
             self._json(HTTPStatus.SERVICE_UNAVAILABLE, {"ok": False, "error": str(error)})
         except ConnectionError:
             self.close_connection = True  # who asked is gone

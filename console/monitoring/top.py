@@ -112,10 +112,9 @@ class _Watched:
         from folkmoot.console.monitoring.frame import Group, Look
 
         admin = self._admin
-        wanted = self._wanted
-        summaries = [each for each in admin.groups() if wanted is None or each.name in wanted]
+        wanted = admin.group_names() if self._wanted is None else self._wanted
         groups = []
-        for each in summaries[:MOST_GROUPS]:
+        for each in admin.groups(wanted[:MOST_GROUPS]):
             try:
                 groups.append(Group(each, admin.group_offsets(each.name)))
             except UnknownGroup:
@@ -127,7 +126,7 @@ class _Watched:
                 cluster=cluster,
                 sizes=sizes,
                 groups=groups,
-                more_groups=max(0, len(summaries) - MOST_GROUPS),
+                more_groups=max(0, len(wanted) - MOST_GROUPS),
             )
         )
         self._note(groups)

@@ -362,9 +362,13 @@ class Admin:
 
     # -- groups -----------------------------------------------------------------------------------
 
-    def groups(self) -> list[GroupSummary]:
-        """All groups, by name."""
-        found = (self._described(name) for name in self._execute(inspection.names()))
+    def group_names(self) -> list[str]:
+        """Of all groups, sorted; which costs one read, however many there are."""
+        return self._execute(inspection.names())
+
+    def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
+        """All groups, by name, or those of these names that exist."""
+        found = map(self._described, self.group_names() if names is None else names)
         return [
             GroupSummary(
                 name=state.name,
