@@ -34,7 +34,7 @@ class ClientMetrics:
     called by any thread. Nothing is counted for it that is not counted anyway: it reads `metrics()` and
     `health()`.
 
-    Raises ConfigError for two clients of one kind and `client_id`, or where the library is missing.
+    Raises ConfigError for two clients of one kind and `client_id`; its import raises MissingExtra.
     """
 
     def __init__(self, *clients: Client) -> None:

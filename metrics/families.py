@@ -5,17 +5,17 @@ from itertools import accumulate
 from typing import Any, Final
 
 from folkmoot.metrics.names import Declared
-from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.errors import MissingExtra
 from folkmoot.protocol.histogram import BOUNDS, HistogramSnapshot
 
 try:
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.core import Metric
     from prometheus_client.exposition import choose_encoder
-except ImportError:
-    raise ConfigError(
-        "metrics need the library of Prometheus: pip install 'folkmoot[metrics]'"
-    ) from None
+except ModuleNotFoundError as error:
+    raise MissingExtra(
+        "metrics need prometheus_client, which is not installed: pip install 'folkmoot[metrics]'"
+    ) from error
 
 __all__ = [
     "CollectorRegistry",

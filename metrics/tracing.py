@@ -5,15 +5,17 @@ Nothing of it is used, or costs anything, where nobody calls it: producers and c
 
 from collections.abc import Iterable
 
-from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.errors import MissingExtra
 from folkmoot.protocol.records import Headers, Record
 
 try:
     from opentelemetry import propagate
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import Getter
-except ImportError:
-    raise ConfigError("traces need OpenTelemetry: pip install 'folkmoot[otel]'") from None
+except ModuleNotFoundError as error:
+    raise MissingExtra(
+        "traces need opentelemetry-api, which is not installed: pip install 'folkmoot[otel]'"
+    ) from error
 
 __all__ = ["extract", "inject"]
 

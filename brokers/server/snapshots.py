@@ -1,5 +1,6 @@
 """A broker at one moment, for metrics: values that never change again, read by any thread."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -86,7 +87,9 @@ class Snapshots:
         replicas: list[ReplicaSnapshot] = []
         while some := list(islice(logs, LOGS_PER_STEP)):
             replicas += self.loop.call(partial(self._replicas, some), timeout)
-        return self.loop.call(lambda: self._whole(replicas), timeout)
+        found = self.loop.call(lambda: self._whole(replicas), timeout)
+        found.values.update(_sums(replicas))
+        return found
 
     def _replicas(self, logs: list[Log]) -> list[ReplicaSnapshot]:
         return [_replica(log, self.handlers.replicas) for log in logs if log.is_open or log.failed]
@@ -95,15 +98,8 @@ class Snapshots:
         loop, handlers = self.loop, self.handlers
         counters, manager = handlers.counters, handlers.replicas
         values: dict[str, float] = {
-            "partitions": len(handlers.logs),
-            "leaders": sum(each.is_led for each in replicas),
-            "under_replicated": sum(each.is_under_replicated for each in replicas),
-            "below_minimum": sum(each.is_below_minimum for each in replicas),
-            "offline_replicas": sum(each.is_failed for each in replicas),
-            "damaged": sum(each.is_damaged for each in replicas),
             "repaired": self.repairs.repaired,
             "scrubbed": self.scrubber.share_read,
-            "log_bytes": sum(each.size for each in replicas),
             "open_segments": len(self.files),
             "records_in": counters.records_in,
             "bytes_in": counters.bytes_in,
@@ -126,6 +122,19 @@ class Snapshots:
                 "replica_fetch": handlers.replica_fetches.waiting,
             },
         )
+
+
+def _sums(replicas: Sequence[ReplicaSnapshot]) -> dict[str, float]:
+    """On any thread."""
+    return {
+        "partitions": len(replicas),
+        "leaders": sum(each.is_led for each in replicas),
+        "under_replicated": sum(each.is_under_replicated for each in replicas),
+        "below_minimum": sum(each.is_below_minimum for each in replicas),
+        "offline_replicas": sum(each.is_failed for each in replicas),
+        "damaged": sum(each.is_damaged for each in replicas),
+        "log_bytes": sum(each.size for each in replicas),
+    }
 
 
 def _replica(log: Log, manager: ReplicaManager) -> ReplicaSnapshot:

@@ -13,6 +13,8 @@ from folkmoot.console.options import (
 )
 
 DEFAULT_PORT = 9291
+TIMEOUT = 5.0
+"""Less than Prometheus waits for a look."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
 
     log_to_stderr(args.log_format)
     admin = Admin(
-        zookeeper=connecting(args), client_id="folkmoot-exporter", session_timeout=SESSION_TIMEOUT
+        zookeeper=connecting(args),
+        client_id="folkmoot-exporter",
+        session_timeout=SESSION_TIMEOUT,
+        timeout=TIMEOUT,
     )
     with sigterm_like_ctrl_c():
         try:

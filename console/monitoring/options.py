@@ -44,7 +44,7 @@ def add_log_format(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def served(host: str | None, port: int, watched: "Watched", said: TextIO) -> Iterator[None]:
-    """The pages as long as the block lasts; where they are is said. Raises ConfigError, AddressTaken."""
+    """The pages as long as the block lasts; where they are is said. Raises MissingExtra, AddressTaken."""
     from folkmoot.metrics.pages import serve
 
     with serve(host or METRICS_HOST, port, watched) as address:

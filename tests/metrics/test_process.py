@@ -6,9 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
-from folkmoot.console.main import main
 from folkmoot.console.monitoring.options import JsonFormatter
 from folkmoot.console.processes import BrokerProcess
 from tests.console.cluster import Shell
@@ -62,14 +59,3 @@ def test_a_line_of_json_has_what_was_said_the_extra_fields_and_the_stack() -> No
         "partition": 3,
         "path": "a",
     }
-
-
-def test_without_the_library_the_command_that_installs_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    for name in [name for name in sys.modules if name.startswith("folkmoot.metrics.")]:
-        monkeypatch.delitem(sys.modules, name)
-    words = ["broker", "--id", "1", "--data", str(tmp_path), "--zookeeper", "x:1"]
-    assert main([*words, "--metrics-port", "0"]) == 2
-    assert "pip install 'folkmoot[metrics]'" in capsys.readouterr().err

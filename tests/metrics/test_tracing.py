@@ -17,7 +17,7 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.coordination import topics
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.metrics.tracing import extract, inject
-from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.errors import MissingExtra
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.waiting import eventually
 
@@ -89,5 +89,5 @@ def test_without_the_library_the_command_that_installs_it_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "folkmoot.metrics.tracing")
-    with pytest.raises(ConfigError, match=r"pip install 'folkmoot\[otel\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'folkmoot\[otel\]'"):
         import_module("folkmoot.metrics.tracing")
