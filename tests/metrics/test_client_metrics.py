@@ -1,12 +1,13 @@
 """What a program's producers and consumers tell Prometheus, over a real broker in this process."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from folkmoot import ClientMetrics, Consumer, Producer
+from folkmoot import AsyncConsumer, AsyncProducer, ClientMetrics, Consumer, Producer
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.coordination import topics
@@ -68,6 +69,25 @@ def test_a_producer_and_a_member_tell_all_that_is_declared(ensemble: MemoryZooKe
         metrics.remove(consumer)
         assert health(address, "healthz") == (200, {"ok": True, "consumers": {}})
         assert Scraped(address)("folkmoot_consumer_well") is None
+
+
+def test_clients_on_an_event_loop_are_told_of_too(ensemble: MemoryZooKeeper) -> None:
+    async def work() -> Scraped:
+        async with (
+            AsyncProducer(zookeeper=ensemble.connect) as producer,
+            AsyncConsumer(zookeeper=ensemble.connect) as consumer,
+        ):
+            await consumer.assign([("t", 0)])
+            await producer.send_and_wait("t", b"value", partition=0)
+            while not await consumer.poll(0.1):
+                pass
+            with serve("127.0.0.1", 0, ClientMetrics(producer, consumer)) as address:
+                return await asyncio.to_thread(Scraped, address)
+
+    shown = asyncio.run(asyncio.wait_for(work(), 60))
+    assert shown("folkmoot_producer_records_delivered_total") == 1
+    assert shown("folkmoot_consumer_records_taken_total", group="") == 1
+    assert shown("folkmoot_consumer_well") == 1
 
 
 def test_two_clients_of_one_name_are_refused(ensemble: MemoryZooKeeper) -> None:
