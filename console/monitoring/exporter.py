@@ -12,7 +12,8 @@ from folkmoot.console.options import (
     sigterm_like_ctrl_c,
 )
 
-DEFAULT_PORT = 9291
+DEFAULT_PORT = 9308
+"""As kafka_exporter's."""
 TIMEOUT = 5.0
 """Less than Prometheus waits for a look."""
 
