@@ -18,6 +18,7 @@ FOLDERS = (
     "consumers",
     "coordination",
     "integration",
+    "metrics",
     "network",
     "producers",
     "protocol",

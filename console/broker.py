@@ -1,16 +1,18 @@
 """`folkmoot broker`: one broker in this process, until it is told to stop; `broker list`, `broker stop`."""
 
 import argparse
-import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from folkmoot.console import replicas
+from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
 from folkmoot.console.options import (
     ENVIRONMENT,
     add_output,
@@ -21,6 +23,10 @@ from folkmoot.console.options import (
 )
 from folkmoot.console.tables import show
 from folkmoot.protocol.quantities import seconds
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.server.broker import Broker
+    from folkmoot.brokers.server.config import BrokerConfig
 
 DEFAULT_LISTENER = "client=127.0.0.1:0"
 DEFAULT_SESSION_TIMEOUT = 6.0
@@ -81,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not start the process that ends the session at once when this one dies",
     )
+    add_metrics(parser)
+    add_log_format(parser)
 
     parser.set_defaults(act=_run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=False)
@@ -183,12 +191,15 @@ def _run(args: argparse.Namespace) -> int:
         "listeners": args.listener,
         "session_timeout": args.session_timeout,
         "rack": args.rack,
+        "metrics_port": args.metrics_port,
+        "metrics_host": args.metrics_host,
+        "log_format": args.log_format,
         **dict(map(flag, args.set)),
     }
     config = broker_config(args.config, os.environ, flags)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(config.log_format)
     broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian, create=True))
-    with _stop_signals():
+    with _stop_signals(), _pages(config, broker):
         try:
             broker.start()
             SurvivorsFrozen().begin()
@@ -202,6 +213,15 @@ def _run(args: argparse.Namespace) -> int:
         finally:
             broker.close()
     return 0
+
+
+def _pages(config: "BrokerConfig", broker: "Broker") -> AbstractContextManager[None]:
+    """From before the start on: until it is registered the broker is not ready, and says so."""
+    if config.metrics_port is None:
+        return nullcontext()
+    from folkmoot.metrics.broker import BrokerMetrics
+
+    return served(config.metrics_host, config.metrics_port, BrokerMetrics(broker), sys.stdout)
 
 
 class _Stopped(BaseException):

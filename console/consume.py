@@ -4,11 +4,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from folkmoot.console.formats.record_text import FORMAT_HELP, writer
 from folkmoot.console.formats.values import Decoder
+from folkmoot.console.monitoring.options import add_metrics, served
 from folkmoot.console.options import (
     NotReadToTheEnd,
     add_cluster,
@@ -76,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: text; json has an object a line, which `produce -i json` takes",
     )
     shown.add_argument("--format", metavar="TEXT", help=FORMAT_HELP)
+    add_metrics(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -99,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
         decoder,
         Consumer(**cluster, **options) as consumer,
         consumer.leave_on_signals() as was_stopped,
+        _pages(args, consumer),
     ):
         if args.group is None:
             reading.assign(consumer)
@@ -113,6 +117,14 @@ def run(args: argparse.Namespace) -> int:
     if was_stopped() and not reading.follows:
         raise KeyboardInterrupt
     return 0
+
+
+def _pages(args: argparse.Namespace, consumer: "Consumer") -> AbstractContextManager[None]:
+    if args.metrics_port is None:
+        return nullcontext()
+    from folkmoot.metrics.clients import ClientMetrics
+
+    return served(args.metrics_host, args.metrics_port, ClientMetrics(consumer), sys.stderr)
 
 
 def _start(args: argparse.Namespace) -> int | str | datetime:

@@ -1,12 +1,18 @@
 """`folkmoot controller`: a candidate for the controller, in a process of its own."""
 
 import argparse
-import logging
+import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from folkmoot.console.broker import DEFAULT_SESSION_TIMEOUT
+from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
 from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c, typed
 from folkmoot.protocol.quantities import seconds
+
+if TYPE_CHECKING:
+    from folkmoot.brokers.controller.thread import ControllerThread
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not start the process that ends the session at once when this one dies",
     )
+    add_metrics(parser)
+    add_log_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper import connect_string
 
     connect_string.parse(args.zookeeper)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(args.log_format)
     connect = connector(args.zookeeper, guarded=not args.no_guardian, create=True)
     controller = ControllerThread(connect, ALONE, args.session_timeout)
-    with sigterm_like_ctrl_c():
+    with sigterm_like_ctrl_c(), _pages(args, controller):
         try:
             controller.start()
             print("controller ready", flush=True)
@@ -50,3 +58,13 @@ def run(args: argparse.Namespace) -> int:
         finally:
             controller.close()
     return 0
+
+
+def _pages(
+    args: argparse.Namespace, controller: "ControllerThread"
+) -> AbstractContextManager[None]:
+    if args.metrics_port is None:
+        return nullcontext()
+    from folkmoot.metrics.broker import ControllerMetrics
+
+    return served(args.metrics_host, args.metrics_port, ControllerMetrics(controller), sys.stdout)

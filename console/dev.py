@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from folkmoot.console.monitoring.options import add_log_format
 from folkmoot.console.options import at_least_one, sigterm_like_ctrl_c, whole_number
 from folkmoot.protocol.errors import ConfigError, FolkmootError
 
@@ -69,6 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="port of broker 1, the next one of broker 2 and so on (default: those of the last run, or "
         "free ones)",
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        metavar="FIRST",
+        help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
+        "on; 0: at free ports (default: none does)",
+    )
+    add_log_format(parser)
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
     parser.add_argument(
         "--zookeeper",
@@ -90,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         first_broker_port=args.broker_port,
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
+        first_metrics_port=args.metrics_port,
+        log_format=args.log_format,
     )
     with sigterm_like_ctrl_c():
         try:
@@ -128,6 +139,7 @@ def _check(args: argparse.Namespace) -> None:
     last = {
         "--port": (args.port, args.zookeepers or 1),
         "--broker-port": (args.broker_port, args.brokers),
+        "--metrics-port": (args.metrics_port or 1, args.brokers),
     }
     for option, (first, count) in last.items():
         if first + count - 1 > 65_535:
@@ -144,7 +156,9 @@ def _complain(text: str) -> None:
 
 def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     lines = [f"zookeeper  {cluster.zookeeper}"]
-    lines += [f"broker {broker.broker_id}   {broker.address}" for broker in cluster.brokers]
+    for broker in cluster.brokers:
+        metrics = f"   {broker.metrics}" if broker.metrics else ""
+        lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)

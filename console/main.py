@@ -71,6 +71,12 @@ COMMANDS: Final = {
         "folkmoot.console.controller", "run a candidate for the controller, without a broker"
     ),
     "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
+    "top": Command(
+        "folkmoot.console.monitoring.top", "watch brokers, topics, groups and rebalances live"
+    ),
+    "exporter": Command(
+        "folkmoot.console.monitoring.exporter", "tell Prometheus of the lag of all groups"
+    ),
     "topic": Command(
         "folkmoot.console.topic", "create, list, describe, measure, change and delete topics"
     ),

@@ -40,7 +40,9 @@ class BrokerProcess:
         listeners: Sequence[str] = (),
         session_timeout: float | None = None,
         default_replicas: int = 1,
+        options: Sequence[str] = (),
     ) -> None:
+        """`options` are further words of the command."""
         self.broker_id = broker_id
         self.data = data.absolute()
         command = [*FOLKMOOT, "broker", "--id", str(broker_id)]
@@ -51,6 +53,7 @@ class BrokerProcess:
             command += ["--session-timeout", f"{session_timeout:g}"]
         if default_replicas != 1:
             command += ["--set", f"default_replicas={default_replicas}"]
+        command += options
         log = self.data.with_name(f"{self.data.name}.log")
         # Its ready line is to be in the file when it is written, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1"}
@@ -66,6 +69,12 @@ class BrokerProcess:
     def address(self) -> str:
         """host:port of the listener `client`."""
         return self._listeners["client"]
+
+    @property
+    def metrics(self) -> str | None:
+        """The address of its metrics, if it serves them."""
+        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
+        return None if found is None else found[1]
 
     @property
     def pid(self) -> int:
@@ -159,6 +168,8 @@ class EmbeddedCluster:
         *,
         zookeepers: int | None = None,
         default_replicas: int = 1,
+        first_metrics_port: int | None = None,
+        log_format: str | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.servers: list[EmbeddedZooKeeper] = []
@@ -169,6 +180,8 @@ class EmbeddedCluster:
         self._first_port = first_broker_port
         self._session_timeout = session_timeout
         self._default_replicas = default_replicas
+        self._first_metrics_port = first_metrics_port
+        self._log_format = log_format
         self._ports: dict[str, int] = {}
         self._stack = ExitStack()
 
@@ -253,6 +266,12 @@ class EmbeddedCluster:
         port = self._first_port + number - 1 if self._first_port else 0
         port = port or self._remembered(name) or free_port()
         self._ports[name] = port
+        options: list[str] = []
+        if self._first_metrics_port is not None:
+            first = self._first_metrics_port
+            options += ["--metrics-port", str(first + number - 1 if first else 0)]
+        if self._log_format is not None:
+            options += ["--log-format", self._log_format]
         return BrokerProcess(
             number,
             self.directory / name,
@@ -260,6 +279,7 @@ class EmbeddedCluster:
             listeners=[f"client=127.0.0.1:{port}"],
             session_timeout=self._session_timeout,
             default_replicas=self._default_replicas,
+            options=options,
         )
 
     def _write_ports(self) -> None:

@@ -87,7 +87,8 @@ def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             said[name] = text.split(",") if name == "listeners" else text
     start = f"{PREFIX}{LOG.upper()}_"
     for variable, text in environment.items():
-        if variable.startswith(start):
+        # FOLKMOOT_LOG_FORMAT is the broker's own.
+        if variable.startswith(start) and variable.removeprefix(PREFIX).lower() not in _ENVIRONMENT:
             said[f"{LOG}.{variable.removeprefix(start).lower()}"] = text
     return said
 

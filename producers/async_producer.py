@@ -428,8 +428,8 @@ class AsyncProducer(Generic[K, V]):
         """How many records are neither delivered nor failed."""
         return self._core.unacknowledged()
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start (see `ProducerCounters`), and what is buffered now."""
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start (see `ProducerCounters`), and what is buffered now. From any thread."""
         return self._core.metrics()
 
 

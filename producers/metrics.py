@@ -1,4 +1,4 @@
-"""What a producer counts: plain integers, written by its thread, read by whoever wants to."""
+"""What a producer counts: plain numbers, written by its thread, read by whoever wants to."""
 
 from dataclasses import dataclass
 
@@ -24,3 +24,5 @@ class ProducerCounters:
     """Those batches as they were sent, headers included."""
     bytes_sent: int = 0
     """Each attempt counts."""
+    queue_seconds: float = 0.0
+    """What batches have waited together, from their first record to the first request."""

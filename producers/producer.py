@@ -291,8 +291,8 @@ class Producer(Generic[K, V]):
         """How many records are neither delivered nor failed."""
         return self._accumulator.unacknowledged()
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start (see `ProducerCounters`), and what is buffered now."""
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start (see `ProducerCounters`), and what is buffered now. From any thread."""
         return {
             **asdict(self._sender.counters),
             "buffered_records": self.unacknowledged(),

@@ -348,6 +348,8 @@ class SenderState:
                 continue
             payload = batch.payload or b""
             size += len(payload)
+            if not batch.attempts:
+                self.counters.queue_seconds += now - batch.opened_at
             batches.append(batch)
             payloads.append(payload)
             topic, partition = queue.partition

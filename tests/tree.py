@@ -20,8 +20,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "brokers": frozenset({"protocol", "network", "coordination"}),
     "producers": frozenset({"protocol", "network", "coordination", "schemas"}),
     "consumers": frozenset({"protocol", "network", "coordination", "producers", "schemas"}),
+    "metrics": frozenset({"protocol", "brokers", "producers", "consumers"}),
     "spark_apps": CLIENT_FOLDERS,
-    "console": CLIENT_FOLDERS | {"brokers", "spark_apps", "integration"},
+    "console": CLIENT_FOLDERS | {"brokers", "metrics", "spark_apps", "integration"},
     "integration": CLIENT_FOLDERS | {"brokers", "spark_apps", "console"},
 }
 

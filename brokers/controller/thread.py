@@ -45,6 +45,12 @@ class ControllerThread:
         controller = self._controller
         return controller is not None and controller.is_elected
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether ZooKeeper answers it. From any thread."""
+        session = self._session
+        return session is not None and session.state is SessionState.CONNECTED
+
     def start(self) -> None:
         self._thread.start()
 

@@ -111,6 +111,8 @@ class Repairs:
         self._submit = submit
         self.asker: Asker | None = None
         self._repair: _Repair | None = None
+        self.repaired = 0
+        """So many ranges were bad and are whole again."""
 
     def task(self, now: Now) -> float:
         """Begin the next repair that is due."""
@@ -294,6 +296,7 @@ class Repairs:
                     *(log.name, bad.offset, bad.next_offset - 1),
                 )
             self._damaged.pop(repair.segment, None)
+            self.repaired += len(repair.bad)
             if log.dirty:
                 self._logs.dirty[log] = None
             self._replicas.repaired(repair.replica)

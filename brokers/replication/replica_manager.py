@@ -191,6 +191,8 @@ class ReplicaManager:
         """There is more for followers, or another leader."""
         self.refused: Callable[[Log, FolkmootError], None] = lambda log, error: None
         self.role_changed: Callable[[Log], None] = _ignore
+        self.isr_shrinks = self.isr_expands = self.elected = 0
+        """In-sync replicas that left, and that came, where this broker led; how often it began to lead."""
         self._logs = logs
         self._creation = creation
         self._flusher = flusher
@@ -269,6 +271,10 @@ class ReplicaManager:
                 self._being_made[key] = topic
                 if is_new:
                     self._creation.when_created(name, *key, partial(self._created, name, key))
+
+    def under_replicated(self, replica: Replica) -> bool:
+        """Whether this broker leads, and a replica is not in sync."""
+        return replica.leader is not None and len(replica.leader.isr) < replica.replica_count
 
     def topics(self) -> list[str]:
         """The topics of which this broker has replicas."""
@@ -475,6 +481,7 @@ class ReplicaManager:
                 )
                 replica.state.may_lead = True
             logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
+            self.elected += 1
         self._take(replica, step)
         self._commit(replica)
         self._look_after_isr(replica)
@@ -594,7 +601,10 @@ class ReplicaManager:
             self._write(replica, wanted, partial(self._isr_answered, replica, leader))
 
     def _isr_answered(self, replica: Replica, leader: LeaderState, answer: Answer | None) -> None:
+        before = set(leader.isr)
         leader.answered(answer)
+        self.isr_shrinks += len(before.difference(leader.isr))
+        self.isr_expands += len(set(leader.isr) - before)
         if self._replicas.get(replica.partition) is not replica:
             return
         if isinstance(answer, Superseded | VersionedState):

@@ -25,6 +25,12 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.snapshots import (
+    BrokerHealth,
+    BrokerSnapshot,
+    Snapshots,
+    cluster_values,
+)
 from folkmoot.brokers.storage.atomic_file import write_atomic
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
@@ -39,7 +45,12 @@ from folkmoot.coordination import producer_ids
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
 from folkmoot.network.server import ServerSocket
-from folkmoot.protocol.errors import FolkmootError, StorageError, ZooKeeperUnreachable
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    RequestTimeout,
+    StorageError,
+    ZooKeeperUnreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +58,7 @@ DIRECTORY_ID_FILE: Final = "directory-id"
 RELEASE_FILES_AFTER: Final = 60.0
 HANDOVER_TIMEOUT: Final = 5.0
 IDS_WAIT: Final = 5.0
+SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
 
 
@@ -71,6 +83,8 @@ class Broker:
         self._listeners: dict[str, str] = {}
         self._loop: EventLoop | None = None
         self._watcher: ClusterWatcher | None = None
+        self._controller: ControllerThread | None = None
+        self._snapshots: Snapshots | None = None
 
     @property
     def listeners(self) -> dict[str, str]:
@@ -82,6 +96,39 @@ class Broker:
         """What serves, from `start` on, and how long its steps take."""
         assert self._loop is not None
         return self._loop
+
+    def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT) -> BrokerSnapshot:
+        """What is to be known of it now. From any thread but its own, while it runs.
+
+        Raises RequestTimeout if its event loop stands still for `timeout` seconds, or has not begun.
+        """
+        if self._snapshots is None or self._watcher is None:
+            raise RequestTimeout("the broker has not started yet")
+        found = self._snapshots.take(timeout)
+        controller = self._controller
+        found.values.update(
+            cluster_values(self._watcher.view),
+            controller=controller is not None and controller.is_elected,
+            zookeeper=not self._watcher.is_cut_off(),
+            zookeeper_sessions=self._watcher.sessions_opened,
+        )
+        return found
+
+    def health(self, timeout: float = SNAPSHOT_TIMEOUT) -> BrokerHealth:
+        """Whether it lives and is ready. From any thread but its own; waits so long for the event loop."""
+        watcher, loop = self._watcher, self._loop
+        started = loop is not None and loop.has_begun
+        moves = not started
+        if loop is not None and started:
+            with suppress(RequestTimeout):
+                moves = loop.call(lambda: True, timeout)
+        return BrokerHealth(
+            event_loop=moves,
+            started=started,
+            registered=watcher is not None and watcher.is_registered,
+            zookeeper=watcher is not None and not watcher.is_cut_off(),
+            view=watcher is not None and self._config.broker_id in watcher.view.brokers,
+        )
 
     def start(self) -> None:
         """Return when the broker is registered and serves.
@@ -130,6 +177,7 @@ class Broker:
         watcher.start()
         loop.post(self._producer_ids.refill)
         controller = ControllerThread(self._connect, config.broker_id, config.session_timeout)
+        self._controller = controller
         stack.callback(controller.close)
         controller.start()
         stack.callback(self._hand_over, watcher)
@@ -153,6 +201,7 @@ class Broker:
         reports = DamageReports(submit)
         repairs = Repairs(logs, replicas, flusher, submit)
         repairs.asker = fetcher
+        scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
         tasks = (
@@ -161,7 +210,7 @@ class Broker:
             creation.task,
             flusher.task,
             retention.task,
-            Scrubber(logs, submit, config.scrub_period).task,
+            scrubber.task,
             reports.task,
             repairs.task,
             cleaner.task,
@@ -183,6 +232,9 @@ class Broker:
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks, fetcher)
         self._stack.callback(loop.stop)
+        self._snapshots = Snapshots(
+            loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber
+        )
         return loop
 
     def _is_cut_off(self) -> bool:

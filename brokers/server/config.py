@@ -114,6 +114,16 @@ class BrokerConfig:
     compaction_bytes_per_second: Annotated[int, Meta(ge=1024, le=2**40)] = 64 * 1024 * 1024
     """The most that compaction reads and writes."""
 
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    """Where `folkmoot broker` serves /metrics for Prometheus, /healthz and /readyz; 0 is a free port, None:
+    nowhere."""
+
+    metrics_host: str = "127.0.0.1"
+    """The address for that; 0.0.0.0 is everywhere."""
+
+    log_format: str = "text"
+    """How `folkmoot broker` writes its log: text, or json, an object a line."""
+
     log: LogConfig = field(default_factory=LogConfig)
     """For topics that have no settings of their own."""
 
@@ -121,7 +131,7 @@ class BrokerConfig:
         check_numbers(self)
         if not isinstance(self.data, Path):
             raise ConfigError(f"data={self.data!r} is not a path")
-        for option in ("rack", "zookeeper"):
+        for option in ("rack", "zookeeper", "metrics_host"):
             text: object = getattr(self, option)
             if not isinstance(text, str):
                 raise ConfigError(f"{option}={text!r} is not allowed: use a text")
@@ -129,6 +139,8 @@ class BrokerConfig:
             raise ConfigError(
                 f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
             )
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"log_format={self.log_format!r} is not allowed: use text or json")
         names = [listener.name for listener in self.listeners]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")

@@ -5,10 +5,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import WriteStates
@@ -24,10 +25,13 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     Overloaded,
+    RequestTimeout,
     UnknownServerError,
 )
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 STEPS_PER_TURN: Final = 64
 LAST_MESSAGES: Final = 1_000
@@ -51,6 +55,7 @@ class EventLoop:
 
     Each of these is a step. No step waits for a disk or goes through more than a bounded number of
     items; those above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
+    `requests` counts what was asked, answered and refused.
 
     Other threads hand in work with `post` and never wait. A peer's requests take effect in the order
     sent: while one of them goes on in steps, those behind it are held back.
@@ -88,6 +93,9 @@ class EventLoop:
         self._step_began = time.monotonic()
         self.slow_steps = 0
         self.longest_step = 0.0
+        self.busy = 0.0
+        """Seconds that all steps have taken together."""
+        self.requests = handlers.counters
         self._slow_since: list[tuple[float, str]] = []
         self._thread = Thread(target=self._run, name="event-loop", daemon=True)
 
@@ -107,6 +115,30 @@ class EventLoop:
     def show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
         """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
         self.post(partial(self._handlers.show, view, changed, deleted, self.post))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was started. From any thread."""
+        return self._thread.ident is not None
+
+    def call(self, work: Callable[[], _T], timeout: float) -> _T:
+        """Have `work` done on the event loop → what it returns. From any other thread.
+
+        Raises what `work` raises; RequestTimeout if the loop stands still for so long, or has ended.
+        """
+        done: Future[_T] = Future()
+
+        def carry_out() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+
+        self.post(carry_out)
+        try:
+            return done.result(timeout)
+        except TimeoutError:
+            raise RequestTimeout(f"the event loop has not answered within {timeout:g} s") from None
 
     def end(self) -> None:
         """Answer nothing more but that the broker stops. The event loop's thread."""
@@ -201,7 +233,9 @@ class EventLoop:
             request = Request(message.peer, envelope.correlation_id, None)
             if held is not None:
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
-            request = Request(message.peer, envelope.correlation_id, wire.decode_body(envelope))
+            body = wire.decode_body(envelope)
+            request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
+            self.requests.received(body, message.frames)
             outcome = self._handlers.handle(request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
@@ -264,6 +298,7 @@ class EventLoop:
     def _step_ended(self, kind: str, what: Any = None) -> None:
         now = time.monotonic()
         took, self._step_began = now - self._step_began, now
+        self.busy += took
         if took > self.longest_step:
             self.longest_step = took
         if took > SLOW_STEP:
@@ -308,11 +343,13 @@ class EventLoop:
         envelope = wire.encode_response(request.correlation_id, response.body)
         if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
+        self.requests.answered(request, response.payloads, time.monotonic())
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
             logger.error("a request could not be answered", exc_info=error)
             error = UnknownServerError("the broker failed at this request: its log says how")
+        self.requests.refused(request, error, time.monotonic())
         self._socket.send(request.peer, (wire.encode_error(request.correlation_id, error),))
 
     def _say_goodbye(self) -> None:

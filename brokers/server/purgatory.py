@@ -29,6 +29,8 @@ class Request(NamedTuple):
     peer: bytes
     correlation_id: int
     body: Any
+    began: float = 0.0
+    """When it was received, in the event loop's clock."""
 
 
 class Response(NamedTuple):
@@ -127,6 +129,11 @@ class Purgatory:
     def __len__(self) -> int:
         """How many fetches wait; those already completed are not counted, nor kept sessions."""
         return len(self._fetches)
+
+    @property
+    def delayed_produces(self) -> int:
+        """How many partitions' parts of produces wait to be committed."""
+        return sum(map(len, self._produces.values()))
 
     def require_room(self, peer: bytes) -> None:
         """Raises Overloaded if no more requests may wait, of this peer or in all."""

@@ -117,6 +117,7 @@ class ClusterWatcher:
         self._handed_over = Event()
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self._session: Session | None = None
+        self.sessions_opened = 0
         self._mine = Registration({}, "")
         self._stale: deque[object] = deque()
         self._brokers: dict[int, Registration] = {}
@@ -147,6 +148,17 @@ class ClusterWatcher:
         """Whether ZooKeeper does not answer at the moment. From any thread."""
         session = self._session
         return session is not None and session.state is not SessionState.CONNECTED
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the broker is, as far as this session has read. From any thread."""
+        found = self._brokers.get(self._identity.broker_id)
+        return found is not None and found.nonce == self._mine.nonce
+
+    @property
+    def view(self) -> ClusterView:
+        """What was shown last. From any thread."""
+        return self._view
 
     def leave(self, timeout: float) -> bool:
         """Have others lead what they can lead, and wait until they do, at most `timeout` seconds.
@@ -228,6 +240,7 @@ class ClusterWatcher:
     def _open_session(self) -> None:
         session = self._connect(self._identity.session_timeout)
         self._session = session
+        self.sessions_opened += 1
         if self._stopping:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
@@ -261,10 +274,10 @@ class ClusterWatcher:
         if session.state is SessionState.LOST:
             raise SessionLost("the session is over")
         number = self._identity.broker_id
-        if not self._is_registered():
+        if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        if self._is_registered():
+        if self.is_registered:
             self._carry_out(session)
             if self._leaving:
                 self._leave(session)
@@ -283,10 +296,6 @@ class ClusterWatcher:
         if _BROKERS not in self._stale:
             self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
         return self._keep_up(session)
-
-    def _is_registered(self) -> bool:
-        found = self._brokers.get(self._identity.broker_id)
-        return found is not None and found.nonce == self._mine.nonce
 
     def _carry_out(self, session: Session) -> None:
         """Write the states that were asked for, each hundred in a transaction, side by side."""

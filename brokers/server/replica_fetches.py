@@ -92,6 +92,11 @@ class ReplicaFetches:
         self._next_deadline = inf
         self._untold: dict[_Session, None] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many followers' fetches wait."""
+        return sum(session.waits is not None for session in self._sessions.values())
+
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body

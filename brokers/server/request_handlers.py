@@ -19,6 +19,7 @@ from folkmoot.brokers.server.purgatory import (
     Response,
 )
 from folkmoot.brokers.server.replica_fetches import ReplicaFetches
+from folkmoot.brokers.server.request_counters import RequestCounters
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
@@ -130,6 +131,7 @@ class RequestHandlers:
     waiting_bytes: Quota = field(
         default_factory=lambda: Quota(MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_BYTES)
     )
+    counters: RequestCounters = field(default_factory=RequestCounters)
     _preparing: set[Log] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
@@ -181,6 +183,7 @@ class RequestHandlers:
 
     def _refused(self, kind: type[Any], entry: Any, error: FolkmootError) -> Any:
         """The result of an entry that has failed."""
+        self.counters.errors[type(error).__name__] += 1
         leader = self.metadata.current_leader(entry, error)
         said = entry.topic, entry.partition, wire_code(error), message_of(error), *_NOTHING[kind]
         return kind(*said, leader=leader)
@@ -311,6 +314,7 @@ class RequestHandlers:
             if log.is_replica and produce.acks < 0:
                 self._require_replicas(log)
             epoch = log.leader_epoch if log.is_replica else LEADER_EPOCH
+            before = log.log_end
             outcomes = log.append_as_leader(batches, produce.now.wall, epoch)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
@@ -325,6 +329,8 @@ class RequestHandlers:
                 *(entry.topic, entry.partition, 0, "", outcome.base_offset, produce.now.wall)
             )
         if size:
+            self.counters.bytes_in += size
+            self.counters.records_in += log.log_end - before
             self.flusher.appended(log, size, produce.now)
         self._acknowledge(log, size, produce, results)
         return None
@@ -506,6 +512,7 @@ class RequestHandlers:
                 )
             except FolkmootError as error:
                 failed = True
+                self.counters.errors[type(error).__name__] += 1
                 leader = self.metadata.current_leader(entry, error)
                 said = entry.topic, entry.partition, wire_code(error), message_of(error), start, end
                 results.append(messages.FetchResult(*said, leader, *parts))

@@ -2,6 +2,7 @@
 
 import heapq
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -13,6 +14,7 @@ from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.protocol.errors import DiskFailed, FolkmootError
+from folkmoot.protocol.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class Flusher:
         """A log's recovery point has moved, or the log has failed."""
         self.failed = failed
         """What the disk holds is not known any more: the broker ends."""
+        self.durations = Histogram()
+        """Of the jobs, each of which flushes some logs."""
         self._wanted: dict[Log, list[tuple[int, Done | None]]] = {}
         self._timers: list[tuple[float, int, Log]] = []
         self._timed: set[Log] = set()
@@ -170,14 +174,16 @@ class Flusher:
         self,
         key: Hashable,
         tasks: Sequence[tuple[Log, FlushTask]],
-        outcome: list[FlushResult] | Exception,
+        outcome: tuple[list[FlushResult], float] | Exception,
     ) -> None:
         self._busy.discard(key)
+        if not isinstance(outcome, Exception):
+            self.durations.observe(outcome[1])
         for number, (log, task) in enumerate(tasks):
             if isinstance(outcome, Exception):
                 result = FlushResult(OSError(str(outcome)), None)
             else:
-                result = outcome[number]
+                result = outcome[0][number]
             self._under_way.discard(log)
             log.finish_flush(task, result)
             failure: FolkmootError | None = None
@@ -231,6 +237,7 @@ class Flusher:
             logger.warning("the logs' recovery points were not noted: %s", outcome)
 
 
-def run_all(tasks: Sequence[FlushTask]) -> list[FlushResult]:
-    """The background's part."""
-    return [task.run() for task in tasks]
+def run_all(tasks: Sequence[FlushTask]) -> tuple[list[FlushResult], float]:
+    """The background's part → and the seconds that it took."""
+    began = time.monotonic()
+    return [task.run() for task in tasks], time.monotonic() - began

@@ -69,6 +69,13 @@ class Scrubber:
         self._position = self._offset = 0
         self._next_note = 0.0
 
+    @property
+    def share_read(self) -> float:
+        """How much of what this round found at its begin is read: 0 to 1."""
+        if self._place is None or self._unlisted:
+            return 0.0
+        return 1.0 - max(0, self._left_bytes) / self._listed_bytes if self._listed_bytes else 1.0
+
     def task(self, now: Now) -> float:
         """Hand one step to the background; → the pause that keeps the pace."""
         if self._busy:

@@ -145,6 +145,13 @@ class Admin:
     ) -> None:
         self.close()
 
+    # -- the cluster ------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterStatus:
+        """The live brokers, the controller, and who leads each partition and is in sync."""
+        with self._opened() as session:
+            return read_cluster(session, self._timeout)
+
     # -- topics -----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
@@ -410,9 +417,13 @@ class Admin:
 
     # -- groups -----------------------------------------------------------------------------------
 
-    def groups(self) -> list[GroupSummary]:
-        """All groups, by name."""
-        found = (self._described(name) for name in self._execute(inspection.names()))
+    def group_names(self) -> list[str]:
+        """Of all groups, sorted; which costs one read, however many there are."""
+        return self._execute(inspection.names())
+
+    def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
+        """All groups, by name, or those of these names that exist."""
+        found = map(self._described, self.group_names() if names is None else names)
         return [
             GroupSummary(
                 name=state.name,

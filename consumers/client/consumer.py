@@ -410,11 +410,14 @@ class Consumer(Generic[K, V]):
         """How it stands. From any thread, and never waits: for probes."""
         return health_of(self._group, self._fetcher, self._closed)
 
-    def metrics(self) -> dict[str, int]:
-        """Counters since the start (see `ConsumerCounters`), and how things stand now."""
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start (see `ConsumerCounters`), and how things stand now. From any thread."""
         member = self.member
         return {
             **self._fetcher.metrics(),
+            "rebalances": 0 if member is None else member.rebalances,
+            "commits": 0 if member is None else member.commits,
+            "commit_seconds": 0.0 if member is None else member.commit_seconds,
             "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
             "lost_partitions": 0 if member is None else member.state.owned.lost,
         }

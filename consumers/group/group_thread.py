@@ -107,6 +107,11 @@ class Member:
         self._remind_at = math.inf  # written by the consumer's thread
         self._reminded = [math.inf, math.inf]
         self._next_reminder = 0.0
+        self.rebalances = self.commits = 0
+        """Plans seen, and commits answered."""
+        self.commit_seconds = 0.0
+        """What these commits took together, from the asking on."""
+        self._commits_asked: dict[int, float] = {}
         self.polled_at: float | None = None
         """When the application last asked for records, by our clock."""
         self._back_at = math.inf  # when the group thread is to come around; read by others
@@ -157,7 +162,7 @@ class Member:
         everything once the member is over.
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
-        self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
+        self._post(None, self._commit, self._clock(), token, known, metadata)
         if self._over:
             self._refuse_commits()
 
@@ -242,7 +247,7 @@ class Member:
         with suppress(IndexError):
             while True:
                 _, call, (first, *given) = self._inbox.popleft()
-                if first == self.state.owned.commit:
+                if call == self._commit:
                     self.notices.append(Committed(given[0], {}, frozenset(given[1])))
                 elif call == self._connected and not isinstance(first, Exception):
                     first.close()
@@ -309,9 +314,26 @@ class Member:
                 self.notices.append(effect)
                 told = True
                 if isinstance(effect, Rebalanced):
+                    self.rebalances += 1
                     self._compare_assignors()
+                elif isinstance(effect, Committed):
+                    self._committed(effect.token)
         if told:
             self._wake()
+
+    def _commit(
+        self,
+        asked_at: float,
+        token: int,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        metadata: Mapping[TopicPartition, str],
+    ) -> None:
+        self._commits_asked[token] = asked_at
+        self._feed(self.state.owned.commit, token, offsets, metadata)
+
+    def _committed(self, token: int) -> None:
+        self.commits += 1
+        self.commit_seconds += self._clock() - self._commits_asked.pop(token, self._clock())
 
     def _compare_assignors(self) -> None:
         used, mine = self.state.plan.plan.assignor, self.state.info.assignors[:1]

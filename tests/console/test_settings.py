@@ -52,9 +52,13 @@ def test_the_environment_alone_can_say_all() -> None:
         "FOLKMOOT_DATA": "there",
         "FOLKMOOT_ZOOKEEPER": "z:1",
         "FOLKMOOT_LISTENERS": "client=127.0.0.1:1,inside=127.0.0.1:2",
+        "FOLKMOOT_METRICS_PORT": "9290",
+        "FOLKMOOT_LOG_FORMAT": "json",
+        "FOLKMOOT_LOG_RETENTION": "60",
     }
     config = broker_config(None, environment, {})
     assert (config.broker_id, config.data, len(config.listeners)) == (3, Path("there"), 2)
+    assert (config.metrics_port, config.log_format, config.log.retention) == (9290, "json", 60.0)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,8 @@ def test_the_environment_alone_can_say_all() -> None:
         ("listeners = 'client=127.0.0.1:1'", "a list"),
         ("listeners = [1]", "a list of texts"),
         ("rack = 5", "rack=5"),
+        ("metrics_port = 70000", "a whole number from 0 to 65535, or None"),
+        ("log_format = 'xml'", "use text or json"),
         ("nonsense", "is not TOML"),
     ],
 )

@@ -50,6 +50,7 @@ def test_a_batch_that_is_sent_again_is_counted_again_and_packed_once() -> None:
     bench = Bench(linger=0.0)
     bench.stage(b"value")
     bench.take()
+    bench.now += 3.0
     (first,) = bench.ship()
     bench.answer(*first, 11)
     bench.now += 10.0
@@ -59,6 +60,7 @@ def test_a_batch_that_is_sent_again_is_counted_again_and_packed_once() -> None:
     assert (counters.batches_sent, counters.batches_retried, counters.requests_sent) == (2, 1, 2)
     assert counters.bytes_sent == 2 * counters.bytes_compressed
     assert (counters.batches_delivered, counters.records_delivered) == (1, 1)
+    assert counters.queue_seconds == 3.0
 
 
 def test_a_higher_compression_level_makes_smaller_batches(cluster: FakeCluster) -> None:

@@ -1,0 +1,1 @@
+"""What watches a process while it runs: its metrics and health pages, its log, and `folkmoot top`."""

@@ -1,0 +1,190 @@
+"""One frame of `folkmoot top`: what two looks at a cluster say, as lines of text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from folkmoot.console.tables import plain
+from folkmoot.consumers.admin.group_views import GroupSummary
+from folkmoot.consumers.admin.replica_moves import ReplicaSize
+from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus
+from folkmoot.protocol.records import TopicPartition
+
+UNKNOWN: Final = "-"
+EVENTS: Final = 10
+"""So many of the last rebalances are kept."""
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+
+class Group(NamedTuple):
+    """A group, and what it has committed."""
+
+    summary: GroupSummary
+    committed: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The cluster as it was `at` (seconds, monotonic), read piece by piece."""
+
+    at: float
+    cluster: ClusterStatus
+    sizes: Sequence[ReplicaSize]
+    groups: Sequence[Group]
+    more_groups: int = 0
+    """So many were not looked at."""
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The furthest end of each partition, as its live replicas tell."""
+        found: dict[TopicPartition, int] = {}
+        for each in self.sizes:
+            found[each.partition] = max(each.log_end, found.get(each.partition, 0))
+        return found
+
+
+class Section(NamedTuple):
+    """A table, whose first rows are the ones to look at."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def lines(self, most: int | None) -> list[str]:
+        if not self.rows:
+            return []
+        shown = self.rows[:most]
+        left = len(self.rows) - len(shown)
+        return [*plain(self.columns, shown).splitlines(), *([f"… {left} more"] if left else []), ""]
+
+
+def frame(before: Look, now: Look, events: Iterable[str], most: int | None = None) -> list[str]:
+    """What there is to see; at most `most` rows of each table."""
+    lines = [_headline(now), ""]
+    for section in (_brokers(before, now), _topics(before, now), _groups(before, now)):
+        lines += section.lines(most)
+    if now.more_groups:
+        lines += [f"{now.more_groups} more groups are not looked at", ""]
+    told = list(events)
+    return [*lines, "rebalances, the last one first", *told] if told else lines[:-1]
+
+
+def _headline(now: Look) -> str:
+    cluster, partitions = now.cluster, now.cluster.partitions
+    wrong = {
+        "leaderless": sum(each.is_leaderless for each in partitions),
+        "below min-in-sync": sum(each.is_below_minimum for each in partitions),
+        "under-replicated": sum(each.is_under_replicated for each in partitions),
+    }
+    said = ", ".join(f"{count} {what}" for what, count in wrong.items() if count) or "all in sync"
+    controller = cluster.controller
+    if controller is None:
+        who = "NO CONTROLLER"
+    elif controller.broker in cluster.brokers:
+        who = f"controller {controller.broker}"
+    else:
+        who = "a controller alone"
+    time = datetime.now(UTC).strftime("%H:%M:%S UTC")
+    return f"{time}  {len(cluster.brokers)} brokers, {who}, {len(partitions)} partitions: {said}"
+
+
+def _brokers(before: Look, now: Look) -> Section:
+    sizes, earlier = _by_broker(now), _by_broker(before)
+    partitions = now.cluster.partitions
+    named = {number for each in partitions for number in each.replicas}
+    rows = []
+    for number in sorted(named | now.cluster.brokers.keys()):
+        found = now.cluster.brokers.get(number)
+        replicas = [each for each in partitions if number in each.replicas]
+        rows.append(
+            (
+                number,
+                "DOWN" if found is None else found.listeners.get("client"),
+                sum(each.leader == number for each in partitions),
+                len(replicas),
+                sum(number not in each.in_sync for each in replicas),
+                _amount(sizes.get(number)),
+                _rate(sizes.get(number), earlier.get(number), now.at - before.at),
+            )
+        )
+    columns = ("broker", "address", "leads", "replicas", "out of sync", "   bytes", " bytes/s")
+    return Section(columns, rows)
+
+
+def _topics(before: Look, now: Look) -> Section:
+    ends, earlier = _by_topic(now.ends()), _by_topic(before.ends())
+    sizes: dict[str, int] = {}
+    for size in now.sizes:
+        sizes[size.partition.topic] = sizes.get(size.partition.topic, 0) + size.bytes
+    by_topic: dict[str, list[PartitionStatus]] = {}
+    for each in now.cluster.partitions:
+        by_topic.setdefault(each.topic, []).append(each)
+    rows = []
+    for name, partitions in by_topic.items():
+        written = ends.get(name, 0) - earlier.get(name, 0)
+        row = (
+            name,
+            len(partitions),
+            sum(each.is_leaderless for each in partitions),
+            sum(each.is_under_replicated for each in partitions),
+            _amount(ends.get(name)),
+            _rate(ends.get(name), earlier.get(name), now.at - before.at),
+            _amount(sizes.get(name)),
+        )
+        rows.append((-written, name, row))
+    columns = (
+        *("topic", "partitions", "leaderless", "under-replicated"),
+        *("     end", "   rec/s", "   bytes"),
+    )
+    return Section(columns, [row for _, _, row in sorted(rows)])
+
+
+def _groups(before: Look, now: Look) -> Section:
+    ends = now.ends()
+    earlier = {each.summary.name: sum(each.committed.values()) for each in before.groups}
+    rows = []
+    for summary, committed in now.groups:
+        lag = sum(max(0, ends.get(each, at) - at) for each, at in committed.items())
+        row = (
+            summary.name,
+            summary.state,
+            summary.members,
+            summary.generation,
+            len(committed),
+            _rate(sum(committed.values()), earlier.get(summary.name), now.at - before.at),
+            _amount(lag if committed else None),
+        )
+        rows.append((-lag, summary.name, row))
+    columns = ("group", "state", "members", "generation", "committed", "   rec/s", "     lag")
+    return Section(columns, [row for _, _, row in sorted(rows)])
+
+
+def _by_broker(look: Look) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for each in look.sizes:
+        found[each.broker] = found.get(each.broker, 0) + each.bytes
+    return found
+
+
+def _by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for partition, end in ends.items():
+        found[partition.topic] = found.get(partition.topic, 0) + end
+    return found
+
+
+def _rate(now: int | None, before: int | None, seconds: float) -> str:
+    """What came in a second; what shrinks, as by retention or a broker that does not answer, has none."""
+    if now is None or before is None or now < before or seconds <= 0:
+        return _amount(None)
+    return _amount(round((now - before) / seconds))
+
+
+def _amount(number: int | None) -> str:
+    """In four digits at most, with a unit of a thousand; set to the right."""
+    if number is None:
+        return f"{UNKNOWN:>8}"
+    value, unit = float(number), 0
+    while value >= 9_999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    text = f"{value:.0f}" if not unit or value >= 100 else f"{value:.1f}"
+    return f"{text + _UNITS[unit]:>8}"

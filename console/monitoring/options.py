@@ -1,0 +1,76 @@
+"""Options by which a command that goes on is watched: `--metrics-port`, `--metrics-host`, `--log-format`."""
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from folkmoot.metrics.pages import Watched
+
+METRICS_HOST: Final = "127.0.0.1"
+LOG_FORMATS: Final = ("text", "json")
+
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_OWN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """`--metrics-port` and `--metrics-host`; None if they are not given."""
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="N",
+        help="serve /metrics for Prometheus, /healthz and /readyz at this port; 0: a free one",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        help=f"where to listen for that; 0.0.0.0 is everywhere (default: {METRICS_HOST})",
+    )
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """`--log-format`; None if it is not given."""
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="text (default), or json: an object a line, with time, level, logger, message",
+    )
+
+
+@contextmanager
+def served(host: str | None, port: int, watched: "Watched", said: TextIO) -> Iterator[None]:
+    """The pages as long as the block lasts; where they are is said. Raises MissingExtra, AddressTaken."""
+    from folkmoot.metrics.pages import serve
+
+    with serve(host or METRICS_HOST, port, watched) as address:
+        print(f"metrics at http://{address}/metrics", file=said, flush=True)
+        yield
+
+
+def log_to_stderr(log_format: str | None) -> None:
+    """Have the process's log written, a line or an object for each event."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(handlers=[handler])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, `exception` if there is one, and what
+    was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        said |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=str)

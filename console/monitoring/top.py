@@ -1,0 +1,200 @@
+"""`folkmoot top`: brokers, topics, groups and rebalances as they go on, until Ctrl-C."""
+
+import argparse
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    add_zookeeper,
+    connecting,
+    sigterm_like_ctrl_c,
+)
+from folkmoot.protocol.errors import FolkmootError, UnknownGroup
+
+if TYPE_CHECKING:
+    from folkmoot.console.monitoring.frame import Group, Look
+    from folkmoot.consumers.admin.admin import Admin
+
+INTERVAL: Final = 2.0
+SHORTEST: Final = 0.1
+TIMEOUT: Final = 10.0
+MOST_GROUPS: Final = 50
+"""So many groups are looked at, the first by name: each costs some reads of ZooKeeper."""
+
+_FULL_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
+_AS_BEFORE: Final = "\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H"
+_CLEAR_LINE: Final = "\x1b[K"
+_CLEAR_BELOW: Final = "\x1b[J"
+_BESIDE_ROWS: Final = 18
+"""Lines of a frame that are no rows of a table."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Brokers, topics, groups with their lag, and rebalances as they happen, until Ctrl-C. Rates are "
+        "those between two looks. A group's lag counts from what it has committed."
+    )
+    add_zookeeper(parser)
+    parser.add_argument(
+        "--interval",
+        type=_interval,
+        metavar="S",
+        default=INTERVAL,
+        help="seconds between two looks (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        metavar="NAME",
+        help=f"only this group; may be repeated (default: the first {MOST_GROUPS} by name)",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="look twice, show one frame whole, and end"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from folkmoot.consumers.admin.admin import Admin
+
+    admin = Admin(
+        zookeeper=connecting(args),
+        client_id="folkmoot-top",
+        session_timeout=SESSION_TIMEOUT,
+        timeout=TIMEOUT,
+    )
+    with sigterm_like_ctrl_c(), admin:
+        watched = _Watched(admin, args.group)
+        watched.look()
+        if args.once:
+            time.sleep(args.interval)
+            watched.look()
+            print("\n".join(watched.frame(None)))
+            return 0
+        with suppress(KeyboardInterrupt), _screen() as show:
+            _watch(watched, args.interval, show)
+    return 0
+
+
+def _watch(watched: "_Watched", interval: float, show: "_Show") -> None:
+    """Show frame after frame; what cannot be read is said in place of it, and tried again."""
+    while True:
+        time.sleep(interval)
+        try:
+            watched.look()
+            height = shutil.get_terminal_size().lines
+            show(watched.frame(max(2, (height - _BESIDE_ROWS) // 3)))
+        except FolkmootError as error:
+            show([f"{error}; trying again"])
+
+
+class _Watched:
+    """The last two looks, and the rebalances seen since the first, or noted before it."""
+
+    def __init__(self, admin: "Admin", wanted: Sequence[str] | None) -> None:
+        """`wanted` are the groups to look at."""
+        from folkmoot.console.monitoring.frame import EVENTS
+
+        self._admin = admin
+        self._wanted = wanted
+        self._looks: deque[Look] = deque(maxlen=2)
+        self._generations: dict[str, int] = {}
+        self._events: deque[str] = deque(maxlen=EVENTS)
+
+    def look(self) -> None:
+        """Raises ZooKeeperUnreachable, and what else keeps it from reading."""
+        from folkmoot.console.monitoring.frame import Group, Look
+
+        admin = self._admin
+        wanted = admin.group_names() if self._wanted is None else self._wanted
+        groups = []
+        for each in admin.groups(wanted[:MOST_GROUPS]):
+            try:
+                groups.append(Group(each, admin.group_offsets(each.name)))
+            except UnknownGroup:
+                continue  # it was deleted meanwhile
+        cluster, sizes = admin.cluster(), admin.log_sizes()
+        self._looks.append(
+            Look(
+                at=time.monotonic(),
+                cluster=cluster,
+                sizes=sizes,
+                groups=groups,
+                more_groups=max(0, len(wanted) - MOST_GROUPS),
+            )
+        )
+        self._note(groups)
+
+    def _note(self, groups: "Sequence[Group]") -> None:
+        """Read what groups say of their last rebalances, where there was one."""
+        from folkmoot.console.group import headline
+
+        came = []
+        for group in groups:
+            name, generation = group.summary.name, group.summary.generation
+            before = self._generations.get(name)
+            self._generations[name] = generation
+            if generation == before:
+                continue
+            try:
+                entries = self._admin.group_events(name)
+            except UnknownGroup:
+                continue
+            first = generation if before is None else before + 1
+            came += [(each.at_ms, name, each) for each in entries if each.generation >= first]
+        for _, name, entry in sorted(came, key=lambda each: each[:2]):
+            joined, left = len(entry.joined), len(entry.left)
+            self._events.appendleft(
+                f"{headline(entry)}  {name}: {joined} joined, {left} left, {entry.moved} moved"
+            )
+
+    def frame(self, most: int | None) -> list[str]:
+        from folkmoot.console.monitoring.frame import frame
+
+        return frame(self._looks[0], self._looks[-1], self._events, most)
+
+
+class _Show:
+    """Writes frames: over each other on a terminal, one behind the other elsewhere."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self._is_terminal = is_terminal
+
+    def __call__(self, lines: Sequence[str]) -> None:
+        if not self._is_terminal:
+            print("\n".join(lines), "", sep="\n", flush=True)
+            return
+        width, height = shutil.get_terminal_size()
+        shown = [line[:width] + _CLEAR_LINE for line in lines[:height]]
+        print(_HOME + "\r\n".join(shown) + _CLEAR_BELOW, end="", flush=True)
+
+
+@contextmanager
+def _screen() -> Iterator[_Show]:
+    """A terminal's other screen while it lasts."""
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        print(_FULL_SCREEN, end="", flush=True)
+    try:
+        yield _Show(is_terminal=is_terminal)
+    finally:
+        if is_terminal:
+            print(_AS_BEFORE, end="", flush=True)
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds from {SHORTEST} to 3600"
+        )
+    return seconds

@@ -1,0 +1,269 @@
+"""Every metric, declared once: its name, kind, labels and help. The docs' table and the dashboard are held
+to it by tests."""
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Declared(NamedTuple):
+    """A metric. `key` is what a snapshot calls its value, "" if it is not a single one."""
+
+    key: str
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _gauge(key: str, name: str, help: str) -> Declared:
+    return Declared(key, f"folkmoot_{name}", "gauge", help)
+
+
+def _counter(key: str, name: str, help: str) -> Declared:
+    return Declared(key, f"folkmoot_{name}_total", "counter", help)
+
+
+CONTROLLER: Final = (
+    _gauge("controller", "controller_active", "1 where the cluster's controller is, else 0."),
+    _gauge("zookeeper", "zookeeper_connected", "1 while ZooKeeper answers, else 0."),
+)
+
+BROKER: Final = (
+    *CONTROLLER,
+    _counter("zookeeper_sessions", "zookeeper_sessions", "ZooKeeper sessions opened."),
+    _gauge("brokers", "brokers", "Brokers that are registered, as this one sees it."),
+    _gauge("topics", "topics", "Topics of the cluster, as this broker sees it."),
+    _gauge(
+        "cluster_partitions", "partitions", "Partitions of the cluster, as this broker sees it."
+    ),
+    _gauge(
+        "leaderless",
+        "leaderless_partitions",
+        "Partitions of the cluster that nobody serves, as this broker sees it.",
+    ),
+    _gauge("partitions", "broker_partitions", "Replicas on this broker."),
+    _gauge("leaders", "broker_leader_partitions", "Partitions that this broker leads."),
+    _gauge(
+        "under_replicated",
+        "broker_under_replicated_partitions",
+        "Partitions led here with a replica that is not in sync.",
+    ),
+    _gauge(
+        "below_minimum",
+        "broker_under_min_isr_partitions",
+        "Partitions led here with fewer replicas in sync than min_in_sync: acks=all is refused.",
+    ),
+    _gauge(
+        "offline_replicas",
+        "broker_offline_replicas",
+        "Replicas here that are out of use, since their files cannot be used.",
+    ),
+    _counter(
+        "isr_shrinks", "broker_isr_shrinks", "In-sync replicas that left, of what is led here."
+    ),
+    _counter(
+        "isr_expands", "broker_isr_expands", "Replicas that came in sync, of what is led here."
+    ),
+    _counter(
+        "elected", "broker_leader_elections", "How often this broker began to lead a partition."
+    ),
+    _counter("records_in", "broker_records_in", "Records appended for producers."),
+    _counter("bytes_in", "broker_bytes_in", "Bytes appended for producers, compressed."),
+    _gauge("log_bytes", "broker_log_size_bytes", "Bytes of all logs, without indexes."),
+    _gauge("open_segments", "broker_open_segments", "Segments with open files."),
+    _gauge("damaged", "broker_damaged_partitions", "Replicas here with damage that is known."),
+    _counter("repaired", "broker_repairs", "Damaged ranges made whole from another replica."),
+    _gauge("scrubbed", "broker_scrub_progress_ratio", "How much of this round is read: 0 to 1."),
+    _counter("busy", "broker_event_loop_busy_seconds", "Seconds that the event loop has worked."),
+    _counter("slow_steps", "broker_event_loop_slow_steps", "Steps of it that took above 20 ms."),
+    _gauge("longest_step", "broker_event_loop_longest_step_seconds", "Its longest step so far."),
+)
+
+_API: Final = ("api",)
+REQUESTS: Final = Declared(
+    "", "folkmoot_broker_requests_total", "counter", "Requests received, by api.", _API
+)
+REQUEST_BYTES: Final = Declared(
+    "", "folkmoot_broker_request_bytes_total", "counter", "Bytes of requests, by api.", _API
+)
+RESPONSE_BYTES: Final = Declared(
+    "",
+    "folkmoot_broker_response_bytes_total",
+    "counter",
+    "Bytes of batches in responses, by api: fetch is what consumers got, replica_fetch followers.",
+    _API,
+)
+REQUEST_SECONDS: Final = Declared(
+    "",
+    "folkmoot_broker_request_seconds",
+    "histogram",
+    "From a request's arrival to its answer, with the time that it waited, by api.",
+    _API,
+)
+ERRORS: Final = Declared(
+    "",
+    "folkmoot_broker_errors_total",
+    "counter",
+    "Errors answered, for a request or one of its entries, by kind.",
+    ("error",),
+)
+PURGATORY: Final = Declared(
+    "",
+    "folkmoot_broker_purgatory_requests",
+    "gauge",
+    "Requests that wait, by operation: fetches for records, produces to be committed.",
+    ("operation",),
+)
+FLUSH_SECONDS: Final = Declared(
+    "",
+    "folkmoot_broker_flush_seconds",
+    "histogram",
+    "Flushes of logs to disk, each of some logs.",
+)
+LEFT_OUT: Final = _gauge(
+    "", "broker_partitions_left_out", "Replicas here without metrics of their own: too many."
+)
+
+_PARTITION: Final = ("topic", "partition")
+
+
+def _of_led(key: str, name: str, help: str) -> Declared:
+    return Declared(key, f"folkmoot_topic_partition_{name}", "gauge", help, _PARTITION)
+
+
+LED: Final = (
+    _of_led("high_watermark", "current_offset", "Its high watermark; the leader tells."),
+    _of_led("log_start", "oldest_offset", "The first offset that can be read; the leader tells."),
+    _of_led("replicas", "replicas", "How many replicas it is to have; the leader tells."),
+    _of_led("in_sync", "in_sync_replica", "How many of them are in sync; the leader tells."),
+    _of_led(
+        "is_under_replicated",
+        "under_replicated_partition",
+        "1 if a replica is not in sync; the leader tells.",
+    ),
+)
+REPLICA: Final = (
+    Declared("size", "folkmoot_log_size_bytes", "gauge", "A replica's log, in bytes.", _PARTITION),
+    Declared("segments", "folkmoot_log_segments", "gauge", "A replica's segments.", _PARTITION),
+)
+
+_CLIENT: Final = ("client_id",)
+
+
+def _sent(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+    suffix = "_total" if kind == "counter" else ""
+    return Declared(key, f"folkmoot_producer_{name}{suffix}", kind, help, _CLIENT)
+
+
+PRODUCER: Final = (
+    _sent("records_delivered", "records_delivered", "Records acknowledged."),
+    _sent("records_failed", "records_failed", "Records given up."),
+    _sent("batches_delivered", "batches_delivered", "Batches acknowledged."),
+    _sent("batches_failed", "batches_failed", "Batches given up."),
+    _sent("batches_sent", "batches_sent", "Batches sent; each attempt counts."),
+    _sent("batches_retried", "batches_retried", "Batches that had to be sent again."),
+    _sent("requests_sent", "requests_sent", "Requests to produce."),
+    _sent("bytes_sent", "sent_bytes", "Bytes of batches sent; each attempt counts."),
+    _sent("bytes_packed", "packed_bytes", "Bytes of batches made, before compression."),
+    _sent("bytes_compressed", "compressed_bytes", "Those batches as they are sent."),
+    _sent("epochs_begun", "epochs_begun", "Sequences that did not fit and began anew."),
+    _sent(
+        "queue_seconds", "queue_seconds", "Waiting of batches before their first request, summed."
+    ),
+    _sent("buffered_records", "buffered_records", "Records not delivered yet.", "gauge"),
+    _sent("buffered_bytes", "buffered_bytes", "Bytes that these take.", "gauge"),
+)
+
+_MEMBER: Final = ("client_id", "group")
+
+
+def _read(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+    suffix = "_total" if kind == "counter" else ""
+    return Declared(key, f"folkmoot_consumer_{name}{suffix}", kind, help, _MEMBER)
+
+
+CONSUMER: Final = (
+    _read("records_fetched", "records_fetched", "Records that came."),
+    _read("records_taken", "records_taken", "Records taken out of the buffer to be handed out."),
+    _read("batches_fetched", "batches_fetched", "Batches that came."),
+    _read("bytes_fetched", "fetched_bytes", "Bytes of these, compressed."),
+    _read("fetches_sent", "fetches_sent", "Requests to fetch."),
+    _read("fetches_refused", "fetches_refused", "Partitions that a fetch brought an error for."),
+    _read("offset_resets", "offset_resets", "Offsets out of range that were looked up anew."),
+    _read("rebalances", "rebalances", "Plans of the group seen."),
+    _read("commits", "commits", "Commits answered."),
+    _read("commit_seconds", "commit_seconds", "What these took, summed."),
+    _read("fenced_commits", "fenced_commits", "Commits refused: another member had the partition."),
+    _read("lost_partitions", "lost_partitions", "Partitions that went without being given up."),
+    _read("partitions", "assigned_partitions", "Partitions that are read.", "gauge"),
+    _read("buffered_bytes", "buffered_bytes", "Bytes fetched and not handed out.", "gauge"),
+)
+WELL: Final = _read("", "well", "1 if it reads, or is about to, else 0.", "gauge")
+ALARMS: Final = _read("", "alarms", "What somebody must look at: see health().alarms.", "gauge")
+POLL_AGE: Final = _read(
+    "",
+    "last_poll_age_seconds",
+    "Since the application last asked for records; members alone.",
+    "gauge",
+)
+STATE: Final = Declared(
+    "", "folkmoot_consumer_state", "gauge", "1 for the state that it is in.", (*_MEMBER, "state")
+)
+LAG: Final = Declared(
+    "",
+    "folkmoot_consumer_lag_records",
+    "gauge",
+    "Records between the next to be handed out and the end, as the last fetch saw it.",
+    (*_MEMBER, *_PARTITION),
+)
+
+_GROUP: Final = ("consumergroup", *_PARTITION)
+GROUP: Final = (
+    Declared(
+        "committed",
+        "folkmoot_consumergroup_current_offset",
+        "gauge",
+        "The next offset that a group has to process, as it has committed.",
+        _GROUP,
+    ),
+    Declared(
+        "lag",
+        "folkmoot_consumergroup_lag",
+        "gauge",
+        "Records behind that; nothing where nothing is committed, or nobody told the end.",
+        _GROUP,
+    ),
+    Declared(
+        "behind",
+        "folkmoot_consumergroup_lag_seconds",
+        "gauge",
+        "The age of the first of these, 0 without any.",
+        _GROUP,
+    ),
+)
+GROUP_MEMBERS: Final = Declared(
+    "", "folkmoot_consumergroup_members", "gauge", "Live members of a group.", ("consumergroup",)
+)
+GROUP_PARTITIONS: Final = Declared(
+    "",
+    "folkmoot_consumergroup_partitions",
+    "gauge",
+    "A group's partitions by state: stable, draining, claiming, kept, unowned, malformed.",
+    ("consumergroup", "state"),
+)
+GROUP_LEFT_OUT: Final = _gauge(
+    "", "consumergroup_partitions_left_out", "Groups' partitions without metrics: too many."
+)
+
+ALL: Final = (
+    *BROKER,
+    *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, REQUEST_SECONDS),
+    *(ERRORS, PURGATORY, FLUSH_SECONDS, LEFT_OUT),
+    *LED,
+    *REPLICA,
+    *PRODUCER,
+    *CONSUMER,
+    *(WELL, ALARMS, POLL_AGE, STATE, LAG),
+    *(*GROUP, GROUP_MEMBERS, GROUP_PARTITIONS, GROUP_LEFT_OUT),
+)

@@ -1,0 +1,135 @@
+"""A small HTTP server beside whatever the process does: `/metrics`, `/healthz` and `/readyz`."""
+
+import json
+import logging
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from threading import Thread
+from typing import Any, Final, NamedTuple, Protocol
+
+from folkmoot.metrics.families import (
+    CollectorRegistry,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+    choose_encoder,
+)
+from folkmoot.protocol.errors import AddressTaken, FolkmootError
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT: Final = 10.0
+"""Seconds that a client of the pages may stay silent."""
+
+
+class Page(NamedTuple):
+    """An answer about health: whether all is well (status 200, else 503), and what there is to say."""
+
+    is_well: bool
+    said: dict[str, Any]
+
+
+class Watched(Protocol):
+    """What the pages are about; called by threads of the server."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics, as they are now."""
+        ...
+
+    def alive(self) -> Page:
+        """Whether the process should go on; if not, it is to be started anew."""
+        ...
+
+    def ready(self) -> Page:
+        """Whether it does its work at the moment."""
+        ...
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, host: str, port: int, watched: Watched) -> None:
+        """Raises OSError, OverflowError."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(watched)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), partial(_Handler, registry, watched))
+
+    def server_bind(self) -> None:
+        """As http.server's, which asks a name server for its own name and may wait for it."""
+        TCPServer.server_bind(self)
+
+
+@contextmanager
+def serve(host: str, port: int, watched: Watched) -> Iterator[str]:
+    """Serve the pages as long as the block lasts → the address, "host:port". Port 0 is a free one.
+
+    Raises AddressTaken.
+    """
+    host = host.strip("[]")
+    try:
+        server = _Server(host, port, watched)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise AddressTaken(
+            f"metrics at {host}:{port} cannot be listened for: {why}: choose another port or host"
+        ) from None
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        yield f"{shown}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_TIMEOUT
+
+    def __init__(self, registry: CollectorRegistry, watched: Watched, *rest: Any) -> None:
+        self._registry = registry
+        self._watched = watched
+        super().__init__(*rest)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        try:
+            if path == "/metrics":
+                encode, kind = choose_encoder(self.headers.get("Accept", ""))
+                self._answer(HTTPStatus.OK, kind, encode(self._registry))
+            elif path in ("/healthz", "/readyz"):
+                page = self._watched.alive() if path == "/healthz" else self._watched.ready()
+                status = HTTPStatus.OK if page.is_well else HTTPStatus.SERVICE_UNAVAILABLE
+                self._json(status, {"ok": page.is_well, **page.said})
+            else:
+                known = ["/metrics", "/healthz", "/readyz"]
+                self._json(HTTPStatus.NOT_FOUND, {"ok": False, "pages": known})
+        except FolkmootError as error:
+            self._json(HTTPStatus.SERVICE_UNAVAILABLE, {"ok": False, "error": str(error)})
+        except ConnectionError:
+            self.close_connection = True  # who asked is gone
+        except Exception:
+            logger.exception("%s could not be answered", path)
+            said = {"ok": False, "error": "the log of this process says why"}
+            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, said)
+
+    def _json(self, status: HTTPStatus, said: dict[str, Any]) -> None:
+        self._answer(status, "application/json", json.dumps(said).encode() + b"\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Probes come every few seconds: their requests are no news."""

@@ -1,0 +1,62 @@
+"""Traces of OpenTelemetry through records: their headers carry the trace from who sends to who reads.
+
+Nothing of it is used, or costs anything, where nobody calls it: producers and consumers know nothing of it.
+"""
+
+from collections.abc import Iterable
+
+from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.records import Headers, Record
+
+try:
+    from opentelemetry import propagate
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import Getter
+except ModuleNotFoundError as error:
+    raise MissingExtra(
+        "traces need opentelemetry-api, which is not installed: pip install 'folkmoot[otel]'"
+    ) from error
+
+__all__ = ["extract", "inject"]
+
+
+def inject(
+    headers: Iterable[tuple[str, bytes | None]] = (), context: Context | None = None
+) -> list[tuple[str, bytes | None]]:
+    """A record's headers with those that carry a trace, by default that of the current span.
+
+    By OpenTelemetry's propagators, `traceparent` unless the program has chosen others; where there is no
+    span, nothing is added. What an earlier trace has left under these names is replaced.
+
+    ```
+    with tracer.start_as_current_span("send orders", kind=SpanKind.PRODUCER):
+        producer.send("orders", value, headers=inject())
+    ```
+    """
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier, context)
+    kept = [(name, value) for name, value in headers if name not in carrier]
+    return [*kept, *((name, value.encode()) for name, value in carrier.items())]
+
+
+def extract(record: Record, context: Context | None = None) -> Context:
+    """The context that a record's headers carry: the parent, or a link, of what is done with it.
+
+    ```
+    with tracer.start_as_current_span("process orders", extract(record), kind=SpanKind.CONSUMER):
+        handle(record)
+    ```
+    """
+    return propagate.extract(record.headers, context, _FROM_HEADERS)
+
+
+class _FromHeaders(Getter[Headers]):
+    def get(self, carrier: Headers, key: str) -> list[str] | None:
+        found = [value for name, value in carrier if name == key and value is not None]
+        return [value.decode(errors="replace") for value in found] or None
+
+    def keys(self, carrier: Headers) -> list[str]:
+        return [name for name, _ in carrier]
+
+
+_FROM_HEADERS = _FromHeaders()

@@ -1,0 +1,1 @@
+"""Tests of what brokers and clients tell of themselves."""
