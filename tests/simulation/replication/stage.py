@@ -33,6 +33,7 @@ class Rules:
     """What a mutation takes away of what is not in the state machines."""
 
     epochs_are_persisted = True
+    ends_begin_epochs = True
 
 
 class Disk:
@@ -137,7 +138,10 @@ class Stage:
     def end_reassignment(self, leader: int, *replicas: int) -> None:
         """The controller writes; nobody has read of the topic yet."""
         self.designate(leader, *replicas)
-        ended = replace(self.state.state, reassigned=self.state.state.reassigned + 1)
+        is_active = not self.rules.ends_begin_epochs
+        ended = replace(
+            self.state.state, active=is_active, reassigned=self.state.state.reassigned + 1
+        )
         self.state = VersionedState(ended, self.state.partition_epoch)
         self.replicas = replicas
 

@@ -189,6 +189,22 @@ def what_was_acked_in_an_earlier_epoch_and_cut_since(stage: Stage) -> None:
     stage.advance(1)
 
 
+def _let_in(stage: Stage) -> None:
+    """The leader has not read of the topic: to it broker 3 is a replica like others."""
+    wanted = stage.leader(1).propose((1, 2, 3), 0.0)
+    if wanted is not None:
+        stage.written(wanted)
+
+
+def a_fetch_of_who_leaves_right_before_it_has_left(stage: Stage) -> None:
+    """Broker 3 deletes its log meanwhile."""
+    _one_in_sync_left_out(stage)
+    stage.end_reassignment(1, 1, 2)
+    stage.read(1)
+    stage.fetch(3)
+    _let_in(stage)
+
+
 def a_fetch_of_who_has_left_and_has_not_read_of_it(stage: Stage) -> None:
     """Broker 3 reads who leads, and only then that it is to delete its log; nor has the leader read it."""
     stage.write(1, 100)
@@ -196,9 +212,7 @@ def a_fetch_of_who_has_left_and_has_not_read_of_it(stage: Stage) -> None:
     stage.end_reassignment(1, 1, 2)
     stage.read(1, 3)
     stage.fetch(3)
-    wanted = stage.leader(1).propose((1, 2, 3), 0.0)
-    if wanted is not None:
-        stage.written(wanted)
+    _let_in(stage)
 
 
 SCRIPTS: dict[str, Callable[[Stage], None]] = {
@@ -211,6 +225,9 @@ SCRIPTS: dict[str, Callable[[Stage], None]] = {
     ),
     "commit below min in sync": a_record_while_one_replica_alone_is_in_sync,
     "count ends of earlier epochs": what_was_acked_in_an_earlier_epoch_and_cut_since,
+    "lead on in the epoch of a reassignment that ends": (
+        a_fetch_of_who_leaves_right_before_it_has_left
+    ),
     "follow whatever is known of the topic": a_fetch_of_who_has_left_and_has_not_read_of_it,
     "let in an earlier incarnation": an_expansion_by_who_has_lost_its_disk_since,
 }
