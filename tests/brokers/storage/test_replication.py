@@ -340,7 +340,8 @@ def test_a_replica_ends_where_a_power_cut_has_left_less_than_of_the_segments_beh
         os.truncate(data / str(NAME) / second.path.name, size)
         log = a_replica(data)
         assert log.log_end == second.base_offset + size // length
-        assert not (log.is_incomplete or log.is_damaged)
+        assert not log.is_incomplete
+        assert not log.is_damaged
         left = batches[: log.log_end]
         for _ in range(2):
             write(log, *batches[:2])
