@@ -158,7 +158,8 @@ def test_a_subscription_differs_with_all_that_a_plan_depends_on_and_with_nothing
     ]
     subscriptions = {msgspec.structs.replace(INFO, **each).subscription() for each in changed}
     assert len({INFO.subscription(), *subscriptions}) == 1 + len(changed)
-    elsewhere = msgspec.structs.replace(INFO, host="x", revoke_timeout=9.0, previous="was y")
+    said: dict[str, Any] = {"host": "x", "revoke_timeout": 9.0, "previous": "was y", "pid": 7}
+    elsewhere = msgspec.structs.replace(INFO, **said)
     assert elsewhere.subscription() == INFO.subscription()
 
 

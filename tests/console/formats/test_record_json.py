@@ -1,0 +1,67 @@
+"""Records as JSON: the very same ones can be made of it, and what is no record is named."""
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from folkmoot.console.formats.record_json import Draft, draft_of, line_of
+from folkmoot.console.formats.values import Decoder
+from folkmoot.protocol.errors import SerializationError
+from folkmoot.protocol.records import Headers, Record
+
+UNDECODED = Decoder(None)
+
+cells = st.none() | st.binary(max_size=12) | st.text(max_size=12).map(str.encode)
+
+
+@settings(deadline=None, print_blob=True)
+@given(
+    key=cells,
+    value=cells.filter(lambda value: not (value or b"").startswith(b"\0")),  # as Avro's do
+    headers=st.lists(st.tuples(st.text(max_size=5), cells), max_size=3).map(tuple),
+    timestamp=st.integers(-(2**50), 2**50),
+)
+@example(key=b"0xff", value=b"\xff", headers=(("", None),), timestamp=-1)
+@example(key=b'{"base64": "/w=="}', value=b"", headers=(), timestamp=253_402_300_799_999)
+def test_what_is_written_is_read_again_byte_for_byte(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
+) -> None:
+    line = line_of(Record("t", 1, 7, timestamp, key, value, headers), UNDECODED)
+    assert draft_of(line.encode(), UNDECODED, None) == Draft(value, key, list(headers), timestamp)
+
+
+def test_a_value_alone_is_enough() -> None:
+    assert draft_of(b'{"value": null}', UNDECODED, None) == Draft(None, None, [], None)
+    written = draft_of(b'{"value": {"n": 1}}', UNDECODED, lambda value: json.dumps(value).encode())
+    assert written.value == b'{"n": 1}'
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("text", "is not JSON"),
+        ("[]", "is no JSON object"),
+        ('{"key": "k"}', "there is no value: write null for a tombstone"),
+        ('{"vlaue": "v"}', "did you mean 'value'?"),
+        ('{"value": 7}', "value is neither a text"),
+        ('{"value": "\\ud800"}', "value is not understood"),
+        ('{"value": {"base64": "!"}}', "value is not understood"),
+        ('{"value": {"base64": 7}}', "value is not understood"),
+        ('{"value": "v", "key": {"a": 1}}', "key is neither a text"),
+        ('{"value": "v", "headers": {"a": "b"}}', "headers are not understood"),
+        ('{"value": "v", "headers": 7}', "headers are not understood"),
+        ('{"value": "v", "headers": [["a", 1]]}', "header is neither a text"),
+        ('{"value": "v", "timestamp": "now"}', "timestamp 'now' is not understood"),
+        ('{"value": "v", "timestamp": "2026-01-31T12:00"}', "is not understood"),
+        ('{"value": "v", "timestamp": true}', "timestamp True is not understood"),
+        ('{"value": "v", "timestamp": 1e30}', "is not understood"),
+        ('{"value": {}, "encoded": {"base64": "AP////8A"}}', "no schema of this cluster"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line: str, sentence: str) -> None:
+    with pytest.raises(SerializationError) as raised:
+        draft_of(line.encode(), UNDECODED, None)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
