@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from folkmoot.consumers.group.events import Rebalanced
     from folkmoot.protocol.records import Record, TopicPartition
 
-POLL = 0.5
+POLL = 0.1
 PLAN_WAIT = 5.0
 MOST_RECORDS = 500
 
@@ -60,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     reading = _Reading(args, start)
     reset = "error" if isinstance(start, int) else start
     options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
+    if not reading.follows:
+        options["fetch_max_wait"] = (
+            POLL  # who has come to the end is told so, and waits for no more
+        )
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
@@ -148,10 +152,10 @@ class _Reading:
             if self._left is not None:
                 self._left -= len(records)
             yield records
-            if not records and not self.follows:
+            if not self.follows:
                 if self._at_end(consumer):
                     return
-                if self._is_left_out(consumer):
+                if not records and self._is_left_out(consumer):
                     said = f"group {self._args.group} has no partition of {self._args.topic} for it"
                     print(f"folkmoot: this member shows nothing: {said}", file=sys.stderr)
                     return
