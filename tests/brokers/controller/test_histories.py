@@ -3,11 +3,13 @@
 FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 
@@ -36,6 +38,12 @@ def test_the_same_seed_is_the_same_history() -> None:
     for seed in range(3):
         first, second = (live_through(ClusterHistory(seed)) for _ in range(2))
         assert first.world.hash() == second.world.hash()
+
+
+def test_a_history_that_is_over_is_let_go() -> None:
+    history = ref(live_through(ClusterHistory(1)))
+    gc.collect()
+    assert history() is None, "the next hundred thousand would have no room"
 
 
 @contextmanager
