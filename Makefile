@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-spark test-chaos test-all lint bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-all lint bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -45,12 +45,17 @@ $(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx)
 demo: env
 	$(BIN)/folkmoot demo $(DEMO_ARGS)
 
-# Spark sessions, and processes that are killed again and again, are slow by their nature: they have targets of their own, all three in `test-all`.
+# Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
+# numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
 # What is compiled has a twin in plain Python, which passes the same tests.
+FAST := not slow and not spark and not chaos
 test: env
-	$(BIN)/python -m pytest -m "not spark and not chaos" $(TEST_ARGS)
-	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "not spark and not chaos" tests/producers tests/protocol \
+	$(BIN)/python -m pytest -m "$(FAST)" $(TEST_ARGS)
+	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "$(FAST)" tests/producers tests/protocol \
 	    tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
+
+test-slow: env
+	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
 test-spark: env
 	$(BIN)/python -m pytest -m spark tests $(TEST_ARGS)
@@ -58,7 +63,7 @@ test-spark: env
 test-chaos: env
 	$(BIN)/python -m pytest -m chaos $(TEST_ARGS)
 
-test-all: test test-spark test-chaos
+test-all: test test-slow test-spark test-chaos
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -70,6 +75,7 @@ model: env
 	FOLKMOOT_WHOLE_MODEL=1 $(BIN)/python -m pytest tests/models -s
 
 # Histories of groups by the hundred thousand; goes on where it was ended, as long as the code is the same.
+# SEEDS=1..10000 are those, SEEDS=10000 so many from a seed on that follows from the code.
 SEEDS ?= 1..10000
 STATE ?= .simulated
 simulate: env

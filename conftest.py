@@ -4,6 +4,7 @@ With FOLKMOOT_REQUIRE_DOCKER=1 a test that needs Docker and does not run is a fa
 says as its reason: a run that was to prove something cannot pass by leaving it out.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -18,6 +19,12 @@ def pytest_configure() -> None:
     # A shell has what it starts in the background ignore Ctrl-C, and children inherit that: those that
     # tests interrupt would never end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    # A full collection would look through all that was imported, again and again.
+    gc.collect()
+    gc.freeze()
 
 
 def docker_is_required() -> bool:

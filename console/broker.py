@@ -110,13 +110,13 @@ def _add_stop(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     stop.set_defaults(act=_stop)
     stop.add_argument("broker", type=int, metavar="ID")
     stop.add_argument(
-        "--timeout",
+        "--within",
         type=typed(seconds),
         default=STOP_TIMEOUT,
         metavar="S",
-        help="so long it may take (default: %(default)g)",
+        help="so long it may take to end (default: %(default)g)",
     )
-    add_zookeeper(stop, timeout=False)
+    add_zookeeper(stop)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -160,7 +160,7 @@ def _stop(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper.execute import execute
     from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
 
-    number, deadline = args.broker, time.monotonic() + args.timeout
+    number, deadline = args.broker, time.monotonic() + args.within
     with session_of(args) as session:
         found = execute(session, brokers.read(number), args.timeout)
         if found is None or not execute(session, brokers.leave(number, found), args.timeout):
@@ -170,7 +170,7 @@ def _stop(args: argparse.Namespace) -> int:
             if time.monotonic() > deadline:
                 raise RequestTimeout(
                     f"broker {number} was told to stop, and is registered still after "
-                    f"{args.timeout:g} s: its log says what it waits for"
+                    f"{args.within:g} s: its log says what it waits for"
                 )
             time.sleep(_LOOK_AGAIN)
             found = execute(session, brokers.read(number), args.timeout)

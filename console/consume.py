@@ -20,7 +20,6 @@ from folkmoot.console.options import (
     whole_number,
 )
 from folkmoot.protocol.errors import (
-    BrokerUnreachable,
     ConfigError,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
     from folkmoot.consumers.group.events import Rebalanced
     from folkmoot.protocol.records import Record, TopicPartition
 
-POLL = 0.5
-PLAN_WAIT = 5.0
-ENDS_WAIT = 15.0
+POLL = 0.1
 MOST_RECORDS = 500
 ELECTION_WAIT = 5.0
 """So long a partition that nobody leads is waited for, when everything else is read."""
@@ -93,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
     # A time, or so many before the end, may lie where the records are gone meanwhile.
     reset = start if isinstance(start, str) else "error" if isinstance(start, int) else "earliest"
     options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
+    if not reading.follows:
+        options["fetch_max_wait"] = (
+            POLL  # who has come to the end is told so, and waits for no more
+        )
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
@@ -163,20 +164,6 @@ def _check_topic(args: argparse.Namespace) -> None:
             )
 
 
-def _ends(consumer: "Consumer") -> "dict[TopicPartition, int]":
-    """The ends of all that is assigned. Raises BrokerUnreachable."""
-    partitions = consumer.assignment()
-    for each in partitions:
-        consumer.seek(each, "latest")
-    deadline = time.monotonic() + ENDS_WAIT
-    while missing := [each for each in sorted(partitions) if consumer.position(each) is None]:
-        if time.monotonic() > deadline:
-            named = ", ".join(map(str, missing))
-            raise BrokerUnreachable(f"no leader answers within {ENDS_WAIT:g} s for {named}")
-        consumer.poll(POLL, 1)  # is read again: what comes now lies behind the end
-    return {each: consumer.position(each) or 0 for each in partitions}
-
-
 class _Reading:
     """What is read, from where, and until when."""
 
@@ -200,7 +187,7 @@ class _Reading:
         consumer.assign(known if wanted is None else [(topic, number) for number in wanted])
         self._mine = consumer.assignment()
         if self._args.last is not None:
-            for partition, end in _ends(consumer).items():
+            for partition, end in consumer.end_offsets(self._mine, self._args.timeout).items():
                 consumer.seek(partition, max(0, end - self._args.last))
         elif not isinstance(self._start, str):
             for partition in self._mine:
@@ -221,11 +208,11 @@ class _Reading:
             if self._left is not None:
                 self._left -= len(records)
             yield records
-            if not records and not self.follows:
+            if not self.follows:
                 unread = self._unread(consumer)
                 if unread is not None and not unread:
                     return
-                if self._is_left_out(consumer):
+                if not records and self._is_left_out(consumer):
                     said = f"group {self._args.group} has no partition of {self._args.topic} for it"
                     print(f"folkmoot: this member shows nothing: {said}", file=sys.stderr)
                     return

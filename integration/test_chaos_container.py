@@ -41,7 +41,6 @@ class ContainerEnsemble:
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_one_event_of_each_kind_loses_nothing_with_zookeeper_in_a_container(
     network: Network, tmp_path: Path

@@ -20,7 +20,7 @@ from tests.replicated_load import TOPIC, Load, StateWatch, finish
 from tests.seeds import new_seed
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.docker, pytest.mark.chaos, pytest.mark.slow]
+pytestmark = [pytest.mark.docker, pytest.mark.chaos]
 
 FAULTS = int(os.environ.get("FOLKMOOT_HOST_FAULTS", "15"))
 PARTITIONS = 3

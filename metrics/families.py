@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from folkmoot.metrics.names import Declared
-from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.errors import MissingExtra, pip_command
 from folkmoot.protocol.histogram import BOUNDS, HistogramSnapshot
 
 try:
@@ -14,7 +14,7 @@ try:
     from prometheus_client.exposition import choose_encoder
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        "metrics need prometheus_client, which is not installed: pip install 'folkmoot[metrics]'"
+        f"metrics need prometheus_client, which is not installed: {pip_command('metrics')}"
     ) from error
 
 __all__ = [

@@ -5,7 +5,7 @@ Nothing of it is used, or costs anything, where nobody calls it: producers and c
 
 from collections.abc import Iterable
 
-from folkmoot.protocol.errors import MissingExtra
+from folkmoot.protocol.errors import MissingExtra, pip_command
 from folkmoot.protocol.records import Headers, Record
 
 try:
@@ -14,7 +14,7 @@ try:
     from opentelemetry.propagators.textmap import Getter
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        "traces need opentelemetry-api, which is not installed: pip install 'folkmoot[otel]'"
+        f"traces need opentelemetry-api, which is not installed: {pip_command('otel')}"
     ) from error
 
 __all__ = ["extract", "inject"]

@@ -3,6 +3,19 @@
 from pathlib import Path
 
 
+def open_below(directory: Path) -> list[Path]:
+    """What this process has open in a directory, once for each descriptor."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            path = link.readlink()
+        except FileNotFoundError:
+            continue  # the descriptor of this very listing
+        if path.is_relative_to(directory):
+            found.append(path)
+    return found
+
+
 def told(pid: int, what: str) -> str:
     """A file of its folder in /proc; empty if it has ended."""
     try:

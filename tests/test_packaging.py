@@ -82,11 +82,13 @@ def code_in_the_tree() -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_the_wheel_has_all_code_and_no_test(built: Built) -> None:
     modules = {name for name in names_in(built.wheel) if name.endswith(".py")}
     assert modules == code_in_the_tree()
 
 
+@pytest.mark.slow
 def test_the_wheel_says_that_it_is_typed_and_carries_the_licence(built: Built) -> None:
     names = names_in(built.wheel)
     information = f"folkmoot-{VERSION}.dist-info"
@@ -94,6 +96,7 @@ def test_the_wheel_says_that_it_is_typed_and_carries_the_licence(built: Built) -
     assert f"{information}/licenses/LICENSE" in names
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_data_file_of_the_code(built: Built) -> None:
     data = {
         f"folkmoot/{path.relative_to(ROOT)}"
@@ -103,10 +106,12 @@ def test_the_wheel_has_every_data_file_of_the_code(built: Built) -> None:
     assert data <= names_in(built.wheel)
 
 
+@pytest.mark.slow
 def test_the_wheel_made_from_the_source_distribution_is_the_same(built: Built) -> None:
     assert names_in(built.wheel_from_sdist) == names_in(built.wheel)
 
 
+@pytest.mark.slow
 def test_the_source_distribution_carries_the_tests(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         names = set(archive.getnames())
@@ -114,6 +119,7 @@ def test_the_source_distribution_carries_the_tests(built: Built) -> None:
     assert {f"{top}/tests/test_packaging.py", f"{top}/Makefile", f"{top}/conftest.py"} <= names
 
 
+@pytest.mark.slow
 def test_the_metadata_names_the_command_the_extras_and_few_upper_bounds(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         information = f"folkmoot-{VERSION}.dist-info"
@@ -128,6 +134,7 @@ def test_the_metadata_names_the_command_the_extras_and_few_upper_bounds(built: B
     assert [re.split("[<>=]", line)[0] for line in capped] == CAPPED
 
 
+@pytest.mark.slow
 def test_the_wheel_can_be_imported_without_the_repository(built: Built, tmp_path: Path) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         archive.extractall(tmp_path / "site")

@@ -4,6 +4,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.tree import (
@@ -41,9 +42,9 @@ def where(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
-def parsed() -> Iterator[tuple[Path, ast.Module]]:
-    for path in python_files():
-        yield path, ast.parse(path.read_text(), str(path))
+@cache
+def parsed() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text(), str(path))) for path in python_files()]
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:

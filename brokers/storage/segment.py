@@ -6,7 +6,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -290,8 +290,7 @@ class SegmentReader:
         """Where a batch at or before `offset` begins: by the index, if it leads to the batch it names."""
         if offset <= self.base_offset:
             return 0
-        with suppress(OSError):
-            index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, 1, self.size)
+        with suppress(OSError), self._left_index() as index:
             entry, position, _ = index.lookup(offset)
             leader = self._leader(position) if position else None
             if leader is not None and leader[0] == entry:
@@ -372,13 +371,14 @@ class SegmentReader:
         return index
 
     def _completed_index(self, interval: int) -> SegmentIndex:
-        where = self.index_path, self.base_offset, interval, self.size
         try:
-            index = SegmentIndex.load_sealed(*where, self.end_offset)
-            if index is not None:
-                return index
-            index = SegmentIndex.load_unsealed(*where)
-            entry, start = index.at_position(self.size)
+            sealed = SegmentIndex.load_sealed(
+                *(self.index_path, self.base_offset, interval, self.size, self.end_offset)
+            )
+            if sealed is not None:
+                return sealed
+            with self._left_index(interval) as index:
+                entry, start = index.at_position(self.size)
         except OSError as error:
             raise disk_error(f"{self.index_path} cannot be read", error) from error
         try:
@@ -409,9 +409,17 @@ class SegmentReader:
         logger.warning("%s: entries are left out: %s", self.index_path, error)
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
-        with suppress(OSError):
-            index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, 1, self.size)
+        with suppress(OSError), self._left_index() as index:
             yield from index.entries_after(position)
+
+    @contextmanager
+    def _left_index(self, interval: int = 1) -> Iterator[SegmentIndex]:
+        """What is left of the index, its file open no longer than it is asked. Raises OSError."""
+        index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, interval, self.size)
+        try:
+            yield index
+        finally:
+            index.release()
 
     def _leader(self, position: int) -> tuple[int, int] | None:
         """Base offset and length of the batch at `position`, if they are under a right checksum."""
@@ -1015,8 +1023,10 @@ def write_index(
     reader = SegmentReader(directory, name, size, end_offset)
     try:
         index = reader.build_index(interval)
-        index.seal(size, end_offset)
-        index.release()
+        try:
+            index.seal(size, end_offset)
+        finally:
+            index.release()
     finally:
         reader.close()
     sync_file(reader.index_path)

@@ -27,10 +27,11 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups.ownership import OffsetState
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Check, Multi, MultiFailed, Operation, Set
-from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session, SessionState
+from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session
 from folkmoot.protocol.errors import NotOwner, RequestTimeout
 from folkmoot.protocol.records import Record
 from tests.chaos.notes import Notes
+from tests.forwarding_session import ForwardingSession
 
 COMMIT_EVERY = 1.0
 
@@ -78,36 +79,15 @@ def _place(path: str, data: bytes) -> str:
     return "/".join((*path.split("/")[-2:], str(state.epoch), str(state.offset)))
 
 
-class TrappedSession:
+class TrappedSession(ForwardingSession):
     """A session whose commits pass the trap; all else is the session's own."""
 
     def __init__(self, session: Session, trap: Trap) -> None:
-        self._session = session
+        super().__init__(session)
         self._trap = trap
-
-    @property
-    def chroot(self) -> str:
-        return self._session.chroot
-
-    @property
-    def state(self) -> SessionState:
-        return self._session.state
-
-    @property
-    def session_timeout(self) -> float:
-        return self._session.session_timeout
-
-    def last_acknowledged(self) -> float:
-        return self._session.last_acknowledged()
-
-    def listen(self, listener: Callable[[SessionState], None]) -> None:
-        self._session.listen(listener)
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         self._session.submit(operation, self._trap.passes(operation, done))
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def _connecting(zookeeper: str, trap: Trap) -> Connect:

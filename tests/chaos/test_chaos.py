@@ -14,7 +14,6 @@ from tests.chaos.settings import IN_A_HAND, once_each
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_one_event_of_each_kind_loses_nothing_and_lets_no_zombie_commit(tmp_path: Path) -> None:
     small = once_each()

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from folkmoot.console.processes import FOLKMOOT
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
@@ -38,7 +36,6 @@ def dev(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     assert process.returncode == 0
 
 
-@pytest.mark.slow
 def test_a_topic_of_dev_has_three_replicas_and_is_there_at_the_same_address_next_time(
     tmp_path: Path,
 ) -> None:

@@ -183,7 +183,13 @@ def test_a_file_that_makes_no_sense_is_usage(
     ],
 )
 def test_what_cannot_be_reset_is_one_line_and_an_exit_code(
-    shell: Shell, words: tuple[str, ...], code: int, sentence: str
+    shell: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    code: int,
+    sentence: str,
 ) -> None:
+    if "127.0.0.1:1" in words:  # nobody is there
+        monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
     named = [word.replace("TOPIC", shell.topic) for word in words]
     assert sentence in shell.refused(code, "group", "reset", shell.group, *named)

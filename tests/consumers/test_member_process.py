@@ -118,7 +118,6 @@ def says(member: ChildProcess, word: str) -> None:
     member.wait_until(lambda: True if word in member.output() else None, PATIENCE)
 
 
-@pytest.mark.slow
 def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) -> None:
     never = scene.folder / "never"
     members = [scene.start("a"), scene.start("b")]
@@ -141,7 +140,6 @@ def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) 
     assert scene.all_is_committed()
 
 
-@pytest.mark.slow
 def test_a_killed_member_is_replaced_at_once_and_the_group_notes_that_it_died(scene: Scene) -> None:
     scene.start("victim")
     scene.start("a")
@@ -153,7 +151,6 @@ def test_a_killed_member_is_replaced_at_once_and_the_group_notes_that_it_died(sc
     assert scene.how_went("a") == []  # nobody was there to note it
 
 
-@pytest.mark.slow
 def test_a_member_that_was_stopped_beyond_its_session_may_not_commit_when_it_wakes(
     scene: Scene,
 ) -> None:

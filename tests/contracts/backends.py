@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession, connect
@@ -56,10 +57,18 @@ class RealBackend:
 def end_session(connect_string: str, session: KazooSession) -> None:
     """Close the session in its holder's name, as an expiry or a guardian would."""
     servers = connect_string.partition("/")[0]
-    other = KazooClient(hosts=servers, client_id=(session.session_id, session.password))
-    other.start()
-    other.stop()
-    other.close()
+
+    def ended() -> bool:
+        other = KazooClient(hosts=servers, client_id=(session.session_id, session.password))
+        try:
+            other.start()
+        except KazooTimeoutError:
+            return False  # raised at once, too, if the holder has taken the session back by then
+        other.stop()
+        other.close()
+        return True
+
+    eventually(ended, 30.0)
 
 
 def settle(session: Session) -> None:

@@ -29,19 +29,6 @@ from tests.coordination.groups import (
 from tests.coordination.steps import ENOUGH, Steps, going_on, step, up_to_its_write
 
 
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    """A member to whom the plan gives t-0 and t-1."""
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name, someone.name)
-    return someone
-
-
-@pytest.fixture
-def admin(backend: Backend) -> Session:
-    return backend.open()
-
-
 def test_a_group_without_members_is_forgotten(a: Someone, admin: Session) -> None:
     left_behind(a)
     execute(admin, group_deletion.delete(GROUP))

@@ -31,19 +31,6 @@ from tests.coordination.groups import (
 from tests.coordination.steps import ENOUGH, going_on, step, up_to_its_write
 
 
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    """A member to whom the plan gives t-0 and t-1."""
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name, someone.name)
-    return someone
-
-
-@pytest.fixture
-def admin(backend: Backend) -> Session:
-    return backend.open()
-
-
 def test_who_joins_while_the_group_is_deleted_stops_it(
     backend: Backend, a: Someone, admin: Session
 ) -> None:

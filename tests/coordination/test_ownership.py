@@ -49,14 +49,6 @@ OFFSET = paths.offset(GROUP, *P0)
 
 
 @pytest.fixture
-def a(backend: Backend) -> Someone:
-    """A member to whom the plan gives t-0 and t-1."""
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name, someone.name)
-    return someone
-
-
-@pytest.fixture
 def b(backend: Backend, a: Someone) -> Someone:
     """A younger member, to whom the plan gives nothing yet."""
     return Someone(backend.open(), "b")

@@ -44,11 +44,6 @@ def a(backend: Backend) -> Someone:
     return someone
 
 
-@pytest.fixture
-def admin(backend: Backend) -> Session:
-    return backend.open()
-
-
 def test_a_reset_fences_the_owner_and_it_goes_on_at_the_new_offset(
     a: Someone, admin: Session
 ) -> None:

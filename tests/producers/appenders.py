@@ -3,24 +3,20 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from importlib import import_module
 from random import Random
 from typing import Any
 
 import pytest
 
 from folkmoot.producers import batch_builder, futures
-from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol import batch_header, record_batch, speedups
 from folkmoot.protocol.errors import BufferFull, ClosedError, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition
 
 PLAIN: Any = batch_builder
-try:
-    COMPILED: Any = import_module("folkmoot.producers._speedups")
-except ImportError:  # there is no compiler here
-    COMPILED = None
+COMPILED: Any = speedups.compiled("folkmoot.producers._speedups")
 
-needs_compiled = pytest.mark.skipif(COMPILED is None, reason="the compiled appender was not built")
+needs_compiled = pytest.mark.skipif(COMPILED is None, reason="no compiled appender is in use")
 each_appender = pytest.mark.parametrize(
     "implementation",
     [

@@ -2,7 +2,6 @@
 
 import _thread
 import gc
-import os
 import shutil
 import signal
 import sys
@@ -25,7 +24,7 @@ import pytest
 from folkmoot.producers import appender, batch_builder
 from folkmoot.producers.columns import RecordColumns
 from folkmoot.producers.futures import BatchDelivery
-from folkmoot.protocol import record_batch
+from folkmoot.protocol import record_batch, speedups
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.errors import (
@@ -690,9 +689,8 @@ def test_signals_between_any_two_steps_lose_double_and_reorder_nothing(
 
 def test_the_compiled_one_is_in_use_wherever_it_can_be_built(implementation: Any) -> None:
     headers = Path(sysconfig.get_path("include"), "Python.h")
-    if shutil.which("cc") and headers.exists():
+    if shutil.which("cc") and headers.exists() and speedups.IS_WANTED:
         assert COMPILED is not None, "there is a compiler, and the module is not built: make env"
-    wanted = os.environ.get("FOLKMOOT_PURE", "") in ("", "0")
-    chosen = COMPILED if COMPILED is not None and wanted else PLAIN
+    chosen = COMPILED or PLAIN
     assert (appender.Appender is implementation.Appender) == (implementation is chosen)
     assert ("plain Python" if chosen is PLAIN else "compiled") == appender.IMPLEMENTATION

@@ -8,13 +8,12 @@ import sys
 import weakref
 from array import array
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from folkmoot.protocol import columns as columns_module
+from folkmoot.protocol import speedups
 from folkmoot.protocol.batch_header import check
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.record_batch import columns_of, encode, offsets_of
@@ -24,19 +23,12 @@ from tests.protocol.golden import GOLDEN
 from tests.protocol.twins import plain_columns
 from tests.seeds import new_seed
 
-NAME = "folkmoot.protocol._speedups"
-if find_spec(NAME) is None:
-    pytest.skip("the compiled module is not built here", allow_module_level=True)
+if speedups.compiled("folkmoot.protocol._speedups") is None:
+    pytest.skip("no compiled module is in use here", allow_module_level=True)
 
-from folkmoot.protocol import _speedups  # noqa: E402  # only where it is built
+from folkmoot.protocol import _speedups  # only where it is built
 
 Where = tuple[str, int, Sequence[int], Columns, bool]
-
-
-@pytest.fixture(autouse=True)
-def _in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where FOLKMOOT_PURE has chosen the twins."""
-    monkeypatch.setattr(columns_module, "_compiled", _speedups)
 
 
 @pytest.fixture

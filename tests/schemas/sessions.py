@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation
-from folkmoot.coordination.zookeeper.session import Outcome, Session, SessionState
+from folkmoot.coordination.zookeeper.session import Outcome, Session
+from tests.forwarding_session import ForwardingSession
 from tests.memory_zookeeper import MemoryZooKeeper
 
 Loss = Literal["request", "reply"] | None
@@ -15,33 +16,15 @@ def memory_session() -> Session:
     return MemoryZooKeeper().connect()
 
 
-class CountingSession:
+class CountingSession(ForwardingSession):
     """A session that counts operations and loses those for which `lose` names a loss."""
 
     def __init__(
         self, session: Session, lose: Callable[[Operation], Loss] = lambda _: None
     ) -> None:
+        super().__init__(session)
         self.asked = 0
-        self._session = session
         self._lose = lose
-
-    @property
-    def chroot(self) -> str:
-        return self._session.chroot
-
-    @property
-    def state(self) -> SessionState:
-        return self._session.state
-
-    @property
-    def session_timeout(self) -> float:
-        return self._session.session_timeout
-
-    def last_acknowledged(self) -> float:
-        return self._session.last_acknowledged()
-
-    def listen(self, listener: Callable[[SessionState], None]) -> None:
-        self._session.listen(listener)
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         self.asked += 1
@@ -53,6 +36,3 @@ class CountingSession:
                 self._session.submit(operation, lambda _: done(lost))
             case None:
                 self._session.submit(operation, done)
-
-    def close(self) -> None:
-        self._session.close()

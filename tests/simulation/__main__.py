@@ -1,5 +1,6 @@
 """`make simulate SEEDS=1..100000`, and others of KINDS: many histories, over several runs.
 
+SEEDS=1000 are so many from a seed on that follows from the code: another change, other histories.
 What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
 the code that histories run through is the same (fingerprint.py). A history that breaks a promise is
 printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.simulation.fingerprint import GROUPS, fingerprint
+from tests.simulation.fingerprint import GROUPS, fingerprint, first_seed
 from tests.simulation.history import History
 from tests.simulation.replication.history import ReplicationHistory
 
@@ -97,17 +98,21 @@ def portions(first: int, last: int, noted: Sequence[Done]) -> Iterator[tuple[int
         first = end + 1
 
 
-def seeds(text: str) -> tuple[int, int]:
-    """`a..b`, both included."""
-    first, _, last = text.partition("..")
+def seeds(text: str) -> tuple[int | None, int]:
+    """`a..b`, both included, or how many."""
+    first, dots, last = text.rpartition("..")
+    if last.isdecimal() and not dots and int(last):
+        return None, int(last)
     if not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range like 1..1000")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a range like 1..1000 nor a number")
     return int(first), int(last)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("seeds", type=seeds, metavar="A..B", help="both are included")
+    parser.add_argument(
+        "seeds", type=seeds, metavar="A..B|N", help="both are included; so many, by the code"
+    )
     parser.add_argument("--of", choices=KINDS, default="groups", help="default: %(default)s")
     parser.add_argument(
         "--state", type=Path, default=Path(".simulated"), help="default: %(default)s"
@@ -118,10 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = fingerprint(begin)
     noted = earlier(given.state, code)
     first, last = given.seeds
+    if first is None:
+        first = first_seed(code)
+        last += first - 1
     todo = list(portions(first, last, noted))
-    print(
-        f"code {code}: {sum(d.last - d.first + 1 for d in noted)} histories are noted", flush=True
-    )
+    count = sum(d.last - d.first + 1 for d in noted)
+    print(f"code {code}, seeds {first}..{last}: {count} histories are noted", flush=True)
     with ProcessPoolExecutor(given.jobs) as pool, given.state.open("ab") as out:
         running = [pool.submit(live, given.of, code, *portion) for portion in todo]
         try:

@@ -2,17 +2,15 @@
 
 import logging
 import os
-import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from math import inf
 from typing import Protocol, TypeVar
 
 import pytest
 
 from tests.simulation.checks import Violation
+from tests.simulation.fingerprint import fingerprint, first_seed
 from tests.simulation.world import World
 
 
@@ -52,26 +50,21 @@ def live_through_many(
     make: Callable[[int], Lived],
     count: int,
     *,
-    seconds: float = inf,
     enough: int = 0,
     expected: Iterable[str] = (),
 ) -> None:
-    """So many that nobody has seen before, or what fits in the time, if that is `enough`: by then all that
-    is expected must have happened. With FOLKMOOT_SEED that one alone, and its end is printed."""
+    """So many; if that is `enough`, all that is expected must have happened. With FOLKMOOT_SEED that one
+    alone, and its end is printed."""
     if "FOLKMOOT_SEED" in os.environ:
         print(*live_through(make(int(os.environ["FOLKMOOT_SEED"]))).world.lines(), sep="\n")
         return
-    first = random.randrange(2**40)
+    first = first_seed(fingerprint(make.__module__))
     print(f"seeds {first} to {first + count - 1}")
     seen: Counter[str] = Counter()
-    end = time.monotonic() + seconds
-    done = 0
-    while done < count and (done < enough or time.monotonic() < end):
-        seen.update(live_through(make(first + done)).world.seen)
-        done += 1
-    print(f"{done} histories")
+    for seed in range(first, first + count):
+        seen.update(live_through(make(seed)).world.seen)
     print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))
-    never = [what for what in expected if not seen[what]] if done >= enough else []
+    never = [what for what in expected if not seen[what]] if count >= enough else []
     assert not never, f"these never happened: {never}"
 
 

@@ -19,8 +19,14 @@ from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from tests.memory_zookeeper import Tree
 from tests.simulation.world import World
 
-_OVER = Outcome(None, SessionLost("the session is over"))
-_BROKEN = Outcome(None, ConnectionLost("the connection broke"))
+
+# Made anew each time: an error keeps the frames through which it went, and by these whole histories.
+def _over() -> Outcome:
+    return Outcome(None, SessionLost("the session is over"))
+
+
+def _broken() -> Outcome:
+    return Outcome(None, ConnectionLost("the connection broke"))
 
 
 class _Call:
@@ -30,7 +36,7 @@ class _Call:
         self.operation = operation
         self.done = done
         self.sent = 0.0
-        self.outcome = _BROKEN
+        self.outcome = _broken()
 
 
 class Line:
@@ -81,7 +87,7 @@ class Line:
         for watcher in self.world.watchers:
             watcher.asked(self.owner, operation)
         if self.state is SessionState.LOST:
-            done(_OVER)
+            done(_over())
         elif self.state is SessionState.SUSPENDED:
             self._waiting.append(call)
         else:
@@ -199,7 +205,7 @@ class Line:
         self._reset(SessionState.SUSPENDED)
         world.seen["lost replies"] += len(broken)
         for call in broken:
-            call.done(_BROKEN)
+            call.done(_broken())
         for ring in rings:
             ring()
         self._tell()
@@ -251,7 +257,7 @@ class Line:
         self._reset(SessionState.LOST)
         for item in unfinished:
             if isinstance(item, _Call):
-                item.done(_OVER)
+                item.done(_over())
         self._tell()
 
     def vanish(self, guarded: bool = False) -> None:

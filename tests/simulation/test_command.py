@@ -39,10 +39,25 @@ def test_a_broken_promise_is_told_with_its_seed(
     assert "FOLKMOOT_SEED=1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["", "5", "5..", "9..5", "a..b", "-1..5"])
+@pytest.mark.parametrize("text", ["", "0", "5..", "..5", "9..5", "a..b", "-1..5"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(SystemExit):
         command.main([text])
+
+
+def test_so_many_histories_begin_where_the_code_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = []
+    for code in ("00000010ffff", "00000011ffff"):
+        monkeypatch.setattr(command, "fingerprint", lambda _, code=code: code)
+        state = tmp_path / code
+        assert command.main(["2", "--state", str(state), "--jobs", "1"]) == 0
+        [done] = command.earlier(state, code)
+        assert f"seeds {done.first}..{done.last}:" in capsys.readouterr().out
+        assert done.last == done.first + 1
+        firsts.append(done.first)
+    assert firsts == [16_000, 17_000]
 
 
 def test_the_fingerprint_is_of_what_a_history_loads_and_of_nothing_else() -> None:

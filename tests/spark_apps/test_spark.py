@@ -25,7 +25,7 @@ from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import local_session, stop_gracefully
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 StartCluster = Callable[..., EmbeddedCluster]
 GROUP, TOPIC, PARTITIONS = "delays", "flights", 6

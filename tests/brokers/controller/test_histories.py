@@ -1,13 +1,15 @@
-"""Controllers through hostile histories: by default 150 that nobody has seen before.
+"""Controllers through hostile histories, which follow from the code: by default 40.
 
 FOLKMOOT_SEED=n replays one history and prints its end; FOLKMOOT_HISTORIES=n runs so many.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +26,7 @@ from tests.simulation.frame import expect_violation, live_through, live_through_
 
 __all__ = ["silence"]
 
-HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "40"))
 SEEDS_FOR_MUTATIONS = 150
 
 
@@ -37,6 +39,12 @@ def test_the_same_seed_is_the_same_history() -> None:
     for seed in range(3):
         first, second = (live_through(ClusterHistory(seed)) for _ in range(2))
         assert first.world.hash() == second.world.hash()
+
+
+def test_a_history_that_is_over_is_let_go() -> None:
+    history = ref(live_through(ClusterHistory(1)))
+    gc.collect()
+    assert history() is None, "the next hundred thousand would have no room"
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from tests.brokers.batches import SMALL
 from tests.brokers.hands import Hands
 from tests.brokers.parts import carried_out, make_batch, make_handlers, produce
 from tests.brokers.parts import into as entry
+from tests.processes import open_below
 
 TOPIC_ID = "id-1"
 PARTITION = TopicIdPartition(TOPIC_ID, 0)
@@ -190,6 +191,7 @@ class Cluster:
     def stop(self) -> None:
         for node in self.nodes.values():
             node.logs.close()
+        assert open_below(self.directory) == []
 
     # -- ZooKeeper ----------------------------------------------------------------------------------
 

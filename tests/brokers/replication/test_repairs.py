@@ -523,8 +523,7 @@ def test_a_replica_that_lacks_a_batch_does_not_lead_though_it_is_in_sync_by_what
 
 # -- one flipped bit anywhere -----------------------------------------------------------------------
 
-CLUSTERS = 20
-FLIPS = 50
+FLIPS = 50  # in a cluster
 
 
 class Rot:
@@ -599,13 +598,14 @@ class Rot:
         assert found == self.acknowledged
 
 
+@pytest.mark.parametrize("clusters", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_one_flipped_bit_anywhere_on_one_replica_loses_nothing_and_is_repaired(
-    tmp_path: Path,
+    tmp_path: Path, clusters: int
 ) -> None:
     first = new_seed()
     hit: Counter[str] = Counter()
     emptied = 0
-    for seed in range(first, first + CLUSTERS):
+    for seed in range(first, first + clusters):
         rot = Rot(tmp_path / str(seed), random.Random(seed))
         for number in range(FLIPS):
             print(f"seed {seed}, flip {number}")
@@ -615,5 +615,5 @@ def test_one_flipped_bit_anywhere_on_one_replica_loses_nothing_and_is_repaired(
         rot.cluster.stop()
         shutil.rmtree(tmp_path / str(seed))
     print(dict(hit), f"{emptied} directories emptied")
-    assert hit.total() == CLUSTERS * FLIPS
+    assert hit.total() == clusters * FLIPS
     assert len(hit) > 6

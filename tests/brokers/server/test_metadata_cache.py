@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from folkmoot.brokers.server import metadata_cache
 from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterView
 from folkmoot.brokers.server.request_handlers import PARTITIONS_PER_STEP, TOPICS_PER_STEP
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
@@ -74,8 +75,11 @@ def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
     assert [each.leader for each in response.topics[0].partitions] == [ME, -1]
 
 
-def test_more_topics_than_one_answer_holds_are_refused_and_fewer_are_told() -> None:
-    wide = [[ME]] * 10_000
+def test_more_topics_than_one_answer_holds_are_refused_and_fewer_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata_cache, "MAX_ENVELOPE_BYTES", wire.MAX_ENVELOPE_BYTES // 20)
+    wide = [[ME]] * 500
     topics = {f"t{number}": TopicInfo(f"id-{number}", wide) for number in range(100)}
     view = ClusterView(BROKERS, topics)
     names = sorted(topics)

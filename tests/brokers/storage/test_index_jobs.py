@@ -1,5 +1,6 @@
 """The background's part of look-ups: which indexes it checks, and what may happen meanwhile."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from folkmoot.brokers.storage.jobs import Job
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import IndexJob, SegmentReader, summary_job
+from folkmoot.brokers.storage.segment import IndexJob, SegmentReader, summary_job, write_index
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
@@ -22,6 +23,7 @@ from tests.brokers.batches import (
     timed_batch,
     values_of,
 )
+from tests.processes import open_below
 
 RECORDS = 400
 _REAL = {
@@ -212,9 +214,26 @@ def test_indexes_that_are_built_in_the_background_hold_no_descriptors(
     for index in log.directory.glob("*.index"):
         index.unlink()
     log.release()
-    before = len(os.listdir("/proc/self/fd"))
     job = IndexJob(log.sealed_segments, footers=footers)
     job.finish(job.run())
     assert len(log.sealed_segments) > 2
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(log.directory) == []
+    log.abandon()
+
+
+def test_an_index_for_which_there_is_no_room_holds_no_descriptor(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction tries again and again."""
+    segment = log.sealed_segments[0]
+    log.release()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write_index(log.directory, segment.name, segment.size, segment.end_offset, 256)
+    assert open_below(log.directory) == []
     log.abandon()

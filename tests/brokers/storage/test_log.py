@@ -35,6 +35,7 @@ from tests.brokers.batches import (
     reopened,
     values_of,
 )
+from tests.processes import open_below
 
 
 def with_a_gap() -> bytes:
@@ -178,23 +179,12 @@ def test_files_are_opened_only_when_something_is_asked_of_them(tmp_path: Path) -
     for _ in range(20):
         append(log, a_batch(b"b" * 300))
     log.abandon()
-    own = Path("/proc/self/fd")
-
-    def open_files() -> list[str]:
-        found = []
-        for link in own.iterdir():
-            try:
-                found.append(str(link.readlink()))
-            except FileNotFoundError:
-                continue  # the descriptor of this very listing
-        return [name for name in found if name.startswith(str(tmp_path))]
-
     again = reopened(tmp_path)
-    assert open_files() == []
+    assert open_below(tmp_path) == []
     again.read(0, 100)
-    assert {Path(name).stem for name in open_files()} == {f"{0:020}"}
+    assert {path.stem for path in open_below(tmp_path)} == {f"{0:020}"}
     again.close()
-    assert open_files() == []
+    assert open_below(tmp_path) == []
 
 
 def test_segment_settings_may_change_between_two_starts(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from folkmoot.console.children import StartFailed
 from folkmoot.console.demo import checks, direct, flights
 from folkmoot.console.demo.cluster import Onlooker
@@ -17,7 +15,6 @@ from tests.waiting import eventually
 TOTAL = 6_000
 
 
-@pytest.mark.slow
 def test_a_killed_member_costs_nothing_but_work(
     start_cluster: Callable[..., EmbeddedCluster], tmp_path: Path
 ) -> None:
