@@ -67,10 +67,12 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     guardian: bool = True
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     revoke_timeout: _Seconds = 2.0
-    """How long this member may take to give a partition up; the successor steals it after that."""
+    """How long this member may take to give a partition up, once it is done with what is under way:
+    `on_revoke` and the last commit. It is given up without them after that."""
     max_processing_time: Annotated[float, Meta(ge=LEAST_PROCESSING_TIME)] | None = 300.0
-    """If the application does not ask for records for so long, its partitions go to others until it
-    does; None: it may stay away."""
+    """How long a batch may take, in which its partition is kept though the group wants it elsewhere. If the
+    application does not ask for records for so long, its partitions go to others until it does; None: it
+    may stay away, and what the group wants goes after `revoke_timeout` whatever is under way."""
     max_poll_records: Annotated[int, Meta(gt=0)] = 500
     """How many records one `poll` hands out at most."""
     fetch_max_wait: Annotated[float, Meta(ge=0)] = 0.5

@@ -191,7 +191,7 @@ class AsyncConsumer(Generic[K, V]):
     Options, rules and errors are those of `Consumer`, which this one holds in a thread: what is asked
     of it is done there, in order, and awaited here. An iteration gets its records batch by batch and
     waits once for each; between two records nothing is awaited and no thread is changed. The group's
-    own thread keeps the membership, so a loop that is blocked loses partitions after `revoke_timeout`
+    own thread keeps the membership, so a loop that is blocked loses partitions after `max_processing_time`
     and is fenced, as a handler that takes too long always is.
 
     One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes

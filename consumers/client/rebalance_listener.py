@@ -276,6 +276,8 @@ class RebalanceListener:
         accepted = [each for each in partitions if each not in self._unaccepted]
         finished = False
         try:
+            for each in accepted:
+                self.member.draining(each, self.epochs[each])
             if accepted:
                 self._call_back("on_revoke", accepted)
             finished = True

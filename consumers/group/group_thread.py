@@ -166,6 +166,10 @@ class Member:
         if self._over:
             self._refuse_commits()
 
+    def draining(self, partition: TopicPartition, epoch: int) -> None:
+        """Answer Revoking: what was under way is done, and `drained` follows within the revoke timeout."""
+        self._post(None, self._feed, self.state.owned.draining, partition, epoch, self._clock())
+
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """Answer Revoking: nothing of the partition is under way; commit `offset` and let it go."""
         self._post(None, self._feed, self.state.owned.drained, partition, epoch, offset)

@@ -77,6 +77,11 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     protocol: int = PROTOCOL
 
+    @property
+    def hand_over(self) -> float:
+        """How long it may take to let go: to end what is under way, and then to give up."""
+        return self.revoke_timeout + (self.max_processing_time or 0.0)
+
     def info(self) -> MemberInfo:
         """What the member publishes."""
         return MemberInfo(
@@ -144,8 +149,10 @@ class GroupMember:
         self._now = 0.0
         self._nonce = ""
         self._effects: list[Effect] = []
-        me = Claimant(settings.group, "", "", settings.revoke_timeout)
-        self.owned = OwnedPartitions(me, self._effects, timing, self._watch_owner)
+        me = Claimant(settings.group, "", "", settings.hand_over)
+        self.owned = OwnedPartitions(
+            me, self._effects, timing, self._watch_owner, settings.revoke_timeout
+        )
         self.schedule = PlanSchedule(self.info, timing, random)
         self.liveness = Liveness(timing, settings.max_processing_time, settings.revoke_timeout)
         self._last: tuple[str | None, str] = (None, "")  # the name before, and why it was given up
@@ -249,8 +256,8 @@ class GroupMember:
 
     def tick(self) -> None:
         """Time has passed, or all that had happened was told: decide what follows."""
-        if self.owned.has_dropped:
-            self.owned.has_dropped, self._changed = False, True
+        if self.owned.has_changed:
+            self.owned.has_changed, self._changed = False, True
         if releases := self.owned.releases:
             self.owned.releases = {}
             asked = self.owned.me, releases
@@ -266,7 +273,7 @@ class GroupMember:
         if self._is_planning():
             times.append(self.schedule.deadline())
         if self.phase is Phase.MEMBER:
-            times.append(self.liveness.absence_at())
+            times += [self.liveness.absence_at(), self.owned.overdue_at()]
         if self._may_claim():
             times.append(self.owned.deadline())
         return min((at for at in times if at is not None), default=None)
@@ -527,6 +534,7 @@ class GroupMember:
                 self.owned.revoke_all()
             elif missing is PollState.EXPIRED:
                 self._removed("the application did not ask for records for too long")
+            self.owned.give_up_overdue(now)
         if self.name is None:
             return
         if self._read_plan_at is not None and now >= self._read_plan_at:

@@ -117,10 +117,11 @@ class OwnedPartitions:
         effects: list[Effect],
         timing: Timing,
         watch: Callable[[TopicPartition], WatchCallback],
+        revoke_timeout: float,
     ) -> None:
         self.me = me
-        self.has_dropped = False
-        """Something was lost since the owner of this has looked."""
+        self.has_changed = False
+        """Something was lost, or is to be given up by a time, since the owner of this has looked."""
         self.fenced_commits = 0
         self.lost = 0
         """Partitions that went without being given up."""
@@ -132,12 +133,14 @@ class OwnedPartitions:
         self._effects = effects
         self._timing = timing
         self._watch = watch
+        self._revoke_timeout = revoke_timeout
         self._wanted: dict[TopicPartition, _Wanted] = {}
         self._owned: dict[TopicPartition, _Owned] = {}
         self._asked: list[
             tuple[int, Mapping[TopicPartition, tuple[int, int]], Mapping[TopicPartition, str]]
         ] = []
         self._committing: tuple[int, frozenset[TopicPartition]] | None = None
+        self._drain_by: dict[tuple[TopicPartition, int], float] = {}
         self._drained: list[TopicPartition] = []  # and not being released yet
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -246,7 +249,7 @@ class OwnedPartitions:
         """The owner's revoke timeout begins when it is first seen, and is not begun anew by looks."""
         if wanted.owner != owner:
             wanted.owner = owner
-            wanted.patience = 0.0 if ours else owner.revoke_timeout + self._timing.steal_margin
+            wanted.patience = 0.0 if ours else owner.hand_over + self._timing.steal_margin
             wanted.ask_at = wanted.steal_at = now + wanted.patience
         else:
             wanted.ask_at = max(wanted.steal_at, now + self._timing.patience)
@@ -304,6 +307,30 @@ class OwnedPartitions:
     def revoke_all(self) -> None:
         for partition in self:
             self.revoke(partition)
+
+    def draining(self, partition: TopicPartition, epoch: int, now: float) -> None:
+        """The consumer is done with what was under way, and begins to finish with a partition."""
+        owned = self._owned.get(partition)
+        if owned is not None and owned.claim.state.epoch == epoch and owned.revoking:
+            self._drain_by.setdefault((partition, epoch), now + self._revoke_timeout)
+            self.has_changed = True
+
+    def overdue_at(self) -> float | None:
+        """When the consumer will have taken too long to finish with something."""
+        return min(self._drain_by.values(), default=None)
+
+    def give_up_overdue(self, now: float) -> None:
+        """Let go of that without the consumer: nothing of it is committed any more."""
+        for (partition, epoch), at in list(self._drain_by.items()):
+            owned = self._owned.get(partition)
+            if owned is None or owned.claim.state.epoch != epoch or owned.drained:
+                del self._drain_by[partition, epoch]
+            elif at <= now:
+                del self._drain_by[partition, epoch]
+                self._tell(partition, owned, "its on_revoke took longer than revoke_timeout")
+                owned.drained = True
+                self._drained.append(partition)
+        self.release_drained()
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """The consumer has finished with a partition that is being revoked; commit `offset`, if any.
@@ -451,7 +478,7 @@ class OwnedPartitions:
         return owned is not None and owned.claim.state.epoch == claim.state.epoch
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
-        self.has_dropped = True
+        self.has_changed = True
         self._tell(partition, self._owned.pop(partition), reason)
 
     def _tell(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:

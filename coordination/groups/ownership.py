@@ -62,7 +62,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     member: str
     nonce: str
     epoch: int
-    revoke_timeout: float
+    hand_over: float
 
 
 class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -128,7 +128,7 @@ class Claimant(msgspec.Struct, frozen=True):
     group: str
     name: str
     nonce: str
-    revoke_timeout: float
+    hand_over: float
 
     @property
     def assignee(self) -> str:
@@ -239,7 +239,7 @@ def _prepare(
             *(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset),
             metadata="" if kept is None else was.metadata,
         )
-        owner = Owner(me.assignee, me.nonce, epoch, me.revoke_timeout)
+        owner = Owner(me.assignee, me.nonce, epoch, me.hand_over)
         each.writes = (
             zk.Set(path, encode(each.state), node.stat.version),
             zk.Create(owner_path, encode(owner), ephemeral=True),

@@ -76,8 +76,10 @@ class Person:
                     self.held[partition] = notice
                 case Revoking(partition):
                     held = self.held.pop(partition, None)
-                    if held is not None and self.drains:
-                        self.member.drained(partition, held.epoch, None)
+                    if held is not None:
+                        self.member.draining(partition, held.epoch)
+                        if self.drains:
+                            self.member.drained(partition, held.epoch, None)
                 case Lost(partition):
                     self.held.pop(partition, None)
                 case Replaced():

@@ -451,7 +451,8 @@ def test_a_blocked_loop_loses_its_partitions_and_is_fenced(bench: Bench) -> None
             await consumer.poll(0.05)
             return not consumer.assignment() & set(stolen)
 
-        async with member(bench, revoke_timeout=0.3, auto_commit=False) as consumer:
+        patience = {"max_processing_time": 2.0, "revoke_timeout": 0.3}
+        async with member(bench, auto_commit=False, **patience) as consumer:
             assert len(await take(consumer, 30)) == 30
             thief = threading.Thread(target=steal)
             thief.start()

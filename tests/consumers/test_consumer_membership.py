@@ -107,7 +107,7 @@ def test_a_member_is_guarded_unless_it_shall_not_be(bench: Bench) -> None:
         until(consumer, whole(consumer))
         assert not set(GUARDIAN._guarded) - before
         with bench.member() as another:
-            until(another, lambda: len(another.assignment()) > 0)
+            until(another, lambda: consumer.poll(0.0) == [] and len(another.assignment()) > 0)
             assert len(set(GUARDIAN._guarded) - before) == 1
     assert not set(GUARDIAN._guarded) - before
 

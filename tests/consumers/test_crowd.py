@@ -267,6 +267,39 @@ def test_a_dozing_application_costs_no_turns(crowd: Crowd) -> None:
     assert deadline is None or deadline > crowd.now
 
 
+def test_an_application_inside_a_batch_keeps_its_partitions_until_it_is_done(crowd: Crowd) -> None:
+    crowd.topic("a", 4)
+    busy = crowd.add("a", max_processing_time=60.0, revoke_timeout=1.0)
+    crowd.settle()
+    busy.dozing = True
+    other = crowd.add("a")
+    crowd.pass_time(50.0)
+    assert (len(busy.partitions), len(other.partitions)) == (4, 0)
+    busy.dozing = False
+    crowd.pass_time(0.5)
+    assert sizes(busy, other) == [2, 2]
+    assert busy.count(Lost) == 0
+    assert busy.member.state.owned.lost == 0
+
+
+def test_once_an_application_is_done_with_its_batch_its_revoke_timeout_bounds_the_rest(
+    crowd: Crowd,
+) -> None:
+    crowd.topic("a", 4)
+    busy = crowd.add("a", max_processing_time=60.0, revoke_timeout=2.0)
+    crowd.settle()
+    busy.dozing = True
+    other = crowd.add("a")
+    crowd.pass_time(30.0)
+    busy.dozing, busy.drains = False, False  # its on_revoke does not end
+    crowd.pass_time(1.8)
+    assert sizes(other) == [0]
+    crowd.pass_time(1.0)
+    assert sizes(other) == [2]
+    assert busy.member.state.owned.lost == busy.count(Lost) == 2
+    assert len(busy.member.state.owned) == 2
+
+
 # -- revoke timeouts ----------------------------------------------------------------------------------
 
 

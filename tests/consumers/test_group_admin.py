@@ -22,6 +22,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values
+from tests.waiting import eventually
 
 
 def admin_of(bench: Bench) -> Admin:
@@ -241,6 +242,7 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
         told.extend(f"{what} {each.partition}" for each in some)
 
     first = bench.member(
+        max_processing_time=None,  # else it would be waited for
         revoke_timeout=0.3,
         on_revoke=lambda _, some: tell("revoke", some),
         on_lost=lambda _, some: tell("lost", some),
@@ -251,5 +253,6 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
             until(second, lambda: len(second.assignment()) >= 1)
             taken = {each.partition for each in second.assignment()}
             assert not told
+            eventually(lambda: away.health().lost_partitions)  # else on_revoke would be right
             until(away, lambda: bool(told))
             assert told == [f"lost {number}" for number in sorted(taken)]

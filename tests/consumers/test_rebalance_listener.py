@@ -67,6 +67,9 @@ class FakeMember:
         self.asked.append(dict(offsets))
         self.notices.extend(self.when_committing(token, dict(offsets)))
 
+    def draining(self, partition: TopicPartition, epoch: int) -> None:
+        """Nobody counts."""
+
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         self.released[partition] = offset
 

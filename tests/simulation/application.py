@@ -160,6 +160,7 @@ class Application:
                     self.readings[partition] = Reading(topic_id, epoch, start, start)
                 case Revoking(partition):
                     if partition in self.readings:
+                        self.member.draining(partition, self.readings[partition].epoch)
                         self._drain_later(partition, self.readings[partition].epoch)
                 case Lost(partition):
                     self.readings.pop(partition, None)

@@ -322,7 +322,7 @@ class Seats:
 
     def stolen(self, partition: TopicPartition, owner: Owner) -> None:
         whose, since = self._taken_away.get(partition, ("", 0.0))
-        early = whose == owner.member and self._world.now < since + owner.revoke_timeout
+        early = whose == owner.member and self._world.now < since + owner.hand_over
         _check(not early, f"H: {partition} was stolen from {owner} before its time")
 
 
