@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from folkmoot.protocol.errors import ConfigError, FolkmootError
+from folkmoot.protocol.quantities import seconds
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
@@ -47,10 +48,10 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     """`--timeout`, the same for every command that waits for answers."""
     parser.add_argument(
         "--timeout",
-        type=seconds,
-        metavar="S",
+        type=typed(_patience),
+        metavar="TIME",
         default=TIMEOUT,
-        help=f"seconds that ZooKeeper and brokers may take to answer (default: {TIMEOUT:g})",
+        help=f"what ZooKeeper and brokers may take to answer (default: {TIMEOUT:g}s)",
     )
 
 
@@ -127,14 +128,10 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def seconds(text: str) -> float:
-    """A type of argparse's: a length of time."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
+def _patience(text: str) -> float:
+    number = seconds(text)
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise ConfigError(f"{text!r} is no time to wait: give more than 0 seconds")
     return number
 
 
