@@ -146,9 +146,10 @@ def _stop(args: argparse.Namespace) -> int:
     number, deadline = args.broker, time.monotonic() + args.timeout
     with session_of(args) as session:
         found = execute(session, brokers.read(number), TIMEOUT)
-        if found is None or not execute(session, brokers.leave(number, found), TIMEOUT):
+        if found is None:
             raise BrokerUnreachable(f"no broker {number} is registered: `folkmoot broker list`")
         nonce = found.nonce
+        execute(session, brokers.leave(number, found), TIMEOUT)  # False: it has left meanwhile
         while found is not None and found.nonce == nonce:
             if time.monotonic() > deadline:
                 raise RequestTimeout(
