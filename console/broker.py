@@ -163,9 +163,10 @@ def _stop(args: argparse.Namespace) -> int:
     number, deadline = args.broker, time.monotonic() + args.within
     with session_of(args) as session:
         found = execute(session, brokers.read(number), args.timeout)
-        if found is None or not execute(session, brokers.leave(number, found), args.timeout):
+        if found is None:
             raise BrokerUnreachable(f"no broker {number} is registered: `folkmoot broker list`")
         nonce = found.nonce
+        execute(session, brokers.leave(number, found), args.timeout)  # False: it has left meanwhile
         while found is not None and found.nonce == nonce:
             if time.monotonic() > deadline:
                 raise RequestTimeout(
