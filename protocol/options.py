@@ -101,6 +101,8 @@ def configured(
     ) -> Callable[Concatenate[_Self, _P], None]:
         @wraps(init)
         def construct(self: _Self, /, *nothing: _P.args, **options: _P.kwargs) -> None:
+            if nothing:
+                raise TypeError(f"{type(self).__name__} takes options by their names: zookeeper=…")
             init(self, build(config, options))  # type: ignore[arg-type]
 
         made: Any = construct

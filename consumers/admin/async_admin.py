@@ -67,6 +67,7 @@ class AsyncAdmin:
     ) -> None:
         await self.close()
 
+    cluster = _awaited(Admin.cluster)
     topics = _awaited(Admin.topics)
     partitions_of = _awaited(Admin.partitions_of)
     create_topic = _awaited(Admin.create_topic)
@@ -89,6 +90,7 @@ class AsyncAdmin:
     offsets_for_times = _awaited(Admin.offsets_for_times)
     delete_records = _awaited(Admin.delete_records)
     checked = _awaited(Admin.checked)
+    group_names = _awaited(Admin.group_names)
     groups = _awaited(Admin.groups)
     describe_group = _awaited(Admin.describe_group)
     group_offsets = _awaited(Admin.group_offsets)

@@ -287,8 +287,9 @@ class Consumer(Generic[K, V]):
         in order (see `unsubscribe`) and joins it anew. Raises ConfigError, ZooKeeperUnreachable.
         """
         self._check_free()
-        config = replace(self.config, topics=tuple(topics), pattern=pattern)
-        if not (topics or pattern):
+        named = topics if isinstance(topics, str) else tuple(topics)
+        config = replace(self.config, topics=named, pattern=pattern)
+        if not (named or pattern):
             raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
         if self._group is None and self.assignment():
             raise ConfigError(
@@ -404,7 +405,8 @@ class Consumer(Generic[K, V]):
     @property
     def member(self) -> Member | None:
         """This consumer's place in its group; None without one."""
-        return None if self._group is None else self._group.member
+        group = self._group  # read once: any thread may ask
+        return None if group is None else group.member
 
     def health(self) -> Health:
         """How it stands. From any thread, and never waits: for probes."""

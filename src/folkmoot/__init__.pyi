@@ -27,6 +27,7 @@ from folkmoot.consumers.group.events import Rebalanced as Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget as SeekTarget
 from folkmoot.consumers.records.batch_view import RecordBatchView as RecordBatchView
 from folkmoot.coordination.brokers import Registration as Registration
+from folkmoot.coordination.cluster_status import ClusterStatus as ClusterStatus
 from folkmoot.coordination.cluster_status import PartitionStatus as PartitionStatus
 from folkmoot.coordination.groups.history import Entry as Entry
 from folkmoot.coordination.topic_config import LogConfig as LogConfig
@@ -69,6 +70,7 @@ from folkmoot.protocol.errors import InvalidRequest as InvalidRequest
 from folkmoot.protocol.errors import InvalidSchema as InvalidSchema
 from folkmoot.protocol.errors import LogTruncated as LogTruncated
 from folkmoot.protocol.errors import MissingExtra as MissingExtra
+from folkmoot.protocol.errors import NoCluster as NoCluster
 from folkmoot.protocol.errors import NoOffset as NoOffset
 from folkmoot.protocol.errors import NoProducerId as NoProducerId
 from folkmoot.protocol.errors import NoReassignmentInProgress as NoReassignmentInProgress

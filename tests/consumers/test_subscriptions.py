@@ -8,7 +8,12 @@ import pytest
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State
-from folkmoot.protocol.errors import ConcurrentUse, ConfigError, UnknownTopicOrPartition
+from folkmoot.protocol.errors import (
+    ConcurrentUse,
+    ConfigError,
+    NotAssigned,
+    UnknownTopicOrPartition,
+)
 from folkmoot.protocol.records import OffsetAndMetadata, TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench
 from tests.consumers.tasks import take
@@ -47,7 +52,8 @@ def test_a_consumer_subscribes_leaves_its_group_and_subscribes_again(
             assert consumer.assignment() == frozenset()
             assert consumer.member is None
             assert bench.committed() == 4
-            assert await consumer.poll(0.05) == []
+            with pytest.raises(NotAssigned, match="reads nothing"):
+                await consumer.poll(0.05)
             assert await consumer.committed(bench.partition(0)) == 4
             await consumer.subscribe(pattern=f"{bench.topic}.*")
             assert await take(consumer, 2) == [4, 5]
@@ -101,6 +107,8 @@ def test_what_cannot_be_subscribed_to_is_refused_and_changes_nothing(
                 await consumer.subscribe()
             with pytest.raises(ConfigError, match="regular expression"):
                 await consumer.subscribe(pattern="(")
+            with pytest.raises(ConfigError, match="a list of names"):
+                await consumer.subscribe(bench.topic)
             member = consumer.member
             with pytest.raises(ConcurrentUse, match="callback"):
                 await take(consumer, 1)
