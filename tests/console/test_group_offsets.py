@@ -179,17 +179,11 @@ def test_a_file_that_makes_no_sense_is_usage(
         (("--to-datetime", "", "--topic", "TOPIC"), 2, "is no time"),
         (("--file", "none", "--topic", "TOPIC"), 2, "leave --topic out"),
         (("--file", "no-such-file"), 2, "cannot be read"),
-        (("--to-latest", "--zookeeper", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("--to-latest", "--zookeeper", "127.0.0.1:1", "--timeout", "0.3"), 3, "127.0.0.1:1"),
     ],
 )
 def test_what_cannot_be_reset_is_one_line_and_an_exit_code(
-    shell: Shell,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    code: int,
-    sentence: str,
+    shell: Shell, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    if "127.0.0.1:1" in words:  # nobody is there
-        monkeypatch.setattr("folkmoot.console.options.CONNECT_TIMEOUT", 0.3)
     named = [word.replace("TOPIC", shell.topic) for word in words]
     assert sentence in shell.refused(code, "group", "reset", shell.group, *named)

@@ -25,7 +25,7 @@ def test_a_topics_options_lie_over_the_brokers() -> None:
     ("name", "text", "words"),
     [
         ("retentoin", "1", "did you mean 'retention'"),
-        ("retention", "a week", "a number of seconds or 'none'"),
+        ("retention", "a week", r"a number of seconds \(90s, 7d\) or 'none'"),
         ("retention", "-1", "retention=-1.0 is not allowed"),
         ("retention", "nan", "retention=nan"),
         ("segment_bytes", "none", "a whole number"),
