@@ -1,7 +1,7 @@
 """What a consumer can be told."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import log
@@ -98,8 +98,11 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.topics, str):
-            raise ConfigError(f"topics must be a list of names: topics=[{self.topics!r}]")
+        for name, names in (("topics", self.topics), ("assignors", self.assignors)):
+            if isinstance(names, str):
+                raise ConfigError(f"{name} must be a list of names: {name}=[{names!r}]")
+            if not isinstance(names, Collection):
+                raise ConfigError(f"{name} must be a list of names, not {names!r}")
         for topic in self.topics:
             check_name("topic", topic)
         check_cluster(self.zookeeper, self.bootstrap)
@@ -114,6 +117,10 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
             check_name("instance id", self.instance_id)
         if (self.topics or self.pattern) and self.group is None:
             raise ConfigError("topics are divided within a group: give group=…, or use assign()")
+        if not isinstance(self.pattern, str):  # members tell each other of it
+            raise ConfigError(
+                f"pattern {self.pattern!r} is no text: give a regular expression as one"
+            )
         try:
             re.compile(self.pattern)
         except re.error as error:
@@ -125,8 +132,6 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
                 f"pattern {self.pattern!r} may take for ever to match: use at most four repetitions, and "
                 "within them neither others nor alternatives"
             )
-        if isinstance(self.assignors, str):
-            raise ConfigError(f"assignors must be a list of names: assignors=[{self.assignors!r}]")
         assignors_of(self.assignors)
         if self.auto_offset_reset not in ("earliest", "latest", "error"):
             raise ConfigError(

@@ -26,7 +26,7 @@ def inject(
     """A record's headers with those that carry a trace, by default that of the current span.
 
     By OpenTelemetry's propagators, `traceparent` unless the program has chosen others; where there is no
-    span, nothing is added. What an earlier trace has left under these names is replaced.
+    span, nothing is added. What an earlier trace has left for these propagators is replaced.
 
     ```
     with tracer.start_as_current_span("send orders", kind=SpanKind.PRODUCER):
@@ -35,7 +35,9 @@ def inject(
     """
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context)
-    kept = [(name, value) for name, value in headers if name not in carrier]
+    # A tracestate that was left beside another traceparent would speak of the wrong trace.
+    former = propagate.get_global_textmap().fields if carrier else ()
+    kept = [(name, value) for name, value in headers if name not in former]
     return [*kept, *((name, value.encode()) for name, value in carrier.items())]
 
 

@@ -1,5 +1,7 @@
 """Joins a group for a query: the one place where the parts of a `Share` are put together."""
 
+import os
+
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.log_ends import Lookups
@@ -22,6 +24,7 @@ def prepared(config: SourceConfig) -> Share:
         topics=config.topics,
         client_id=config.client_id,
         revoke_timeout=config.hand_over,
+        pid=os.getpid(),
     )
     member = Member(settings, connector(config.zookeeper, guarded=True), wakeup.wake)
     session = _Session(member, config)

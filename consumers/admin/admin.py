@@ -28,7 +28,7 @@ from folkmoot.consumers.admin.replica_moves import (
     drain,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
@@ -57,7 +57,6 @@ from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
-    BrokerUnreachable,
     ClosedError,
     ConfigError,
     OffsetOutOfRange,
@@ -449,7 +448,7 @@ class Admin:
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        latest, leaderless = self._ends(wanted, LATEST, timeout, some=True)
+        latest, leaderless = self._known_ends(wanted, timeout)
         committed = _committed(state.partitions, ids)
         unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
         left = max(0.0, deadline - time.monotonic())
@@ -671,19 +670,18 @@ class Admin:
 
         Raises BrokerUnreachable, or why no broker told.
         """
-        return self._ends(wanted, place, timeout)[0]
+        config = self._config
+        with closing(
+            Lookups(config.client_id, config.listener, self._discover(timeout))
+        ) as lookups:
+            return all_offsets(lookups, wanted, place, timeout)
 
-    def _ends(
-        self,
-        wanted: Mapping[TopicPartition, str],
-        place: int,
-        timeout: float,
-        *,
-        some: bool = False,
+    def _known_ends(
+        self, wanted: Mapping[TopicPartition, str], timeout: float
     ) -> tuple[dict[TopicPartition, int], Waiting]:
-        """As `_find`, and what nobody leads of them; with `some` as far as there are leaders that answer."""
+        """The ends that leaders tell in time, and what nobody leads."""
         discover = self._discover(timeout)
-        if some and not (wanted and discover()):
+        if not (wanted and discover()):
             return {}, {}
         deadline = time.monotonic() + timeout
         found: dict[TopicPartition, int] = {}
@@ -691,20 +689,15 @@ class Admin:
             while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
                 left := deadline - time.monotonic()
             ) > 0:
-                found.update(lookups.find(missing, place, min(left, _TURN)))
+                found.update(lookups.find(missing, LATEST, min(left, _TURN)))
                 unanswered = missing.keys() - found.keys()
-                if some and unanswered <= lookups.leaderless.keys():
+                if unanswered <= lookups.leaderless.keys():
                     break
-                if unanswered:
-                    lookups.wait(min(left, _PAUSE))
+                lookups.wait(min(left, _PAUSE))
             leaderless = {
-                each: lookups.leaderless[each]
-                for each in missing.keys() & lookups.leaderless.keys()
+                each: at for each, at in lookups.leaderless.items() if each in wanted.keys() - found
             }
-            if missing and not some:
-                why = said_of(leaderless) if leaderless else _no_answer(missing)
-                raise lookups.trouble or BrokerUnreachable(f"{why} ({timeout:g} s were waited)")
-        return {each: found[each] for each in wanted if each in found}, leaderless
+        return found, leaderless
 
     def _at_time(
         self,
@@ -773,10 +766,6 @@ def _committed(
     }
 
 
-def _no_answer(partitions: Iterable[TopicPartition]) -> str:
-    return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
-
-
 def _notes(
     rows: Sequence[Progress], leaderless: Waiting, unanswered: Sequence[TopicPartition]
 ) -> Iterator[str]:
@@ -784,7 +773,7 @@ def _notes(
     if leaderless:
         yield f"{said_of(leaderless)}; what is unread there is not known"
     if unanswered:
-        yield f"{_no_answer(unanswered)}; what is unread there is not known"
+        yield f"{no_answer(unanswered)}; what is unread there is not known"
     gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
     if gone:
         yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"

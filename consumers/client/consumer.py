@@ -287,9 +287,8 @@ class Consumer(Generic[K, V]):
         in order (see `unsubscribe`) and joins it anew. Raises ConfigError, ZooKeeperUnreachable.
         """
         self._check_free()
-        named = topics if isinstance(topics, str) else tuple(topics)
-        config = replace(self.config, topics=named, pattern=pattern)
-        if not (named or pattern):
+        config = replace(self.config, topics=topics, pattern=pattern)
+        if not (topics or pattern):
             raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
         if self._group is None and self.assignment():
             raise ConfigError(

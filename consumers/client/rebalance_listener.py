@@ -6,6 +6,7 @@ commits overtake, since a callback may be waiting for one.
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +54,7 @@ def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
     names = MemberSettings.__struct_fields__
     given = {name: getattr(config, name, None) for name in names}
     given["topics"], given["assignors"] = tuple(config.topics), assignors_of(config.assignors)
+    given["pid"] = os.getpid()
     return MemberSettings(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -183,7 +185,7 @@ class RebalanceListener:
         self._leave_by = deadline
         error: Exception | None = None
         try:
-            self.member.begin_to_leave()
+            self.member.begin_to_leave(deadline)
             while not (self.left or (self.replaced and not self._notices) or self.member.error):
                 try:
                     self.serve()

@@ -114,6 +114,7 @@ class Member:
         self._commits_asked: dict[int, float] = {}
         self.polled_at: float | None = None
         """When the application last asked for records, by our clock."""
+        self._end_at = math.inf
         self._back_at = math.inf  # when the group thread is to come around; read by others
         self._late = math.inf, math.inf  # such a time that was seen to be over, and when
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
@@ -179,8 +180,12 @@ class Member:
         self._remind_at = at
         self._wakeup.wake()
 
-    def begin_to_leave(self) -> None:
-        """Ask for everything to be revoked; the notice Left tells when the member is gone."""
+    def begin_to_leave(self, by: float = math.inf) -> None:
+        """Ask for everything to be revoked; the notice Left tells when the member is gone.
+
+        At `by` (monotonic) the session ends, though the application still holds something back.
+        """
+        self._end_at = by
         self._post(None, self._feed, self.state.leaving)
 
     def stop(self, timeout: float) -> None:
@@ -231,6 +236,8 @@ class Member:
         try:
             while not self._stopping and self.state.phase is not Phase.LEFT:
                 due, now = self.deadline(), self._clock()
+                if now >= self._end_at:
+                    break
                 self._back_at = math.inf if due is None else max(due, now)
                 self._wakeup.wait(None if due is None else self._back_at - now)
                 self._back_at = self._clock()
@@ -261,8 +268,9 @@ class Member:
         due = self._connect_at if not self._connecting else None
         if self._session is not None:
             due = self.state.due
-        if self._next_reminder < math.inf:
-            due = self._next_reminder if due is None else min(due, self._next_reminder)
+        soonest = min(self._next_reminder, self._end_at)
+        if soonest < math.inf:
+            due = soonest if due is None else min(due, soonest)
         return due
 
     def turn(self) -> None:

@@ -17,7 +17,6 @@ released. When to plan is in plan_schedule.py, whether ZooKeeper and the applica
 liveness.py. The protocol and its proof: docs/groups.md. Owned by the group thread.
 """
 
-import os
 import socket
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -76,6 +75,8 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     assignors: tuple[Assignor, ...] = (DEFAULT,)
     rack: str = ""
     protocol: int = PROTOCOL
+    pid: int = 0
+    """Of its process, for people."""
 
     @property
     def hand_over(self) -> float:
@@ -87,7 +88,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
         return MemberInfo(
             topics=self.topics,
             host=socket.gethostname(),
-            pid=os.getpid(),
+            pid=self.pid,
             revoke_timeout=self.revoke_timeout,
             protocol=self.protocol,
             pattern=self.pattern,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import Waiting
+from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -53,13 +53,18 @@ def all_offsets(
     while missing := {each: wanted[each] for each in wanted if each not in found}:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise lookups.trouble or BrokerUnreachable(
-                f"no leader answers within {timeout:g} s for {', '.join(map(str, sorted(missing)))}"
-            )
+            leaderless = {each: at for each, at in lookups.leaderless.items() if each in missing}
+            why = said_of(leaderless) if leaderless else no_answer(missing)
+            raise lookups.trouble or BrokerUnreachable(f"{why} ({timeout:g} s were waited)")
         found.update(lookups.find(missing, place, min(left, ANSWER_WAIT)))
         if missing.keys() - found.keys():
             lookups.wait(min(left, PAUSE))
     return {each: found[each] for each in wanted}
+
+
+def no_answer(partitions: Iterable[TopicPartition]) -> str:
+    """What is said of partitions whose leaders are silent."""
+    return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
 
 
 class Lookups:

@@ -119,6 +119,8 @@ def test_a_consumer_names_it_in_its_health_and_knows_no_lag_of_it(half_dead: Hal
         assert health.lag == {ALIVE: 0, DEAD: None}
         assert health.leaderless == {DEAD: (2,)}
         assert health.alarms == (SAID,)
+        with pytest.raises(BrokerUnreachable, match=SAID):
+            consumer.end_offsets([DEAD], timeout=0.3)
         half_dead.has_both, half_dead.fetched = True, False
         eventually(lambda: lag_of(DEAD) == 0)
         health = consumer.health()

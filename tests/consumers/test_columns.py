@@ -219,7 +219,7 @@ def test_without_pyarrow_a_table_names_the_pip_command(
 ) -> None:
     monkeypatch.delitem(sys.modules, "folkmoot.consumers.records.arrow", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with bench.reader() as consumer, pytest.raises(MissingExtra, match=r"folkmoot\[arrow\]"):
+    with bench.reader() as consumer, pytest.raises(MissingExtra, match=r"pip install .*\[arrow\]'"):
         consumer.poll_arrow(0.0)
 
 

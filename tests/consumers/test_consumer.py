@@ -354,6 +354,6 @@ def test_a_consumer_that_could_not_start_leaves_nothing_open(options: dict[str, 
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
-    before = attempt()
-    # The least of them: threads of other fixtures open one now and then, a leak never lets go.
-    assert min(attempt() for _ in range(5)) <= before
+    # Threads of other fixtures may open a few meanwhile, and keep them; a leak grows with each attempt.
+    before, *counts = [attempt() for _ in range(10)]
+    assert min(counts[4:]) < before + 5

@@ -1,6 +1,7 @@
 """A consumer's place in its group: static members, watchdog, health, signals, starts of its own."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -44,7 +45,12 @@ def test_a_pattern_reads_the_topics_that_match(bench: Bench) -> None:
             for each in ("(a+)+b", "(a|ab)*c", "(a?){40}a", "(?:.*,)*", ".*.*.*.*.*x", "(?i:(a*)*)")
         ),
         ({"instance_id": "a b"}, "instance id"),
+        ({"pattern": re.compile("a")}, "is no text"),
+        ({"pattern": None}, "is no text"),
+        ({"topics": "t"}, r"must be a list of names: topics=\['t'\]"),
+        *(({"topics": each}, "must be a list of names") for each in (None, 1, iter(["t"]))),
         ({"assignors": "range"}, "must be a list"),
+        ({"assignors": None}, "must be a list"),
         ({"assignors": ["best"]}, "use one of"),
         ({"rejoin_timeout": -1.0}, "rejoin_timeout"),
         ({"max_processing_time": 1.0}, "max_processing_time"),

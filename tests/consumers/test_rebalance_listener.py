@@ -73,7 +73,7 @@ class FakeMember:
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         self.released[partition] = offset
 
-    def begin_to_leave(self) -> None:
+    def begin_to_leave(self, by: float) -> None:
         self.notices.extend(self.when_leaving)
 
     def stop(self, timeout: float) -> None:

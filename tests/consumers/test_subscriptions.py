@@ -12,12 +12,14 @@ from folkmoot.protocol.errors import (
     ConcurrentUse,
     ConfigError,
     NotAssigned,
+    NotOwner,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import OffsetAndMetadata, TopicPartition
-from tests.consumers.parts import PARTITIONS, Bench
+from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import take
 from tests.surfaces import both, eventually, run
+from tests.waiting import eventually as wait
 
 Client = Callable[..., Any]
 
@@ -88,6 +90,32 @@ def test_after_a_group_partitions_may_be_assigned_by_hand_and_the_other_way_roun
             assert await take(consumer, 1) == [0]
 
     run(scenario)
+
+
+def test_what_is_not_given_up_in_time_others_have_though_on_revoke_goes_on(bench: Bench) -> None:
+    refused: list[NotOwner] = []
+    with bench.member() as other:
+
+        def on_revoke(consumer: Any, partitions: list[TopicPartition]) -> None:
+            until(other, lambda: len(other.assignment()) == PARTITIONS)
+            with pytest.raises(NotOwner) as caught:
+                consumer.commit(dict.fromkeys(partitions, 1))
+            refused.append(caught.value)
+
+        options = {"revoke_timeout": 60.0, "on_revoke": on_revoke}
+        with bench.member(**options) as consumer:
+            both = (consumer, other)
+
+            def both_have_some() -> bool:
+                for each in both:
+                    each.poll(0.05)
+                return all(each.assignment() for each in both)
+
+            wait(both_have_some, 20.0)
+            consumer.unsubscribe(timeout=0.3)
+            assert len(refused) == 1
+            assert consumer.assignment() == frozenset()
+    assert bench.committed() != 1
 
 
 @each

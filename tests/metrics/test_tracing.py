@@ -73,7 +73,7 @@ def test_a_record_that_is_sent_on_carries_the_newer_trace(tracer: Tracer) -> Non
     with tracer.start_as_current_span("first"):
         first = inject([("a", b"1")])
     with tracer.start_as_current_span("second") as second:
-        headers = inject(first)
+        headers = inject([*first, ("tracestate", b"vendor=first")])
     assert [name for name, _ in headers] == ["a", "traceparent"]
     found = get_current_span(extract(a_record(*headers))).get_span_context()
     assert found.span_id == second.get_span_context().span_id

@@ -416,7 +416,7 @@ def test_close_ends_within_its_timeout_whatever_is_dead(
     begun = time.monotonic()
     with pytest.raises(FlushTimeout, match="1 record"):
         producer.close(timeout=0.5)
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 10.0
     assert "they are lost" in caplog.text
     assert isinstance(delivery.exception(5), ClosedError)
 

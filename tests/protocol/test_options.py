@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import build, check_numbers, parse, unknown_option
+from folkmoot.protocol.options import build, check_numbers, configured, parse, unknown_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,18 @@ def test_texts_that_are_not_what_the_fields_are_get_refused(
     with pytest.raises(ConfigError) as caught:
         parse(Config, {option: text})
     assert str(caught.value) == said
+
+
+def test_options_given_by_position_are_refused() -> None:
+    class Client:
+        @configured(Config)
+        def __init__(self, config: Config) -> None:
+            self.config = config
+
+    assert Client(name="a").config == Config(name="a")
+    make: Any = Client
+    with pytest.raises(TypeError, match="Client takes options by their names"):
+        make("a", name="b")
 
 
 def test_lengths_of_time_and_sizes_may_have_their_units() -> None:
