@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-all lint bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-all lint docs bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -70,6 +70,11 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The site, in site/, with a reference made of the docstrings. A link that leads nowhere ends it.
+docs: env
+	$(BIN)/python -m tests.reference
+	$(BIN)/zensical build --strict --clean
+
 # The protocols' models in sizes that take minutes; the tests explore the small ones.
 model: env
 	FOLKMOOT_WHOLE_MODEL=1 $(BIN)/python -m pytest tests/models -s
@@ -109,7 +114,7 @@ bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv .bench build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench .cache build dist site docs/reference.md *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -path ./.venv -prune -o -name '*.so' -exec rm -f {} +
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,7 +14,8 @@ import folkmoot
 from folkmoot.console.main import COMMANDS, build_parser
 from folkmoot.console.options import ENVIRONMENT
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
-from tests.tree import ROOT
+from tests.pages import blocks_of, words_of
+from tests.tree import ROOT, project_files
 
 README = (ROOT / "README.md").read_text()
 FIRST_SCREEN = 40
@@ -23,18 +23,13 @@ SNIPPET_LINES = 12
 UNTIL_STOPPED = ("dev",)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-def commands() -> list[list[str]]:
-    """What stands behind a prompt."""
-    lines = "".join(blocks("console")).splitlines()
-    return [shlex.split(line[2:]) for line in lines if line.startswith("$ ")]
+BLOCKS = blocks_of(ROOT / "README.md")
+COMMANDS_SHOWN = words_of(BLOCKS)
+PROGRAMS = [block.text for block in BLOCKS if block.language == "python"]
 
 
 def folkmoot_commands() -> list[list[str]]:
-    return [words for program, *words in commands() if program == "folkmoot"]
+    return [words for program, *words in COMMANDS_SHOWN if program == "folkmoot"]
 
 
 def run(words: list[str], zookeeper: str, directory: Path) -> str:
@@ -73,14 +68,17 @@ def test_it_is_called_the_same_everywhere_and_replicates_as_it_says() -> None:
 
 
 def test_every_page_of_the_docs_is_pointed_to_and_the_environment_is_activated() -> None:
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"`docs/{page.name}`" in README
+    """Those in folders by their folder; the site's first page is the site's."""
+    for page in project_files():
+        if page.is_relative_to(ROOT / "docs") and page.suffix == ".md" and page.stem != "index":
+            within = page.relative_to(ROOT / "docs").parts
+            assert f"`docs/{within[0]}{'/' if len(within) > 1 else ''}`" in README
     assert ". .venv/bin/activate" in README
 
 
 def test_every_target_of_make_that_is_shown_exists() -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    shown = {words[1] for words in commands() if words[0] == "make"}
+    shown = {words[1] for words in COMMANDS_SHOWN if words[0] == "make"}
     shown |= set(re.findall(r"`make (\w+)`", README))
     assert shown
     assert shown <= set(targets)
@@ -96,7 +94,7 @@ def test_every_command_that_is_shown_is_understood(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_programs_are_twelve_lines_each() -> None:
-    assert [len(block.splitlines()) for block in blocks("python")] == [SNIPPET_LINES] * 2
+    assert [len(block.splitlines()) for block in PROGRAMS] == [SNIPPET_LINES] * 2
 
 
 def test_programs_and_commands_run_as_printed(
@@ -107,7 +105,7 @@ def test_programs_and_commands_run_as_printed(
     assert run([*FOLKMOOT, *first], zookeeper, tmp_path).startswith("created topic orders")
 
     produced, consumed = (
-        run([sys.executable, "-c", block], zookeeper, tmp_path) for block in blocks("python")
+        run([sys.executable, "-c", block], zookeeper, tmp_path) for block in PROGRAMS
     )
     assert re.fullmatch(r"the last one is in partition \d at offset \d+\n", produced)
     orders = [line.partition(" (")[0] for line in consumed.splitlines()]
