@@ -19,6 +19,7 @@ from folkmoot.console.options import (
     add_zookeeper,
     session_of,
     typed,
+    waiting_time,
     whole_number,
 )
 from folkmoot.console.tables import show
@@ -105,16 +106,16 @@ def _add_stop(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "stop",
         help="have a broker hand over what it leads and end, as SIGTERM does",
         description="Returns when it has left the cluster. What restarts brokers that have ended "
-        "(systemd, compose) restarts this one, too: stop it there.",
+        "(compose, `folkmoot dev`) restarts this one, too.",
     )
     stop.set_defaults(act=_stop)
-    stop.add_argument("broker", type=int, metavar="ID")
+    stop.add_argument("broker", type=whole_number, metavar="ID")
     stop.add_argument(
         "--within",
-        type=typed(seconds),
+        type=typed(waiting_time),
         default=STOP_TIMEOUT,
-        metavar="S",
-        help="so long it may take to end (default: %(default)g)",
+        metavar="TIME",
+        help=f"so long it may take to end (default: {STOP_TIMEOUT:g}s)",
     )
     add_zookeeper(stop)
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from folkmoot.console.formats.record_text import FORMAT_HELP, writer
@@ -16,6 +16,7 @@ from folkmoot.console.options import (
     add_cluster,
     at_least_one,
     cluster_of,
+    point_in_time,
     session_of,
     whole_number,
 )
@@ -25,7 +26,6 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.quantities import duration, moment
 
 if TYPE_CHECKING:
     from folkmoot.consumers.client.consumer import Consumer
@@ -141,10 +141,8 @@ def _start(args: argparse.Namespace) -> int | str | datetime:
     if args.start.isdecimal():
         return int(args.start)
     try:
-        if args.start.startswith("-"):
-            return datetime.now(UTC) - duration(args.start[1:])
-        return moment(args.start)
-    except (ConfigError, OverflowError):
+        return point_in_time(args.start)
+    except ConfigError:
         raise ConfigError(
             f"--from {args.start!r} is neither earliest, latest, an offset nor a time: write a time as in "
             "2026-01-31T12:00Z, or -15m for a quarter of an hour ago"

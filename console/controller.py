@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Every broker stands for election as the controller; this stands, too, and does nothing else. "
         "It goes on until SIGTERM or Ctrl-C."
     )
-    add_zookeeper(parser, timeout=False)
+    add_zookeeper(parser, timeout=None)
     parser.add_argument(
         "--session-timeout",
         type=typed(seconds),

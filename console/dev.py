@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from folkmoot.console.monitoring.options import add_log_format
-from folkmoot.console.options import at_least_one, sigterm_like_ctrl_c, whole_number
+from folkmoot.console.options import at_least_one, port, sigterm_like_ctrl_c, whole_number
 from folkmoot.protocol.errors import ConfigError, FolkmootError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=port,
         metavar="PORT",
         default=0,
         help="ZooKeeper's port, of an ensemble the first one's (default: that of the last run, or "
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--broker-port",
-        type=_port,
+        type=port,
         metavar="FIRST",
         default=0,
         help="port of broker 1, the next one of broker 2 and so on (default: those of the last run, or "
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-port",
-        type=_port,
+        type=port,
         metavar="FIRST",
         help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
         "on; 0: at free ports (default: none does)",
@@ -203,7 +203,8 @@ class _Watched:
             then = f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
         else:
             then = "it is started again"
-        _complain(f"{child.failure(child.ending())}; {then}")
+        how = f"{child.name} was stopped" if child.exit_code == 0 else child.failure(child.ending())
+        _complain(f"{how}; {then}")
         if not self.given_up:
             self._is_back = False
             try:
@@ -216,10 +217,3 @@ def _directory(text: str) -> Path:
     if not text:  # of an empty variable; it would be the present directory
         raise argparse.ArgumentTypeError("it is empty: name a directory")
     return Path(text)
-
-
-def _port(text: str) -> int:
-    number = whole_number(text)
-    if not 0 <= number <= 65_535:
-        raise argparse.ArgumentTypeError(f"{number} is not a port")
-    return number

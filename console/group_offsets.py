@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from folkmoot.console.formats import offset_files
-from folkmoot.console.options import add_output, add_zookeeper, admin_of, whole_number
+from folkmoot.console.options import (
+    add_output,
+    add_zookeeper,
+    admin_of,
+    point_in_time,
+    whole_number,
+)
 from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.quantities import duration, moment
+from folkmoot.protocol.quantities import duration
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--to-datetime",
         metavar="TIME",
         help="to the first record of this time or later: 2026-01-31T12:00+01:00 (UTC if it names no "
-        "zone), or milliseconds since 1970",
+        "zone), -15m for so long ago, or milliseconds since 1970",
     )
     where.add_argument(
         "--by-duration", metavar="D", help="to so long ago: 90s, 15m, 1h30m, 2d, or PT1H30M"
@@ -48,7 +54,6 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     where.add_argument(
         "--from-file",
-        "--file",
         dest="file",
         metavar="FILE",
         help="to the offsets in a file that `export` wrote; - is the standard input",
@@ -160,7 +165,7 @@ def _target(args: argparse.Namespace) -> "Target":
         return Shift(args.shift_by)
     if args.by_duration is not None:
         return duration(args.by_duration)
-    return moment(args.to_datetime)
+    return point_in_time(args.to_datetime)
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -175,7 +180,7 @@ def _export(args: argparse.Namespace) -> int:
     try:
         Path(args.file).write_text(text)
     except OSError as error:
-        raise ConfigError(f"{args.file} cannot be written: {error}") from None
+        raise ConfigError(f"{args.file} cannot be written: {error.strerror}") from None
     print(
         f"wrote {counted(len(offsets), 'offset')} of group {args.group} to {args.file}",
         file=sys.stderr,

@@ -1,18 +1,18 @@
 """Options that several commands share."""
 
 import argparse
-import math
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from folkmoot.protocol.errors import ConfigError, FolkmootError
-from folkmoot.protocol.quantities import seconds
+from folkmoot.protocol.quantities import duration, moment, seconds
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.admin import Admin
@@ -27,6 +27,7 @@ DEGRADED: Final = 5
 SESSION_TIMEOUT: Final = 10.0
 TIMEOUT: Final = 15.0
 """So long ZooKeeper and brokers may take to answer, unless `--timeout` says otherwise."""
+LONGEST_WAIT: Final = 86_400.0
 
 
 class NotConfirmed(FolkmootError):
@@ -44,22 +45,22 @@ def confirm(warning: str, what: str, name: str, done: str) -> None:
         raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 
-def add_timeout(parser: argparse.ArgumentParser) -> None:
+def add_timeout(parser: argparse.ArgumentParser, default: float = TIMEOUT) -> None:
     """`--timeout`, the same for every command that waits for answers."""
     parser.add_argument(
         "--timeout",
-        type=typed(_patience),
+        type=typed(waiting_time),
         metavar="TIME",
-        default=TIMEOUT,
-        help=f"what ZooKeeper and brokers may take to answer (default: {TIMEOUT:g}s)",
+        default=default,
+        help=f"what ZooKeeper and brokers may take to answer (default: {default:g}s)",
     )
 
 
-def add_zookeeper(parser: argparse.ArgumentParser, *, timeout: bool = True) -> None:
+def add_zookeeper(parser: argparse.ArgumentParser, *, timeout: float | None = TIMEOUT) -> None:
     """`--zookeeper`, which is the cluster's address; required unless the environment has it. And how long
     its answers are waited for."""
-    if timeout:
-        add_timeout(parser)
+    if timeout is not None:
+        add_timeout(parser, timeout)
     known = os.environ.get(ENVIRONMENT)
     parser.add_argument(
         "--zookeeper",
@@ -99,9 +100,9 @@ def cluster_of(args: argparse.Namespace, *, guarded: bool = False) -> dict[str, 
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """`-o table|json`, or `--format`, for commands that print a table."""
+    """`-o table|json`, for commands that print a table."""
     parser.add_argument(
-        *("-o", "--output", "--format"),
+        *("-o", "--output"),
         choices=("table", "json"),
         default="table",
         help="default: table",
@@ -128,11 +129,30 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def _patience(text: str) -> float:
-    number = seconds(text)
-    if not 0 < number < math.inf:
-        raise ConfigError(f"{text!r} is no time to wait: give more than 0 seconds")
+def port(text: str) -> int:
+    """A type of argparse's: a port to listen at, 0 is a free one."""
+    number = whole_number(text)
+    if not 0 <= number <= 65_535:
+        raise argparse.ArgumentTypeError(f"{number} is not a port")
     return number
+
+
+def waiting_time(text: str) -> float:
+    """So many seconds to wait. Raises ConfigError."""
+    number = seconds(text)
+    if not 0 < number <= LONGEST_WAIT:
+        raise ConfigError(f"{text!r} is no time to wait: give more than 0 seconds, and 1d at most")
+    return number
+
+
+def point_in_time(text: str) -> datetime:
+    """A time, or one so long ago: -15m. Raises ConfigError."""
+    if not text.startswith("-"):
+        return moment(text)
+    try:
+        return datetime.now(UTC) - duration(text[1:])
+    except OverflowError:
+        raise ConfigError(f"{text!r} is longer ago than any calendar reaches") from None
 
 
 def whole_number(text: str) -> int:

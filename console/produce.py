@@ -1,7 +1,6 @@
 """`folkmoot produce`: lines of standard input, or of a file, as records."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from folkmoot.console.formats.record_json import Draft, draft_of
-from folkmoot.console.formats.values import Decoder
+from folkmoot.console.formats.values import Decoder, json_of
 from folkmoot.console.options import (
     add_cluster,
     cluster_of,
@@ -175,7 +174,7 @@ def _reader(
             key, found, value = value.partition(separator)
             if not found:
                 raise SerializationError(f"there is no {args.key_separator!r} after a key")
-        return Draft(value if encode is None else encode(_json(value)), key)
+        return Draft(value if encode is None else encode(json_of(value)), key)
 
     return read
 
@@ -202,10 +201,3 @@ def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> 
     serialize = AvroSerializer(registry, f"{args.topic}-value", schema)
     assert serialize.schema_id  # registers it, or says what is wrong with it
     return serialize
-
-
-def _json(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise SerializationError(f"{line[:80]!r} is not JSON: {error}") from None

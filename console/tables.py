@@ -52,7 +52,7 @@ def _text(cell: Any) -> str:
     if isinstance(cell, list | tuple):
         return ",".join(map(str, cell)) or "-"
     if isinstance(cell, dict):
-        return " ".join(f"{key}={value}" for key, value in cell.items()) or "-"
+        return " ".join(f"{key}={_text(value)}" for key, value in cell.items()) or "-"
     return str(cell)
 
 

@@ -10,11 +10,11 @@ from folkmoot.console.options import (
     add_zookeeper,
     admin_of,
     confirm,
+    point_in_time,
     whole_number,
 )
 from folkmoot.console.tables import counted, show
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.quantities import moment
 from folkmoot.protocol.records import TopicPartition
 
 _Before = dict[TopicPartition, "int | Literal['latest']"]
@@ -50,7 +50,7 @@ def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--before-time",
         metavar="TIME",
         help="in all partitions, up to the first record of this time or later "
-        "(2026-01-31T12:00+01:00; UTC if it names no zone)",
+        "(2026-01-31T12:00+01:00, UTC if it names no zone; -15m: so long ago)",
     )
     delete.add_argument("--execute", action="store_true", help="do it; else it is only shown")
     delete.set_defaults(act=_delete_records)
@@ -90,7 +90,7 @@ def _delete_records(args: argparse.Namespace) -> int:
         raise ConfigError("say up to where: either --before or --file, or --before-time")
     with admin_of(args) as admin:
         if args.before_time:
-            at = moment(args.before_time)
+            at = point_in_time(args.before_time)
             wanted: _Before = {**admin.offsets_for_times(args.topic, at, args.timeout)}
         else:
             wanted = _offsets(args.topic, words)
@@ -110,11 +110,7 @@ def _delete_records(args: argparse.Namespace) -> int:
 
 
 def _lines(file: str) -> list[str]:
-    try:
-        text = text_in(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    lines = (line.partition("#")[0].strip() for line in text_in(file).splitlines())
     return [line for line in lines if line]
 
 

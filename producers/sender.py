@@ -147,7 +147,7 @@ class Sender:
                     del self._missing_since[topic]
                     cluster.forget(topic)
                     error = UnknownTopicOrPartition(
-                        f"topic {topic} does not exist: create it with `folkmoot topic create`"
+                        f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
                     )
                     accumulator.refuse(topic, error)
 

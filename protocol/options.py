@@ -201,12 +201,12 @@ def check_numbers(config: Any) -> None:
             raise ConfigError(f"{name}={value!r} is not allowed: use {declared}")
 
 
-def unknown_option(name: str, known: Iterable[str]) -> ConfigError:
+def unknown_option(name: str, known: Iterable[str], what: str = "option") -> ConfigError:
     """The error for an option that does not exist, with the nearest one that does, or all."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-    return ConfigError(f"option {name!r} is not known: {hint}")
+    return ConfigError(f"{what} {name!r} is not known: {hint}")
 
 
 def _value(config: Any, name: str, text: str) -> Any:

@@ -37,10 +37,7 @@ def text_of(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str], form:
 
 def read(file: str) -> Read:
     """What lies in a file; - is the standard input. Raises ConfigError."""
-    try:
-        text = text_in(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    text = text_in(file)
     offsets: dict[TopicPartition, int] = {}
     ids: dict[TopicPartition, str] = {}
     for where, row in _rows(text, file):
@@ -58,9 +55,14 @@ def read(file: str) -> Read:
 def text_in(file: str) -> str:
     """What lies in a file, without the mark that some editors begin one with; - is the standard input.
 
-    Raises OSError, UnicodeDecodeError.
+    Raises ConfigError.
     """
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} cannot be read: it is not UTF-8") from None
     return text.removeprefix("\ufeff")
 
 

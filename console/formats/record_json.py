@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from folkmoot.console.formats.values import BASE64, Decoder, as_json, cell_of
+from folkmoot.console.formats.values import BASE64, Decoder, as_json, cell_of, json_of
 from folkmoot.protocol.errors import SerializationError
 from folkmoot.protocol.options import unknown_option
 from folkmoot.protocol.quantities import EPOCH
@@ -63,14 +63,11 @@ def draft_of(line: bytes, decode: Decoder, encode: Callable[[Any], bytes] | None
     A value is written by `encode` if there is one. Else `encoded` has its bytes, which must mean what
     `value` says: that was perhaps changed on the way.
     """
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SerializationError(f"{line[:80]!r} is not JSON: {error}") from None
+    fields = json_of(line)
     if not isinstance(fields, dict):
-        raise SerializationError(f"{line[:80]!r} is no JSON object")
+        raise SerializationError("this is no JSON object")
     for name in fields.keys() - _FIELDS:
-        raise SerializationError(str(unknown_option(name, sorted(_FIELDS))))
+        raise SerializationError(str(unknown_option(name, sorted(_FIELDS), "field")))
     if "value" not in fields:
         raise SerializationError("there is no value: write null for a tombstone")
     value = fields["value"]

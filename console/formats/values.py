@@ -87,6 +87,18 @@ def cell_of(data: bytes | None) -> str | dict[str, str] | None:
         return {BASE64: b64encode(data).decode()}
 
 
+def json_of(line: bytes) -> Any:
+    """What a line of JSON says. Raises SerializationError."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SerializationError(
+            f"this is not JSON: {error.msg} at character {error.pos + 1}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SerializationError(f"this is not JSON: {error}") from None
+
+
 def as_json(value: object) -> str:
     """JSON, and nothing that only looks like it: NaN and the infinities of floats are strings."""
     try:

@@ -5,12 +5,7 @@ import sys
 import threading
 
 from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
-from folkmoot.console.options import (
-    SESSION_TIMEOUT,
-    add_zookeeper,
-    connecting,
-    sigterm_like_ctrl_c,
-)
+from folkmoot.console.options import add_zookeeper, admin_of, sigterm_like_ctrl_c
 
 DEFAULT_PORT = 9308
 """As kafka_exporter's."""
@@ -23,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Members tell of their own lag; this tells of every group's, also when all of its members are gone. "
         "Each look reads all groups. It goes on until SIGTERM or Ctrl-C."
     )
-    add_zookeeper(parser)
+    add_zookeeper(parser, timeout=TIMEOUT)
     parser.add_argument(
         "--group",
         action="append",
@@ -31,34 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="only this group; may be repeated (default: all)",
     )
-    add_metrics(parser)
+    add_metrics(parser, DEFAULT_PORT)
     add_log_format(parser)
-    parser.set_defaults(metrics_port=DEFAULT_PORT)
 
 
 def run(args: argparse.Namespace) -> int:
-    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.metrics.groups import GroupMetrics
 
     log_to_stderr(args.log_format)
-    admin = Admin(
-        zookeeper=connecting(args),
-        client_id="folkmoot-exporter",
-        session_timeout=SESSION_TIMEOUT,
-        timeout=TIMEOUT,
-    )
     with sigterm_like_ctrl_c():
         try:
-            with (
-                admin,
-                served(
-                    args.metrics_host,
-                    args.metrics_port,
-                    GroupMetrics(admin, args.group),
-                    sys.stdout,
-                ),
-            ):
-                threading.Event().wait()
+            with admin_of(args) as admin:
+                watched = GroupMetrics(admin, args.group)
+                with served(args.metrics_host, args.metrics_port, watched, sys.stdout):
+                    threading.Event().wait()
         except KeyboardInterrupt:
             pass
     return 0

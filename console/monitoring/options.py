@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from folkmoot.console.options import port
+
 if TYPE_CHECKING:
     from folkmoot.metrics.pages import Watched
 
@@ -18,13 +20,15 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _OWN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
-def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """`--metrics-port` and `--metrics-host`; None if they are not given."""
+def add_metrics(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    """`--metrics-port` and `--metrics-host`; None if they are not given, and there is no default."""
     parser.add_argument(
         "--metrics-port",
-        type=int,
+        type=port,
         metavar="N",
-        help="serve /metrics for Prometheus, /healthz and /readyz at this port; 0: a free one",
+        default=default,
+        help="serve /metrics for Prometheus, /healthz and /readyz at this port; 0: a free one"
+        + (f" (default: {default})" if default is not None else ""),
     )
     parser.add_argument(
         "--metrics-host",

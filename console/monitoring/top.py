@@ -10,12 +10,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from folkmoot.console.options import (
-    SESSION_TIMEOUT,
     add_zookeeper,
-    connecting,
+    admin_of,
     sigterm_like_ctrl_c,
+    typed,
+    waiting_time,
 )
-from folkmoot.protocol.errors import FolkmootError, UnknownGroup
+from folkmoot.protocol.errors import ConfigError, FolkmootError, UnknownGroup
 
 if TYPE_CHECKING:
     from folkmoot.console.monitoring.frame import Group, Look
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 INTERVAL: Final = 2.0
 SHORTEST: Final = 0.1
-TIMEOUT: Final = 10.0
 MOST_GROUPS: Final = 50
 """So many groups are looked at, the first by name: each costs some reads of ZooKeeper."""
 
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_zookeeper(parser)
     parser.add_argument(
         "--interval",
-        type=_interval,
-        metavar="S",
+        type=typed(_interval),
+        metavar="TIME",
         default=INTERVAL,
-        help="seconds between two looks (default: %(default)g)",
+        help=f"between two looks (default: {INTERVAL:g}s)",
     )
     parser.add_argument(
         "--group",
@@ -61,15 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from folkmoot.consumers.admin.admin import Admin
-
-    admin = Admin(
-        zookeeper=connecting(args),
-        client_id="folkmoot-top",
-        session_timeout=SESSION_TIMEOUT,
-        timeout=TIMEOUT,
-    )
-    with sigterm_like_ctrl_c(), admin:
+    with sigterm_like_ctrl_c(), admin_of(args) as admin:
+        for name in args.group or ():
+            admin.group_offsets(name)  # a name that is wrong is said once, before the first look
         watched = _Watched(admin, args.group)
         watched.look()
         if args.once:
@@ -189,12 +183,7 @@ def _screen() -> Iterator[_Show]:
 
 
 def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not SHORTEST <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of seconds from {SHORTEST} to 3600"
-        )
+    seconds = waiting_time(text)
+    if seconds < SHORTEST:
+        raise ConfigError(f"{text!r} is too short: give {SHORTEST:g}s or more")
     return seconds

@@ -107,7 +107,8 @@ class ReplicaMoves:
                             for each in reply.response.logs
                         ]
         if silent := sorted(live.keys() - answered):
-            log.warning("what brokers %s hold is not known: they do not answer", silent)
+            named = ", ".join(f"broker {each}" for each in silent)
+            log.warning("what these hold is not known, since they do not answer: %s", named)
         return found
 
     # -- plans ------------------------------------------------------------------------------------

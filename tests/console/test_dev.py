@@ -7,8 +7,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from folkmoot.console.processes import FOLKMOOT
+import pytest
+
+from folkmoot.console.dev import _Watched
+from folkmoot.console.processes import FOLKMOOT, BrokerProcess
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
@@ -65,3 +70,12 @@ def test_a_topic_of_dev_has_three_replicas_and_is_there_at_the_same_address_next
             while len(found) < 2:
                 found += [record.value for record in consumer.poll(1.0)]
     assert found == [b"before", b"after"]
+
+
+def test_a_broker_that_was_stopped_in_order_is_not_told_of_as_a_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    child = SimpleNamespace(name="broker 2", is_running=False, exit_code=0)
+    process = SimpleNamespace(child=child, launch=lambda: None)
+    _Watched(cast(BrokerProcess, process)).look()
+    assert capsys.readouterr().err == "folkmoot: broker 2 was stopped; it is started again\n"

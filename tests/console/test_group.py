@@ -78,7 +78,7 @@ def test_members_are_shown_with_what_they_want_and_have(shell: Shell) -> None:
     options: dict[str, Any] = {"group": shell.group, "topics": [shell.topic], "pattern": "x-.*"}
     with Consumer(zookeeper=shell.zookeeper, instance_id="w1", **options) as consumer:
         until(consumer, lambda: len(consumer.assignment()) == 2)
-        (row,) = json.loads(shell.done("group", "members", shell.group, "--format", "json"))
+        (row,) = json.loads(shell.done("group", "members", shell.group, "-o", "json"))
         assert (row["instance"], row["topics"]) == ("w1", [shell.topic, "/x-.*/"])
         assert (row["partitions"], row["revoke_timeout"]) == (
             [f"{shell.topic}-0", f"{shell.topic}-1"],

@@ -53,6 +53,7 @@ def test_without_execute_the_plan_is_shown_and_nothing_is_reset(shell: Shell) ->
         (("--to-datetime", "2001-01-01T00:00+01:00"), 0),
         (("--to-datetime", "32503680000000"), 10),
         (("--by-duration", "1h30m"), 0),
+        (("--to-datetime", "-1h30m"), 0),
         (("--by-duration", "0s"), 10),
         (("--shift-by", "100"), 10),
     ],
@@ -83,7 +84,7 @@ def test_what_is_exported_can_be_imported_by_another_group(
     shell.done("group", "import", other, file, "--execute")
     assert len(shell.lines("--group", other)) == 4
     reset(shell, "--to-latest", "--execute")
-    reset(shell, "--file", file, "--execute")
+    reset(shell, "--from-file", file, "--execute")
     assert committed(shell)[0] == 6
 
 
@@ -177,8 +178,8 @@ def test_a_file_that_makes_no_sense_is_usage(
         (("--by-duration", "soon", "--topic", "TOPIC"), 2, "is no length of time"),
         (("--by-duration", "", "--topic", "TOPIC"), 2, "is no length of time"),
         (("--to-datetime", "", "--topic", "TOPIC"), 2, "is no time"),
-        (("--file", "none", "--topic", "TOPIC"), 2, "leave --topic out"),
-        (("--file", "no-such-file"), 2, "cannot be read"),
+        (("--from-file", "none", "--topic", "TOPIC"), 2, "leave --topic out"),
+        (("--from-file", "no-such-file"), 2, "cannot be read: No such file or directory\n"),
         (("--to-latest", "--zookeeper", "127.0.0.1:1", "--timeout", "0.3"), 3, "127.0.0.1:1"),
     ],
 )

@@ -152,6 +152,11 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
         ),
         ("consume t -n 0 --zookeeper z:1", "argument -n/--max-records: 0 is less than 1"),
         ("controller --zookeeper z:1 --session-timeout soon", "'soon' is no length of time"),
+        ("topic list --timeout 1e99 --zookeeper z:1", "--timeout: '1e99' is no time to wait"),
+        ("broker stop 1 --within nan --zookeeper z:1", "--within: 'nan' is no time to wait"),
+        ("broker stop one --zookeeper z:1", "argument ID: 'one' is not a whole number"),
+        ("exporter --metrics-port 99999 --zookeeper z:1", "--metrics-port: 99999 is not a port"),
+        ("topic list --format json --zookeeper z:1", "unknown option --format"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(
@@ -168,6 +173,12 @@ def test_values_may_stand_behind_options_and_begin_with_a_minus_sign() -> None:
     assert (args.changes, args.unset) == (["a=1", "c=2", "d=3"], ["b"])
     words = ["consume", "t", "--from", "-1h30m", "--zookeeper", "z:1"]
     assert module.build_parser(words).parse(words).start == "-1h30m"
+
+
+def test_the_exporter_answers_before_prometheus_gives_up() -> None:
+    words = ["exporter", "--zookeeper", "z:1"]
+    args = module.build_parser(words).parse(words)
+    assert (args.timeout, args.metrics_port) == (5.0, 9308)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_names_in_json_have_no_spaces_and_no_dashes(capsys: pytest.CaptureFixtur
 
 
 def test_cells_that_are_nothing_or_pairs_are_readable() -> None:
-    text = tables.plain(("a", "b"), [(None, {"client": "h:1"}), (1, {})])
-    assert text.splitlines() == ["a  b", "-  client=h:1", "1  -"]
+    text = tables.plain(("a", "b"), [(None, {"client": "h:1", "x": None}), (1, {})])
+    assert text.splitlines() == ["a  b", "-  client=h:1 x=-", "1  -"]
 
 
 def test_on_a_terminal_rich_draws_it_and_takes_no_cell_for_markup(

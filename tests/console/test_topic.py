@@ -112,7 +112,7 @@ def test_deleting_asks_for_the_name(
         (["describe", "missing"], 1, "topic missing does not exist"),
         (["delete", "missing"], 1, "topic missing does not exist"),
         (["delete", "missing", "--yes"], 1, "topic missing does not exist"),
-        (["list", "--zookeeper", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["list", "--zookeeper", "127.0.0.1:1", "--timeout", "0.3"], 3, "127.0.0.1:1"),
         (["list", "--zookeeper", "no spaces"], 2, "no spaces"),
     ],
 )
@@ -121,10 +121,8 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_code(
     words: list[str],
     code: int,
     sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(options, "TIMEOUT", 0.3)
     assert main(["topic", *words]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -156,8 +154,7 @@ def test_a_zookeeper_that_falls_silent_is_an_error_in_time(
         return session
 
     monkeypatch.setenv(options.ENVIRONMENT, "silent:2181")
-    monkeypatch.setattr(options, "TIMEOUT", 0.05)
     monkeypatch.setattr(options, "connecting", lambda _: connect)
     for words in (["list"], ["describe", "t"], ["create", "t"], ["delete", "t", "--yes"]):
-        assert main(["topic", *words]) == 3
+        assert main(["topic", *words, "--timeout", "0.05"]) == 3
         assert "ZooKeeper did not answer within 0.05 s" in capsys.readouterr().err

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console import options
 from folkmoot.console.main import main
 from tests.console.cluster import Shell
 
@@ -55,6 +54,7 @@ def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> 
         assert [row["given_up"] for row in plan(shell, "--file", str(file))] == [3, 0]
     assert [row["given_up"] for row in plan(shell, "--before-time", "2001-01-01T00:00Z")] == [0, 0]
     assert [row["given_up"] for row in plan(shell, "--before-time", "2999-01-01")] == [10, 0]
+    assert [row["given_up"] for row in plan(shell, "--before-time", "-7d")] == [0, 0]
     assert plan(shell, "--before-time", "2999-01-01", "--execute")[0]["given_up"] == 10
     assert earliest(shell) == [10, 0]
 
@@ -69,20 +69,15 @@ def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> 
         (("--before", "0=-1"), 2, "is no offset"),
         (("--before", "0=1", "--before", "0=2"), 2, "named twice"),
         (("--before-time", "yesterday"), 2, "is no time"),
-        (("--file", "no-such-file"), 2, "cannot be read"),
+        (("--file", "no-such-file"), 2, "no-such-file cannot be read: No such file or directory\n"),
         (("--before", "0=1"), 1, "ends at 0"),
         (("--before", "2=0"), 1, "only 0 to 1"),
-        (("--before", "0=0", "--zookeeper", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("--before", "0=0", "--zookeeper", "127.0.0.1:1", "--timeout", "0.3"), 3, "127.0.0.1:1"),
     ],
 )
 def test_what_cannot_be_deleted_is_one_line_and_an_exit_code(
-    shell: Shell,
-    words: tuple[str, ...],
-    code: int,
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
+    shell: Shell, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    monkeypatch.setattr(options, "TIMEOUT", 0.3)
     for execute in ((), ("--execute",)):
         err = shell.refused(code, "topic", "delete-records", shell.topic, *words, *execute)
         assert sentence in err

@@ -98,7 +98,12 @@ def test_an_interval_that_is_none_is_refused(
     for text in ("0", "nan", "often"):
         with pytest.raises(SystemExit):
             shell.run("top", "--interval", text)
-        assert f"{text!r} is no number of seconds" in capsys.readouterr().err
+        assert f"argument --interval: {text!r} is no" in capsys.readouterr().err
+
+
+def test_a_group_that_does_not_exist_is_said(shell: Shell) -> None:
+    said = shell.refused(1, "top", "--once", "--group", "nobody")
+    assert "group nobody does not exist" in said
 
 
 def test_a_terminal_is_left_as_it_was(shared_cluster: EmbeddedCluster) -> None:

@@ -41,10 +41,10 @@ def test_a_value_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("text", "is not JSON"),
+        ("text", "this is not JSON: Expecting value at character 1"),
         ("[]", "is no JSON object"),
         ('{"key": "k"}', "there is no value: write null for a tombstone"),
-        ('{"vlaue": "v"}', "did you mean 'value'?"),
+        ('{"vlaue": "v"}', "field 'vlaue' is not known: did you mean 'value'?"),
         ('{"value": 7}', "value is neither a text"),
         ('{"value": "\\ud800"}', "value is not understood"),
         ('{"value": {"base64": "!"}}', "value is not understood"),
