@@ -75,8 +75,6 @@ class Application:
         self._notices: deque[Notice] = deque()
         random = Random(world.random.getrandbits(64))
         self.member = Member(settings, self._connect, self._woken, world.clock, random)
-        # Histories of one seed are the same in every process.
-        self.member.state.info = msgspec.structs.replace(self.member.state.info, pid=1)
         checks.seats.members[name] = self.member
         self.member._wakeup.close()  # nobody waits on it, and a closed one costs no system calls
 
