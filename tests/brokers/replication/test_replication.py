@@ -28,6 +28,7 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol.batch_header import LEADER_BYTES, leader_part
 from folkmoot.protocol.errors import (
     DiskFull,
     FencedLeaderEpoch,
@@ -62,7 +63,7 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
-from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
+from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 
 
 @pytest.fixture
@@ -1097,3 +1098,29 @@ def test_a_consumer_is_told_where_its_position_has_left_the_log(cluster: Cluster
     assert parts(3, epoch) is None
     assert parts(3, -1) is None
     assert parts(3, 1) == (1, 2)
+
+
+def test_a_consumer_is_told_nothing_of_records_that_compaction_has_removed(
+    cluster: Cluster,
+) -> None:
+    """A topic that was compacted once hands out with gaps whatever else it is now."""
+    first = cluster.nodes[1]
+    chunk = b""
+    for offset, written_in in ((0, 1), (2, 3)):  # that of epoch 2 is gone
+        batch = make_batch(b"%d" % offset)
+        chunk += leader_part(offset, len(batch), written_in, 0) + batch[LEADER_BYTES:]
+    for node in cluster.nodes.values():
+        node.log.append_as_follower(chunk)
+    while first.replica.state.epoch < 4:
+        cluster.designate(1, *REPLICAS)
+        cluster.show()
+    first.produce(b"3")
+    cluster.run()
+    assert (first.log.high_watermark, first.log.config.compacts) == (4, False)
+
+    def told(offset: int, last_epoch: int) -> int:
+        return int(fetched(first, offset, epoch=4, last_epoch=last_epoch).error)
+
+    assert told(2, 2) == 0, "what it has read is gone, and nothing else is there"
+    assert told(1, 1) == told(3, 3) == 0
+    assert told(1, 2) == told(3, 2) == LogTruncated.code, "others have written that"
