@@ -15,6 +15,7 @@ from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
@@ -1124,3 +1125,23 @@ def test_a_consumer_is_told_nothing_of_records_that_compaction_has_removed(
     assert told(2, 2) == 0, "what it has read is gone, and nothing else is there"
     assert told(1, 1) == told(3, 3) == 0
     assert told(1, 2) == told(3, 2) == LogTruncated.code, "others have written that"
+
+
+def test_a_broker_whose_disk_fails_at_a_cut_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, ended = cluster.nodes[1], list[Exception]()
+    first.handlers.flusher.failed = ended.append
+    cluster.cut = {(2, 1), (3, 1)}
+    first.produce(b"lost", acks=1)
+    cluster.designate(2, 2, 3)
+
+    def fails(path: Path) -> None:
+        raise OSError(EIO, "the disk")
+
+    monkeypatch.setattr(log_module, "sync_file", fails)
+    cluster.mend()
+    cluster.show()
+    cluster.run()
+    assert first.log.failed is not None
+    assert "cut" in str(ended[0])
