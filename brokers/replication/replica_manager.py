@@ -795,6 +795,8 @@ class ReplicaManager:
         except FolkmootError as error:
             replica.log.fail(f"it cannot follow its leader: {error}", readable=True)
             self.committed(replica.log)
+            if isinstance(result, OSError) and result.errno in (errno.EIO, errno.EROFS):
+                self._flusher.failed(DiskFailed(f"a log could not be cut: {error}"))
         else:
             if replica.log.is_incomplete:
                 replica.state.may_lead = replica.state.may_lead_alone = False

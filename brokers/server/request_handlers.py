@@ -28,8 +28,9 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
-from folkmoot.protocol import messages
+from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (
+    CorruptBatch,
     FolkmootError,
     InvalidRequest,
     LogTruncated,
@@ -682,7 +683,8 @@ def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:
 def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
     """Where a replica's log and what the client has read part, _NOWHERE if they do not.
 
-    Of compacted logs only by offset: a replica may never have seen batches of an epoch.
+    A replica may never have seen batches of an epoch that compaction has left nothing of: then it is
+    asked who wrote the batch of the record before `entry.offset`, if that is still there.
     """
     starts, epoch = log.epoch_starts, entry.last_epoch
     if epoch < 0 or entry.offset <= log.log_start:
@@ -690,9 +692,20 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
     if epoch == starts.latest and entry.offset <= log.log_end:
         return _NOWHERE  # nearly always
     end = starts.end_of(epoch, log.log_end)
-    if entry.offset > end.offset or (end.epoch != epoch and not log.config.compacts):
+    if entry.offset > end.offset:
         return end
-    return _NOWHERE
+    return end if end.epoch != epoch and _is_of_others(log, entry.offset - 1, epoch) else _NOWHERE
+
+
+def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
+    """Whether the log has that offset from another leader epoch; False where compaction has removed it.
+
+    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    """
+    with suppress(CorruptBatch):  # nobody has it any more
+        header = batch_header.read_header(log.read(offset, 1, committed=False))
+        return header.base_offset <= offset and header.leader_epoch != epoch
+    return False
 
 
 def wire_code(error: FolkmootError) -> int:

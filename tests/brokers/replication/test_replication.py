@@ -15,6 +15,7 @@ from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
@@ -28,6 +29,7 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol.batch_header import LEADER_BYTES, leader_part
 from folkmoot.protocol.errors import (
     DiskFull,
     FencedLeaderEpoch,
@@ -62,7 +64,7 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
-from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
+from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 
 
 @pytest.fixture
@@ -1097,3 +1099,49 @@ def test_a_consumer_is_told_where_its_position_has_left_the_log(cluster: Cluster
     assert parts(3, epoch) is None
     assert parts(3, -1) is None
     assert parts(3, 1) == (1, 2)
+
+
+def test_a_consumer_is_told_nothing_of_records_that_compaction_has_removed(
+    cluster: Cluster,
+) -> None:
+    """A topic that was compacted once hands out with gaps whatever else it is now."""
+    first = cluster.nodes[1]
+    chunk = b""
+    for offset, written_in in ((0, 1), (2, 3)):  # that of epoch 2 is gone
+        batch = make_batch(b"%d" % offset)
+        chunk += leader_part(offset, len(batch), written_in, 0) + batch[LEADER_BYTES:]
+    for node in cluster.nodes.values():
+        node.log.append_as_follower(chunk)
+    while first.replica.state.epoch < 4:
+        cluster.designate(1, *REPLICAS)
+        cluster.show()
+    first.produce(b"3")
+    cluster.run()
+    assert (first.log.high_watermark, first.log.config.compacts) == (4, False)
+
+    def told(offset: int, last_epoch: int) -> int:
+        return int(fetched(first, offset, epoch=4, last_epoch=last_epoch).error)
+
+    assert told(2, 2) == 0, "what it has read is gone, and nothing else is there"
+    assert told(1, 1) == told(3, 3) == 0
+    assert told(1, 2) == told(3, 2) == LogTruncated.code, "others have written that"
+
+
+def test_a_broker_whose_disk_fails_at_a_cut_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, ended = cluster.nodes[1], list[Exception]()
+    first.handlers.flusher.failed = ended.append
+    cluster.cut = {(2, 1), (3, 1)}
+    first.produce(b"lost", acks=1)
+    cluster.designate(2, 2, 3)
+
+    def fails(path: Path) -> None:
+        raise OSError(EIO, "the disk")
+
+    monkeypatch.setattr(log_module, "sync_file", fails)
+    cluster.mend()
+    cluster.show()
+    cluster.run()
+    assert first.log.failed is not None
+    assert "cut" in str(ended[0])
