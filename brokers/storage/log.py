@@ -270,8 +270,11 @@ class Log:
             self._roll_at(known_end)
         self._snapshots.offsets = list(found.snapshots)
         try:
-            for path in self._snapshots.go_back_to(self.log_end):
+            newer = self._snapshots.go_back_to(self.log_end)
+            for path in newer:
                 path.unlink(missing_ok=True)
+            if newer:  # none may come back by a power cut, when the log has grown past it
+                sync_directory(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
         self.high_watermark = self.log_start

@@ -214,7 +214,10 @@ def test_without_a_snapshot_that_can_be_read_the_log_is(tmp_path: Path, harm: st
         log.abandon()
 
 
-def test_a_snapshot_ahead_of_a_log_that_lost_its_end_is_not_believed(tmp_path: Path) -> None:
+def test_a_snapshot_ahead_of_a_log_that_lost_its_end_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: list[list[str]] = []
     log = make_log(tmp_path, replace(SMALL, segment_bytes=1 << 20))
     append(log, sent(0))
     log.snapshot_covers(1)
@@ -225,8 +228,13 @@ def test_a_snapshot_ahead_of_a_log_that_lost_its_end_is_not_believed(tmp_path: P
     assert snapshots(log) == [2]
     with (log.directory / f"{0:020}.log").open("r+b") as file:
         file.truncate(size)
+    monkeypatch.setattr(
+        "folkmoot.brokers.storage.log.sync_directory",
+        lambda path: on_disk.append([each.name for each in path.glob("*.snapshot")]),
+    )
     log = reopened(tmp_path)
     assert (log.log_end, snapshots(log)) == (1, [])
+    assert on_disk == [[]], "a power cut brings it back when the log has grown past it"
     assert append(log, sent(1, records=2)) == [1], "what the log lost was not written"
     log.abandon()
 
