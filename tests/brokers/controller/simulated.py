@@ -364,9 +364,14 @@ class Checker:
         else:
             self._by_the_controller(writer, partition, tree)
             is_subset = now.leader in was.isr and set(now.isr) <= set(was.isr)
-            has_epochs = _topic_of(tree, partition).with_epochs
-            is_first = not was.leader_epoch and now.isr == (now.leader,)
-            is_first = is_first and partition.partition not in has_epochs
+            topic = _topic_of(tree, partition)
+            # A move that has just begun, from several replicas, which the controller has not read of yet,
+            # moves nothing that somebody has written.
+            move = topic.reassignments.get(partition.partition)
+            was_alone = partition.partition in topic.with_epochs and (
+                move is None or len(move.original) == 1
+            )
+            is_first = not was.leader_epoch and now.isr == (now.leader,) and not was_alone
             if not (is_subset or is_first):
                 raise Violation(f"{writer} designated for {partition} {now}, it was {was}")
             self._world.seen["designation"] += 1
