@@ -1,5 +1,6 @@
 """One history: a cluster with its clients, while replicas move; some seconds of faults, and then peace."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -140,6 +141,8 @@ class ReplicationHistory:
             monotonic=self.world.clock, time_ns=lambda: round(self.world.now * 1e9)
         )
         with pytest.MonkeyPatch.context() as patch, self.disks.watched():
+            # It lies in a lock's file, of which a power cut leaves some.
+            patch.setattr(os, "getpid", lambda: 1)
             patch.setattr(event_loop, "time", clock)
             patch.setattr(sender, "time", clock)
             patch.setattr(cluster, "random", self.world.random)
