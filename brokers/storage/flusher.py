@@ -122,6 +122,10 @@ class Flusher:
         elif self._round is not None:
             self._round = None
             self._note()
+        elif self._logs.has_stale_points and now.monotonic >= self._soonest:
+            self._soonest = now.monotonic + SHORTEST_INTERVAL
+            self._unnoted = True
+            self._note()
         elif now.monotonic >= self._next_round or self._is_much(now):
             self._next_round = now.monotonic + CHECKPOINT_INTERVAL
             self._soonest = now.monotonic + SHORTEST_INTERVAL
@@ -233,6 +237,7 @@ class Flusher:
         self._busy.discard("checkpoint")
         if outcome is None:
             self._logs.checkpointed = points
+            self._logs.has_stale_points = bool(points.keys() - self._logs.recovery_points.keys())
         else:
             logger.warning("the logs' recovery points were not noted: %s", outcome)
 

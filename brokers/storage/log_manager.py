@@ -139,6 +139,8 @@ class LogManager:
         """The newest recovery point of each log, by the name of its directory."""
         self.checkpointed: Mapping[str, RecoveryPoint] = {}
         """What of them is in the file `recovery-points`: where a start would begin to check."""
+        self.has_stale_points = False
+        """That file tells of logs that are gone: one made anew would seem to have lost what they had."""
         self.leader_epochs: dict[str, int] = {}
         """The highest leader epoch of each replica, by the name of its directory (ReplicaManager)."""
         self.suspects: set[str] = set()
@@ -324,8 +326,12 @@ class LogManager:
             self._going.add(log.directory)
 
     def is_going(self, directory: Path) -> bool:
-        """Whether a partition's directory is being removed, while its topic stays."""
-        return directory in self._going
+        """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
+        still on disk."""
+        is_stale = (
+            directory.name in self.checkpointed and directory.name not in self.recovery_points
+        )
+        return directory in self._going or is_stale
 
     def deletion_task(self, now: Now) -> float:
         """Close some logs that were deleted, and hand their directories to the background."""
@@ -335,6 +341,7 @@ class LogManager:
             log.abandon()
             self.dirty.pop(log, None)
             self.recovery_points.pop(log.directory.name, None)
+            self.has_stale_points |= log.directory in self._going
             self.leader_epochs.pop(log.directory.name, None)
             self.trust(log)
             names.append(log.directory.name)
@@ -464,7 +471,8 @@ class LogManager:
                 log.fail(str(error))
                 failure = failure or error
             self.add(log)
-        self.checkpointed = dict(self.recovery_points)
+        self.checkpointed = points
+        self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
 

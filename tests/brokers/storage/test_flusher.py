@@ -481,3 +481,27 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
     assert disk.logs.checkpointed["first-0"].end_offset == 2
     assert values_of(log.read(0, 1000)) == [(0, b"a"), (1, b"b")]
     disk.logs.close()
+
+
+def test_a_log_is_not_made_anew_before_the_recovery_point_of_the_one_before_is_off_the_disk(
+    disk: Disk,
+) -> None:
+    """After a power cut it would seem to have lost what the other had, and would not lead."""
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    disk.checkpoint()
+    disk.logs.delete_partition("first", 0)
+    disk.logs.deletion_task(disk.now)
+    disk.hands.work_all()
+    assert not log.directory.exists()
+    again = Disk(crash(disk.data, "killed"))
+    for each in (disk, again):
+        directory = each.data / log.directory.name
+        assert b"first-0" in each.points()
+        assert each.logs.is_going(directory)
+        each.later(2.0)
+        assert each.logs.is_going(directory)
+        each.hands.work_all()
+        assert b"first-0" not in each.points()
+        assert not each.logs.is_going(directory)
+        each.logs.close()
