@@ -419,6 +419,8 @@ def test_steps_that_take_too_long_are_counted_and_logged(
     served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", -1.0))
     eventually(lambda: served.loop.slow_steps > before)
     served.loop.post(lambda: monkeypatch.setattr(event_loop, "SLOW_STEP", 3600.0))
+    # Else it may be set behind the test's end, and for all tests that follow.
+    eventually(lambda: event_loop.SLOW_STEP == 3600.0)
     pause = served.loop._report_slow_steps(Now(0.0, 0))
     assert pause > 0
     assert "steps of the event loop took longer than" in caplog.text
