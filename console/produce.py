@@ -194,8 +194,8 @@ def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> 
     """From what JSON says to a record's value by the schema, which is registered here."""
     if schema is None:
         return None
-    from folkmoot.schemas.avro import AvroSerializer
     from folkmoot.schemas.registry import SchemaRegistry
+    from folkmoot.schemas.values.avro import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
     serialize = AvroSerializer(registry, f"{args.topic}-value", schema)

@@ -16,7 +16,7 @@ from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import MAX_NAME_CHARACTERS, check_name
 from folkmoot.protocol.records import K, V
-from folkmoot.schemas.serialization import Deserializer
+from folkmoot.schemas.values.serialization import Deserializer
 
 LEAST_PROCESSING_TIME: Final = 2.0
 """While it waits for records a consumer shows itself every second."""

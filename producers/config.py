@@ -13,7 +13,7 @@ from folkmoot.protocol.batch_header import MAX_BODY_BYTES
 from folkmoot.protocol.compression import Codec, check_level
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import K, V
-from folkmoot.schemas.serialization import Serializer, serializer
+from folkmoot.schemas.values.serialization import Serializer, serializer
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024

@@ -30,7 +30,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.records import K, RecordMetadata, V
-from folkmoot.schemas.serialization import KEY, VALUE, serializer
+from folkmoot.schemas.values.serialization import KEY, VALUE, serializer
 
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0

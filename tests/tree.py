@@ -61,6 +61,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "consumers/offsets",
         }
     ),
+    "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
 }
 
 # Libraries that one folder hides from all others.

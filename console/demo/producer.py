@@ -9,8 +9,8 @@ from typing import Final, Self
 from folkmoot.console.demo import flights
 from folkmoot.console.demo.flights import Flight
 from folkmoot.producers.producer import Producer
-from folkmoot.schemas.avro import AvroSerializer
 from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.values.avro import AvroSerializer
 
 LINGER: Final = 0.02
 STRETCHED: Final = 4.0

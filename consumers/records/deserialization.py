@@ -7,7 +7,7 @@ import msgspec
 
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import SerializationError
-from folkmoot.schemas.serialization import KEY, VALUE, Convert, Deserializer, deserializer
+from folkmoot.schemas.values.serialization import KEY, VALUE, Convert, Deserializer, deserializer
 
 
 class Deserialization:

@@ -114,13 +114,13 @@ from folkmoot.protocol.records import OffsetAndMetadata as OffsetAndMetadata
 from folkmoot.protocol.records import Record as Record
 from folkmoot.protocol.records import RecordMetadata as RecordMetadata
 from folkmoot.protocol.records import TopicPartition as TopicPartition
-from folkmoot.schemas.avro import AvroDeserializer as AvroDeserializer
-from folkmoot.schemas.avro import AvroSerializer as AvroSerializer
 from folkmoot.schemas.registry import SchemaRegistry as SchemaRegistry
-from folkmoot.schemas.serialization import Deserializer as Deserializer
-from folkmoot.schemas.serialization import Serializer as Serializer
-from folkmoot.schemas.serialization import TopicDeserializer as TopicDeserializer
-from folkmoot.schemas.serialization import TopicSerializer as TopicSerializer
+from folkmoot.schemas.values.avro import AvroDeserializer as AvroDeserializer
+from folkmoot.schemas.values.avro import AvroSerializer as AvroSerializer
+from folkmoot.schemas.values.serialization import Deserializer as Deserializer
+from folkmoot.schemas.values.serialization import Serializer as Serializer
+from folkmoot.schemas.values.serialization import TopicDeserializer as TopicDeserializer
+from folkmoot.schemas.values.serialization import TopicSerializer as TopicSerializer
 
 __all__: list[str]
 __version__: str

@@ -1,4 +1,4 @@
-"""Avro values in Confluent's wire format: byte 0, the schema's id in four bytes, the Avro body."""
+"""Python values to Avro bytes and back, in the wire format of `wire`."""
 
 import struct
 from collections.abc import Sequence
@@ -9,10 +9,8 @@ from folkmoot.protocol.errors import InvalidSchema, SerializationError
 from folkmoot.schemas.extra import fastavro
 from folkmoot.schemas.identity import Schema, canonical, parse
 from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.values.wire import FRAME, MAGIC, schema_id
 
-MAGIC = 0
-FRAME = struct.Struct(">BI")
-"""Magic byte and schema id, before the body of every value."""
 MAX_PARSED = 1_000
 """Schemas that a deserialiser keeps parsed; more are parsed again when they are needed."""
 
@@ -21,21 +19,6 @@ _MISFITS = (
     *(ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError),
     *(EOFError, AssertionError, struct.error, StopIteration, RecursionError, MemoryError),
 )
-
-
-def schema_id(value: bytes) -> int:
-    """The id of the schema that a value was written with. Raises SerializationError."""
-    if len(value) < FRAME.size:
-        raise SerializationError(
-            f"{len(value)} bytes are too few for a value written with a schema: {value[:16].hex()}"
-        )
-    magic, number = FRAME.unpack_from(value)
-    if magic != MAGIC:
-        raise SerializationError(
-            f"a value written with a schema begins with byte {MAGIC}, not {magic}: "
-            f"{value[:16].hex()}"
-        )
-    return int(number)
 
 
 class AvroSerializer:

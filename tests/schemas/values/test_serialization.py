@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.protocol.errors import ConfigError, SerializationError, ZooKeeperUnreachable
-from folkmoot.schemas.serialization import deserializer, serializer
+from folkmoot.schemas.values.serialization import deserializer, serializer
 
 
 class OfTopic:

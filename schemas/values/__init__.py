@@ -1,0 +1,1 @@
+"""Values with schemas: the wire format, serialisers and deserialisers."""
