@@ -11,7 +11,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, SchemaNotFound
-from folkmoot.schemas.identity import Schema, canonical
+from folkmoot.schemas.avro.identity import Schema, canonical
 
 SESSION_TIMEOUT = 10.0
 ATTEMPTS = 3

@@ -61,6 +61,7 @@ ROOMS: dict[str, frozenset[str]] = {
             "consumers/offsets",
         }
     ),
+    "schemas/avro": frozenset(),
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
 }
 

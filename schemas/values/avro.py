@@ -6,8 +6,8 @@ from io import BytesIO
 from typing import Any, Final
 
 from folkmoot.protocol.errors import InvalidSchema, SerializationError
-from folkmoot.schemas.extra import fastavro
-from folkmoot.schemas.identity import Schema, canonical, parse
+from folkmoot.schemas.avro.extra import fastavro
+from folkmoot.schemas.avro.identity import Schema, canonical, parse
 from folkmoot.schemas.registry import SchemaRegistry
 from folkmoot.schemas.values.wire import FRAME, MAGIC, schema_id
 

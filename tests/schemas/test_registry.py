@@ -7,7 +7,7 @@ import pytest
 
 from folkmoot.coordination.zookeeper.operations import SessionLost
 from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound, pip_command
-from folkmoot.schemas.identity import canonical
+from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.registry import SchemaRegistry
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.schemas.sessions import CountingSession, memory_session

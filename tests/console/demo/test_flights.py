@@ -14,7 +14,7 @@ import pytest
 from folkmoot.console.demo import direct, flights
 from folkmoot.console.demo.flights import Flight
 from folkmoot.protocol.errors import MissingExtra
-from folkmoot.schemas.identity import canonical, parse
+from folkmoot.schemas.avro.identity import canonical, parse
 
 NEW_YORK = ZoneInfo("America/New_York")
 

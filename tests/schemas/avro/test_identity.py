@@ -7,7 +7,7 @@ import fastavro
 import pytest
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.identity import canonical, parse
+from folkmoot.schemas.avro.identity import canonical, parse
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:

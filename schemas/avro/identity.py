@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.extra import fastavro
+from folkmoot.schemas.avro.extra import fastavro
 
 Json = Any
 """A JSON value as `json` makes it."""
