@@ -417,8 +417,9 @@ class _Decoders:
     def _resolved(self, writer: Json, reader: Json) -> Decode:
         known = self._classes.get(reader["name"])
         attributes = {} if known is None else known.attributes
-        sources: dict[str, Json] = {}  # the writer's field of each of the reader's
-        written = {field["name"]: field for field in writer["fields"]}
+        sources: dict[str, Any] = {}  # the writer's field of each of the reader's
+        written: dict[str, Any] = {field["name"]: field for field in writer["fields"]}
+        field: Any
         for field in reader["fields"]:
             for name in (field["name"], *field.get("aliases", ())):
                 if name in written:
@@ -464,7 +465,7 @@ class _Decoders:
         return self._skipping.of(schema, _stripped(schema))
 
 
-def _of_plain(writer: Json, reader: Json) -> Decode:
+def _of_plain(writer: Any, reader: Any) -> Decode:
     kind, wanted = writer["type"], reader["type"]
     if kind == "fixed":
         plain = _fixed(writer["size"])
@@ -482,7 +483,7 @@ def _of_plain(writer: Json, reader: Json) -> Decode:
 
 
 def _family(schema: Json) -> str:
-    kind: str = schema["logicalType"]
+    kind = str(schema["logicalType"])
     return kind.removesuffix("-millis").removesuffix("-micros")
 
 
