@@ -219,6 +219,10 @@ class BrokerUnreachable(RetriableError):
     """No connection to a broker, or it vanished before it answered."""
 
 
+class SchemaRefused(FolkmootError, code=32):
+    """A batch says a schema that is no live version of the subject that its topic asks for."""
+
+
 class ZooKeeperUnreachable(RetriableError, code=31):
     """No ZooKeeper server of the connect string answers, or has answered the broker that was asked."""
 
@@ -326,7 +330,7 @@ class GroupNotEmpty(FolkmootError):
     """A group has live members, so that it cannot be deleted."""
 
 
-class SchemaNotFound(FolkmootError):
+class SchemaNotFound(FolkmootError, code=33):
     """No schema has the id or subject asked for."""
 
 
