@@ -7,8 +7,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from folkmoot.coordination import schema_ids
+from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Set
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.deserializer import AvroDeserializer
@@ -133,7 +134,8 @@ def test_values_of_one_schema_cost_one_look_up(
 def test_a_stored_text_that_is_no_schema_is_a_serialization_error(
     session: CountingSession,
 ) -> None:
-    number = execute(session, schema_ids.register("s", '{"type":"array"}'))
+    number = SchemaRegistry(session).register("s", {"type": "long"}).id
+    execute(session, Set(paths.schema_id(".", number), b'{"schema":"{}","guid":""}'))
     with pytest.raises(SerializationError, match=f"schema {number}: its schema cannot"):
         AvroDeserializer(SchemaRegistry(session))(b"\0" + number.to_bytes(4, "big") + b"\2")
 
