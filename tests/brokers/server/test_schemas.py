@@ -16,7 +16,10 @@ from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.schemas import LIVE_FOR, PAUSE_IN_VAIN, TRY_AGAIN_AFTER, Schemas
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.coordination import topics
 from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
@@ -35,8 +38,10 @@ from folkmoot.protocol.messages import (
     GetSchemaRequest,
     GetSchemaResponse,
     HelloRequest,
+    MetadataRequest,
     ProduceResponse,
 )
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.brokers.parts import (
     BROKERS,
     TOPIC,
@@ -49,6 +54,9 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
+from tests.brokers.server.test_broker import make_broker
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.waiting import eventually
 
 NOW = Now(100.0, 1_700_000_000_000)
 SUBJECT = "orders-value"
@@ -422,3 +430,34 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
             jobs.close()
             socket.close()
     assert failures == []
+
+
+# -- a whole broker -----------------------------------------------------------------------------------
+
+
+def test_a_broker_takes_what_its_registry_has_and_tells_of_it(tmp_path: Path) -> None:
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    registry = SchemaRegistry(user)
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        options = {"value_schema": SUBJECT}
+        topic = execute(user, topics.create("t", 1, [1], options))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+
+        def errors(number: int) -> list[int]:
+            entry = into(0, topic_id=topic.topic_id)
+            answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
+            return [each.error for each in answer.results]
+
+        other = registry.register("other-value", '"string"').id
+        assert errors(other) == [SchemaRefused.code]
+        mine = registry.register(SUBJECT, '"long"').id
+        assert errors(mine) == [0]
+        schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
+        assert schemas.resolved(mine) == '"long"'
+        assert schemas.resolved(other) == '"string"'
+        with pytest.raises(SchemaNotFound):
+            schemas.resolved(other + 100)
