@@ -19,7 +19,7 @@ def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) ->
         found = re.search(r"^metrics at http://(\S+)/metrics$", broker.child.output(), re.MULTILINE)
         assert found is not None
         assert health(found[1], "readyz")[0] == 200
-        assert Scraped(found[1])("folkmoot_brokers") == 1
+        assert Scraped(found[1])("kafka_brokers") == 1
         broker.stop()
         lines = broker.child.output().splitlines()
     for line in lines:
