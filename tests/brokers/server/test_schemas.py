@@ -14,10 +14,17 @@ from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import LIVE_FOR, PAUSE_IN_VAIN, TRY_AGAIN_AFTER, Schemas
+from folkmoot.brokers.server.schemas import (
+    LIVE_FOR,
+    PAUSE_IN_VAIN,
+    TRY_AGAIN_AFTER,
+    Schemas,
+    described,
+)
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.coordination import topics
+from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.server import ServerSocket
@@ -29,6 +36,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     CorruptBatch,
     OutOfOrderSequence,
+    ResponseTooLarge,
     SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
@@ -62,6 +70,8 @@ NOW = Now(100.0, 1_700_000_000_000)
 SUBJECT = "orders-value"
 ASKING = replace(TOPIC, config={"value_schema": SUBJECT})
 FREE = replace(TOPIC, topic_id="id-2")
+ITEM = '{"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}'
+ORDER = '{"type": "record", "name": "shop.Order", "fields": [{"name": "i", "type": "shop.Item"}]}'
 
 
 class Registry:
@@ -435,7 +445,10 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
 # -- a whole broker -----------------------------------------------------------------------------------
 
 
-def test_a_broker_takes_what_its_registry_has_and_tells_of_it(tmp_path: Path) -> None:
+def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVE_FOR", 0.0)
     ensemble = MemoryZooKeeper()
     user = ensemble.connect()
     registry = SchemaRegistry(user)
@@ -452,12 +465,33 @@ def test_a_broker_takes_what_its_registry_has_and_tells_of_it(tmp_path: Path) ->
             answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
             return [each.error for each in answer.results]
 
-        other = registry.register("other-value", '"string"').id
+        other = registry.register("other-value", ITEM).id
         assert errors(other) == [SchemaRefused.code]
         mine = registry.register(SUBJECT, '"long"').id
         assert errors(mine) == [0]
         schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
         assert schemas.resolved(mine) == '"long"'
-        assert schemas.resolved(other) == '"string"'
+        order = registry.register(
+            "orders", ORDER, references=[Reference("shop.Item", "other-value", 1)]
+        ).id
+        assert schemas.resolved(order) == registry.resolved(order)
+        assert '"shop.Item"' in schemas.resolved(order)
         with pytest.raises(SchemaNotFound):
-            schemas.resolved(other + 100)
+            schemas.resolved(order + 100)
+        registry.delete_version(SUBJECT, 1)
+        assert errors(mine) == [SchemaRefused.code]
+        assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
+
+
+def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = MemoryZooKeeper().connect()
+    registry = SchemaRegistry(session)
+    registry.register("items", ITEM)
+    order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
+    assert execute(session, described(order)) == GetSchemaResponse(ORDER, [ITEM])
+    assert execute(session, described(order + 1)) is None
+    monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
+    with pytest.raises(ResponseTooLarge):
+        execute(session, described(order))
