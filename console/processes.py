@@ -25,56 +25,21 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
 
-class BrokerProcess:
-    """`folkmoot broker` in a process of its own, its output in `<data>.log` beside its data.
+class ServerProcess:
+    """A server of ours in a process of its own.
 
-    Its address is known once it says that it is registered. The verbs `kill`, `pause`, `resume` and
-    `restart` are there for faults. One thread at a time uses it.
+    It is ready when it has said so. The verbs `kill`, `pause`, `resume` and `restart` are there for
+    faults. One thread at a time uses it.
     """
 
-    def __init__(
-        self,
-        broker_id: int,
-        data: Path,
-        zookeeper: str,
-        listeners: Sequence[str] = (),
-        session_timeout: float | None = None,
-        default_replicas: int = 1,
-        options: Sequence[str] = (),
-    ) -> None:
-        """`options` are further words of the command."""
-        self.broker_id = broker_id
-        self.data = data.absolute()
-        command = [*FOLKMOOT, "broker", "--id", str(broker_id)]
-        command += ["--data", str(self.data), "--zookeeper", zookeeper]
-        for listener in listeners:
-            command += ["--listener", listener]
-        if session_timeout is not None:
-            command += ["--session-timeout", f"{session_timeout:g}"]
-        if default_replicas != 1:
-            command += ["--set", f"default_replicas={default_replicas}"]
-        command += options
-        log = self.data.with_name(f"{self.data.name}.log")
+    def __init__(self, name: str, words: Sequence[str], log: Path, ready: str) -> None:
+        """`words` of our command line; its output goes to `log`; `ready`: the pattern of the line that
+        says that it is ready."""
         # Its ready line is to be in the file when it is written, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1"}
-        self.child = ChildProcess(f"broker {broker_id}", command, log, environment)
-        self._listeners: dict[str, str] = {}
-
-    @property
-    def listeners(self) -> dict[str, str]:
-        """The advertised address of each listener by its name."""
-        return dict(self._listeners)
-
-    @property
-    def address(self) -> str:
-        """host:port of the listener `client`."""
-        return self._listeners["client"]
-
-    @property
-    def metrics(self) -> str | None:
-        """The address of its metrics, if it serves them."""
-        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
-        return None if found is None else found[1]
+        self.child = ChildProcess(name, [*FOLKMOOT, *words], log, environment)
+        self._pattern = re.compile(ready, re.MULTILINE)
+        self._said: re.Match[str] | None = None
 
     @property
     def pid(self) -> int:
@@ -85,22 +50,21 @@ class BrokerProcess:
         return self.child.is_running
 
     def start(self) -> None:
-        """Returns when it is registered."""
+        """Returns when it is ready."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
-        self._listeners = {}
-        self.data.parent.mkdir(parents=True, exist_ok=True)
+        self._said = None
         self.child.start()
 
     def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        self._listeners = self.child.wait_until(self._ready_line, timeout)
+        self._said = self.child.wait_until(self._look, timeout)
 
     def is_ready(self) -> bool:
-        self._listeners = self._ready_line() or {}
-        return bool(self._listeners)
+        self._said = self._look()
+        return self._said is not None
 
     def stop(self) -> None:
         """Orderly; anything but exit code 0 is an error. Nothing happens if it does not run."""
@@ -139,12 +103,76 @@ class BrokerProcess:
         else:
             self.kill()
 
-    def _ready_line(self) -> dict[str, str] | None:
-        pattern = rf"^broker {self.broker_id} ready (.+)$\n"
-        found = re.search(pattern, self.child.output(), re.MULTILINE)
-        if found is None:
-            return None
-        return dict(re.findall(r"(\S+?)=(\S+)", found[1]))
+    def _look(self) -> re.Match[str] | None:
+        return self._pattern.search(self.child.output())
+
+
+class BrokerProcess(ServerProcess):
+    """`folkmoot broker`, its output in `<data>.log` beside its data; ready when it is registered."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        data: Path,
+        zookeeper: str,
+        listeners: Sequence[str] = (),
+        session_timeout: float | None = None,
+        default_replicas: int = 1,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`options` are further words of the command."""
+        self.broker_id = broker_id
+        self.data = data.absolute()
+        words = ["broker", "--id", str(broker_id)]
+        words += ["--data", str(self.data), "--zookeeper", zookeeper]
+        for listener in listeners:
+            words += ["--listener", listener]
+        if session_timeout is not None:
+            words += ["--session-timeout", f"{session_timeout:g}"]
+        if default_replicas != 1:
+            words += ["--set", f"default_replicas={default_replicas}"]
+        words += options
+        log = self.data.with_name(f"{self.data.name}.log")
+        super().__init__(f"broker {broker_id}", words, log, rf"^broker {broker_id} ready (.+)$\n")
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """The advertised address of each listener by its name, once it is ready."""
+        return {} if self._said is None else dict(re.findall(r"(\S+?)=(\S+)", self._said[1]))
+
+    @property
+    def address(self) -> str:
+        """host:port of the listener `client`."""
+        return self.listeners["client"]
+
+    @property
+    def metrics(self) -> str | None:
+        """The address of its metrics, if it serves them."""
+        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
+        return None if found is None else found[1]
+
+
+class RegistryProcess(ServerProcess):
+    """`folkmoot registry`, its output in `log`; ready when it listens."""
+
+    def __init__(
+        self, log: Path, zookeeper: str, port: int = 0, options: Sequence[str] = ()
+    ) -> None:
+        """`options` are further words of the command. Port 0 is a free one."""
+        words = ["registry", "--zookeeper", zookeeper, "--port", str(port), *options]
+        super().__init__("registry", words, log, r"^registry at (https?://(\S+))$\n")
+
+    @property
+    def url(self) -> str:
+        """http://host:port, once it is ready."""
+        assert self._said is not None
+        return self._said[1]
+
+    @property
+    def address(self) -> str:
+        """host:port, once it is ready."""
+        assert self._said is not None
+        return self._said[2]
 
 
 class EmbeddedCluster:
