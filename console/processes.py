@@ -179,11 +179,11 @@ class EmbeddedCluster:
     """ZooKeeper and brokers on this machine, all their data in one locked directory.
 
     Layout: `cluster.lock`, `ports.json` (name of a process → its port), `zookeeper-1/`, `broker-1/`,
-    `broker-1.log` and so on. Ports that were chosen freely are taken again by the next run, where they are
-    free. With `zookeeper` given as a connect string, that one is used and none is started; `zookeepers` is
-    how many are, None: as many as the directory was begun with, else one. Started in the order lock,
-    ZooKeeper, brokers (all at once); stopped in the reverse. What was started is stopped when a later part
-    fails. All of it ends with this process. One thread at a time uses it.
+    `broker-1.log` and so on, `registry.log`. Ports that were chosen freely are taken again by the next run,
+    where they are free. With `zookeeper` given as a connect string, that one is used and none is started;
+    `zookeepers` is how many are, None: as many as the directory was begun with, else one. Started in the
+    order lock, ZooKeeper, brokers and registry (all at once); stopped in the reverse. What was started is
+    stopped when a later part fails. All of it ends with this process. One thread at a time uses it.
     """
 
     def __init__(
@@ -197,11 +197,14 @@ class EmbeddedCluster:
         zookeepers: int | None = None,
         default_replicas: int = 1,
         first_metrics_port: int | None = None,
+        registry_port: int | None = None,
         log_format: str | None = None,
     ) -> None:
+        """`registry_port`: of the schema registry's server, 0 any; None: there is none."""
         self.directory = directory.absolute()
         self.servers: list[EmbeddedZooKeeper] = []
         self.brokers: list[BrokerProcess] = []
+        self.registry: RegistryProcess | None = None
         self._count = brokers
         self._wanted = zookeeper
         self._zookeepers = zookeepers
@@ -209,6 +212,7 @@ class EmbeddedCluster:
         self._session_timeout = session_timeout
         self._default_replicas = default_replicas
         self._first_metrics_port = first_metrics_port
+        self._registry_port = registry_port
         self._log_format = log_format
         self._ports: dict[str, int] = {}
         self._stack = ExitStack()
@@ -233,7 +237,10 @@ class EmbeddedCluster:
         return sorted(int(n) for n in found if n.isdecimal() and int(n) > self._count)
 
     def start(self) -> None:
-        """Returns when every broker is registered. Raises ConfigError, DirectoryLocked, StartFailed."""
+        """Returns when every broker is registered, and the schema registry listens.
+
+        Raises ConfigError, DirectoryLocked, StartFailed.
+        """
         with ExitStack() as stack:
             self._lock_directory(stack)
             try:
@@ -249,11 +256,17 @@ class EmbeddedCluster:
         if not isinstance(self._wanted, str):
             self._start_zookeeper(self._wanted or ZooKeeperConfig(), stack)
         self.brokers = [self._broker(number) for number in range(1, self._count + 1)]
+        if self._registry_port is not None:
+            self.registry = self._make_registry(self._registry_port)
         # Before anything is stored: how many ZooKeepers there are is known from this file.
         self._write_ports()
         stack.callback(self._stop_brokers)
         for broker in self.brokers:
             broker.launch()
+        if self.registry is not None:
+            stack.callback(self.registry.child.stop, STOP_TIMEOUT)
+            self.registry.launch()
+            self.registry.wait_until_ready()
         for broker in self.brokers:
             broker.wait_until_ready()
 
@@ -289,17 +302,24 @@ class EmbeddedCluster:
         self.servers = ensemble.servers
         self._ports |= {server.data.name: server.port for server in self.servers}
 
+    def _make_registry(self, port: int) -> RegistryProcess:
+        name = "registry"
+        self._ports[name] = port = port or self._remembered(name) or free_port()
+        log = self.directory / f"{name}.log"
+        return RegistryProcess(log, self.zookeeper, port, self._log_options())
+
+    def _log_options(self) -> list[str]:
+        return [] if self._log_format is None else ["--log-format", self._log_format]
+
     def _broker(self, number: int) -> BrokerProcess:
         name = f"broker-{number}"
         port = self._first_port + number - 1 if self._first_port else 0
         port = port or self._remembered(name) or free_port()
         self._ports[name] = port
-        options: list[str] = []
+        options = self._log_options()
         if self._first_metrics_port is not None:
             first = self._first_metrics_port
             options += ["--metrics-port", str(first + number - 1 if first else 0)]
-        if self._log_format is not None:
-            options += ["--log-format", self._log_format]
         return BrokerProcess(
             number,
             self.directory / name,
