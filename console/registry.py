@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     connect_string.parse(args.zookeeper)
     log_to_stderr(args.log_format)
     opened = partial(connect, args.zookeeper, connect_timeout=args.timeout, create=True)
-    registry = SchemaRegistry(opened)
+    registry = SchemaRegistry(opened, timeout=args.timeout)
     with sigterm_like_ctrl_c():
         try:
             _serve(args, _app(args, registry))

@@ -7,12 +7,12 @@ import msgspec
 
 from folkmoot.coordination.schemas.versions import SchemaVersion, StoredSchema
 from folkmoot.protocol.errors import InvalidCompatibility, InvalidMode, InvalidSchema
+from folkmoot.schemas.registry.schema_registry import ALL_CONTEXTS
 from folkmoot.schemas.rest.call import Call, LevelBody, ModeBody, SchemaBody
 
 Json = Any
 
 TYPES: Final = ["AVRO"]
-ALL_CONTEXTS: Final = ":*:"
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -65,6 +65,8 @@ def lookup(call: Call) -> Json:
             call.subject,
             body.schema,
             references=body.references or (),
+            metadata=body.metadata,
+            rule_set=body.rule_set,
             normalize=call.flag("normalize"),
             deleted=call.flag("deleted"),
         )
