@@ -34,8 +34,13 @@ class Api:
         users: Users | None = None,
         timeout: float = 10.0,
     ) -> None:
-        self.registry = SchemaRegistry(session or MemoryZooKeeper().connect())
-        app = create_app(self.registry, users=users, timeout=timeout)
+        self._users = users
+        self._timeout = timeout
+        self.serve(SchemaRegistry(session or MemoryZooKeeper().connect()))
+
+    def serve(self, registry: SchemaRegistry) -> None:
+        self.registry = registry
+        app = create_app(registry, users=self._users, timeout=self._timeout)
         self.client = TestClient(app, raise_server_exceptions=False)
 
     def __call__(self, line: str, body: Any = None, **headers: str) -> tuple[int, Any]:

@@ -34,7 +34,7 @@ CASES = (
     Case("the same again has the same id", ("GET /subjects/t/versions/1",), {"id": 1}, (ONE, ("POST /subjects/t/versions", LONG))),
     Case("a version goes on", (REGISTER, record("a", "b=")), {"id": 2, "version": 2}, TWO[:1]),
     Case("Python's booleans", (REGISTER + "?normalize=False", LONG), {"id": 1}),
-    Case("what a field is worth nothing", (REGISTER, {**LONG, "schemaType": "AVRO", "references": [], "propagateSchemaTags": False}), {"id": 1}),
+    Case("fields that mean nothing here", (REGISTER, {**LONG, "schemaType": "AVRO", "references": [], "propagateSchemaTags": False}), {"id": 1}),
     Case("null for what is not given", (REGISTER, {**LONG, "schemaType": None, "references": None, "metadata": None, "id": -1, "version": 0}), {"id": 1}),
     Case("looked up", ("POST /subjects/s?normalize=False&deleted=False", {"schema": '{"type": "long"}'}), {"subject": "s", "version": 1, "id": 1, "schema": '"long"'}, (ONE,)),
     Case("looked up in an unknown subject", ("POST /subjects/u", LONG), 40401, (ONE,)),
