@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             # A thread may be waiting for ZooKeeper, which is waited for no longer.
             closing = Thread(target=registry.close, daemon=True)
             closing.start()
-            closing.join(GRACE / 2)
+            closing.join(0.2)
     return 0
 
 

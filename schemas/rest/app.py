@@ -157,7 +157,7 @@ class _Front:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        status = 0
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -170,6 +170,11 @@ class _Front:
         try:
             refusal = await self._refusal(scope)
             await (refusal or self._app)(scope, receive, noted)
+        except asyncio.CancelledError:
+            # The server ends, and has waited for long enough.
+            if not status:
+                ending = ClosedError("the server ends: ask another one, or again")
+                await _refused(ending)(scope, receive, noted)
         finally:
             self._observed.note(scope["method"], status, time.perf_counter() - started)
 
