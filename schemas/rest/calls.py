@@ -94,7 +94,9 @@ def register(call: Call) -> Json:
         id=body.id if body.id is not None and body.id >= 0 else None,
         version=body.version if body.version is not None and body.version > 0 else None,
     )
-    return {"id": made.id, "version": made.version, "guid": made.guid}
+    said = _version(made)
+    del said["subject"]
+    return said
 
 
 def version(call: Call) -> Json:
