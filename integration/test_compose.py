@@ -1,4 +1,4 @@
-"""`compose.yaml` as a user brings it up: three ZooKeepers, three brokers, a registry, records in three replicas."""
+"""`compose.yaml` as a user brings it up: ZooKeepers, brokers, a registry, and records in three replicas."""
 
 import os
 import shutil

@@ -8,6 +8,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from folkmoot.coordination.zookeeper.operations import ZooKeeperError
 from folkmoot.protocol.errors import (
@@ -22,21 +29,6 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.call import Call
 from folkmoot.schemas.rest.calls import CALLS, Function, Json, schema
-from folkmoot.schemas.rest.extra import (
-    ASGIApp,
-    BaseRoute,
-    ClientDisconnect,
-    Headers,
-    HTTPException,
-    Message,
-    Receive,
-    Request,
-    Response,
-    Route,
-    Scope,
-    Send,
-    Starlette,
-)
 from folkmoot.schemas.rest.observed import Observed
 from folkmoot.schemas.rest.users import Users
 from folkmoot.schemas.rest.workers import Workers

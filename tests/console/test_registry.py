@@ -12,10 +12,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from folkmoot.console import registry
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
 from folkmoot.console.processes import FOLKMOOT, RegistryProcess
 from folkmoot.metrics.names import REGISTRY_REQUESTS, REGISTRY_SECONDS
+from folkmoot.protocol.errors import pip_command
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.metrics.scrape import Scraped
 from tests.waiting import eventually
@@ -180,3 +182,14 @@ def test_what_is_wrong_with_an_option_is_said(
     assert told.err.startswith("folkmoot: ")
     assert said in told.err
     assert told.err.count("\n") == 1
+
+
+def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "NEEDED", ("fastavro", "no_such_library"))
+    assert main(["registry", "--zookeeper", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == (
+        "folkmoot: the registry's server needs no_such_library, which is not installed: "
+        f"{pip_command('registry')}\n"
+    )
