@@ -194,7 +194,7 @@ def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> 
     """From what JSON says to a record's value by the schema, which is registered here."""
     if schema is None:
         return None
-    from folkmoot.schemas.registry import SchemaRegistry
+    from folkmoot.schemas.registry.schema_registry import SchemaRegistry
     from folkmoot.schemas.values.avro import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))

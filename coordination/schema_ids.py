@@ -38,7 +38,7 @@ from folkmoot.coordination.zookeeper.recipes import (
     read,
     retry_on_connection_loss,
 )
-from folkmoot.protocol.errors import InvalidName, InvalidSchema
+from folkmoot.protocol.errors import InvalidSchema, InvalidSubject
 
 _T = TypeVar("_T")
 
@@ -83,7 +83,7 @@ _subject_decoder = msgspec.json.Decoder(_Subject)
 def register(subject: str, text: str) -> Recipe[int]:
     """The id of `text`, which is a version of `subject` from now on. The same text, the same id.
 
-    Raises InvalidName, InvalidSchema (too long), Malformed.
+    Raises InvalidSubject, InvalidSchema (too long), Malformed.
     """
     _check_subject(subject)
     id_data = _id_data(text)
@@ -162,7 +162,7 @@ def subjects() -> Recipe[list[str]]:
 
 def _check_subject(subject: str) -> None:
     if not (1 <= len(subject) <= MAX_SUBJECT_CHARACTERS and subject.isprintable()):
-        raise InvalidName(
+        raise InvalidSubject(
             f"subject {subject[:80]!r} is not allowed: use 1 to {MAX_SUBJECT_CHARACTERS} "
             "printable characters"
         )

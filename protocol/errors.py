@@ -8,7 +8,7 @@ Shape after Kafka's `Errors.java` (one row per error: code, name, retriable or n
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 BY_CODE: dict[int, "type[FolkmootError]"] = {}
@@ -219,6 +219,10 @@ class BrokerUnreachable(RetriableError):
     """No connection to a broker, or it vanished before it answered."""
 
 
+class SchemaRefused(FolkmootError, code=32):
+    """A batch says a schema that is no live version of the subject that its topic asks for."""
+
+
 class ZooKeeperUnreachable(RetriableError, code=31):
     """No ZooKeeper server of the connect string answers, or has answered the broker that was asked."""
 
@@ -326,12 +330,116 @@ class GroupNotEmpty(FolkmootError):
     """A group has live members, so that it cannot be deleted."""
 
 
-class SchemaNotFound(FolkmootError):
-    """No schema has the id or subject asked for."""
+class RegistryError(FolkmootError):
+    """The schema registry refused something. `error_code` is that of Confluent's REST API."""
+
+    error_code: ClassVar[int] = 500
 
 
-class InvalidSchema(FolkmootError, ValueError):
-    """A text that is not an Avro schema."""
+class SubjectNotFound(RegistryError):
+    """No schema was ever registered under the subject, or all of them were deleted."""
+
+    error_code = 40401
+
+
+class VersionNotFound(RegistryError):
+    """The subject has no such version, or it was deleted."""
+
+    error_code = 40402
+
+
+class SchemaNotFound(RegistryError, code=33):
+    """No schema has the id asked for, or the subject has no such schema."""
+
+    error_code = 40403
+
+
+class SubjectSoftDeleted(RegistryError):
+    """The subject was deleted before: what is left is to delete it permanently."""
+
+    error_code = 40404
+
+
+class SubjectNotSoftDeleted(RegistryError):
+    """Only a subject that was deleted before can be deleted permanently."""
+
+    error_code = 40405
+
+
+class VersionSoftDeleted(RegistryError):
+    """The version was deleted before: what is left is to delete it permanently."""
+
+    error_code = 40406
+
+
+class VersionNotSoftDeleted(RegistryError):
+    """Only a version that was deleted before can be deleted permanently."""
+
+    error_code = 40407
+
+
+class NoSubjectCompatibility(RegistryError):
+    """The subject has no compatibility level of its own."""
+
+    error_code = 40408
+
+
+class NoSubjectMode(RegistryError):
+    """The subject has no mode of its own."""
+
+    error_code = 40409
+
+
+class IncompatibleSchema(RegistryError, ValueError):
+    """A schema may not follow those before it. `findings` say why: schemas.avro's Findings."""
+
+    error_code = 409
+
+    def __init__(self, message: str, findings: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.findings = list(findings)
+
+
+class InvalidSchema(RegistryError, ValueError):
+    """A text that is not an Avro schema, or too large, or refers to what is not there."""
+
+    error_code = 42201
+
+
+class InvalidVersion(RegistryError, ValueError):
+    """What was given as a version is none: 1 or more, or "latest"."""
+
+    error_code = 42202
+
+
+class InvalidCompatibility(RegistryError, ValueError):
+    """What was given as a compatibility level is none."""
+
+    error_code = 42203
+
+
+class InvalidMode(RegistryError, ValueError):
+    """What was given as a mode is none."""
+
+    error_code = 42204
+
+
+class OperationNotPermitted(RegistryError):
+    """The mode in force does not allow it: READONLY, IMPORT, or an id given outside of IMPORT."""
+
+    error_code = 42205
+
+
+class ReferenceExists(RegistryError):
+    """A version cannot be deleted, because other schemas refer to it."""
+
+    error_code = 42206
+
+
+class InvalidSubject(RegistryError, ValueError):
+    """What was given as a subject is none: 1 to 512 printable characters."""
+
+    error_code = 42208
 
 
 class SerializationError(FolkmootError, ValueError):

@@ -44,6 +44,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "coordination/zookeeper": frozenset(),
     "coordination": frozenset({"coordination/zookeeper"}),
     "coordination/groups": frozenset({"coordination", "coordination/zookeeper"}),
+    "coordination/schemas": frozenset({"coordination", "coordination/zookeeper"}),
     "consumers/assignors": frozenset(),
     "consumers": frozenset({"consumers/assignors"}),
     "consumers/records": frozenset({"consumers"}),
@@ -62,6 +63,7 @@ ROOMS: dict[str, frozenset[str]] = {
         }
     ),
     "schemas/avro": frozenset(),
+    "schemas/registry": frozenset({"schemas/avro"}),
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
 }
 

@@ -18,7 +18,7 @@ from folkmoot.console.demo.store import ResultStore, results
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import ClosedError, FolkmootError, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.avro import AvroDeserializer
 
 POLL: Final = 0.2

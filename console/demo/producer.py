@@ -9,7 +9,7 @@ from typing import Final, Self
 from folkmoot.console.demo import flights
 from folkmoot.console.demo.flights import Flight
 from folkmoot.producers.producer import Producer
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.avro import AvroSerializer
 
 LINGER: Final = 0.02

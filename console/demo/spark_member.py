@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from folkmoot.console.demo.member import say, stop_requests
 from folkmoot.console.demo.store import Result, ResultStore, result
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.avro import AvroDeserializer
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ class Decoder:
             print("folkmoot: values are shown as bytes: schemas are in ZooKeeper", file=sys.stderr)
             return False
         try:
-            from folkmoot.schemas.registry import SchemaRegistry
+            from folkmoot.schemas.registry.schema_registry import SchemaRegistry
             from folkmoot.schemas.values.avro import AvroDeserializer
         except MissingExtra as missing:
             print(f"folkmoot: values are shown as bytes: {missing}", file=sys.stderr)

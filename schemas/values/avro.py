@@ -8,7 +8,7 @@ from typing import Any, Final
 from folkmoot.protocol.errors import InvalidSchema, SerializationError
 from folkmoot.schemas.avro.extra import fastavro
 from folkmoot.schemas.avro.identity import Schema, canonical, parse
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.wire import FRAME, MAGIC, schema_id
 
 MAX_PARSED = 1_000
@@ -57,7 +57,7 @@ class AvroSerializer:
     def _prepared(self) -> tuple[int, bytes, Any]:
         if self._ready is None:
             text = canonical(self._schema)
-            number = self._registry.register(self.subject, text)
+            number = self._registry.register(self.subject, text).id
             self._ready = number, FRAME.pack(MAGIC, number), parse(text)
         return self._ready
 
@@ -107,7 +107,7 @@ class AvroDeserializer:
     def _schema(self, number: int) -> Any:
         parsed = self._parsed.get(number)
         if parsed is None:
-            text = self._registry.get(number)
+            text = self._registry.resolved(number)
             try:
                 parsed = parse(text)
             except InvalidSchema as error:

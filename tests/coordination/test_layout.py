@@ -17,7 +17,7 @@ from folkmoot.coordination.zookeeper.operations import Create, Get
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import ConfigError, NoCluster
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.coordination.losses import every_loss
 from tests.coordination.steps import Steps, going_on
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -27,7 +27,7 @@ CLIENTS: Final[list[Callable[[str], object]]] = [
     lambda chroot: Consumer(zookeeper=chroot).start(),
     lambda chroot: Consumer(zookeeper=chroot, group="g", topics=["t"]).start(),
     lambda chroot: Admin(zookeeper=chroot).start(),
-    lambda chroot: SchemaRegistry(chroot).latest("s"),
+    lambda chroot: SchemaRegistry(chroot).version("s", "latest"),
 ]
 
 

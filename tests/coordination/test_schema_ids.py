@@ -23,7 +23,7 @@ from folkmoot.coordination.zookeeper.operations import (
 )
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.protocol.errors import InvalidName, InvalidSchema
+from folkmoot.protocol.errors import InvalidSchema, InvalidSubject
 from tests.coordination.sessions import Opener
 from tests.memory_zookeeper import MemoryZooKeeper, Request
 from tests.schemas.sessions import CountingSession, Loss
@@ -75,7 +75,7 @@ def test_a_subject_may_have_any_printable_name(session: Session, subject: str) -
 
 @pytest.mark.parametrize("subject", ["", "x" * 513, "a\nb", "a\0b", "\ud800"])
 def test_other_subjects_are_refused(session: Session, subject: str) -> None:
-    with pytest.raises(InvalidName, match="subject"):
+    with pytest.raises(InvalidSubject, match="subject"):
         execute(session, schema_ids.register(subject, "text"))
     assert execute(session, schema_ids.subjects()) == []
 

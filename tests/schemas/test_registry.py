@@ -5,10 +5,17 @@ import sys
 
 import pytest
 
+from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.coordination.zookeeper.operations import SessionLost
-from folkmoot.protocol.errors import ClosedError, InvalidSchema, SchemaNotFound, pip_command
+from folkmoot.protocol.errors import (
+    ClosedError,
+    InvalidSchema,
+    SchemaNotFound,
+    SubjectNotFound,
+    pip_command,
+)
 from folkmoot.schemas.avro.identity import canonical
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.schemas.sessions import CountingSession, memory_session
 
@@ -29,27 +36,22 @@ class Opener:
 
 def test_a_schema_is_registered_once_and_found_by_its_id() -> None:
     registry = SchemaRegistry(memory_session())
-    number = registry.register("s", LONG)
-    assert registry.register("s", '{"type" : "long"}') == number
-    assert registry.register("t", '"long"') == number
-    assert registry.get(number) == canonical(LONG) == '"long"'
-    assert registry.latest("s") == (number, '"long"')
-    assert registry.versions("s") == [number]
+    number = registry.register("s", LONG).id
+    assert registry.register("s", '{"type" : "long"}').id == number
+    assert registry.register("t", '"long"').id == number
+    assert registry.get(number).schema == canonical(LONG) == '"long"'
+    assert registry.version("s", "latest") == SchemaVersion("s", 1, number, '"long"')
+    assert registry.versions("s") == [1]
     assert registry.subjects() == ["s", "t"]
 
 
-def test_what_was_registered_or_found_is_not_asked_for_again() -> None:
+def test_what_an_id_names_is_not_asked_for_again() -> None:
     session = CountingSession(memory_session())
     registry = SchemaRegistry(session)
-    number = registry.register("s", LONG)
+    number = registry.register("s", LONG).id
+    registry.get(number)
     asked = session.asked
-    assert registry.register("s", LONG) == number
-    assert registry.get(number) == '"long"'
-    assert session.asked == asked
-    other = SchemaRegistry(session)
-    other.get(number)
-    asked = session.asked
-    other.get(number)
+    assert registry.get(number).schema == '"long"'
     assert session.asked == asked
 
 
@@ -58,13 +60,13 @@ def test_what_is_not_there_yet_is_asked_for_again() -> None:
     reader, writer = SchemaRegistry(ensemble.connect()), SchemaRegistry(ensemble.connect())
     with pytest.raises(SchemaNotFound, match="no schema has the id 1"):
         reader.get(1)
-    with pytest.raises(SchemaNotFound, match="subject s"):
-        reader.latest("s")
-    with pytest.raises(SchemaNotFound, match="subject s"):
+    with pytest.raises(SubjectNotFound, match="subject s"):
+        reader.version("s", "latest")
+    with pytest.raises(SubjectNotFound, match="subject s"):
         reader.versions("s")
     writer.register("s", LONG)
-    assert reader.get(1) == '"long"'
-    assert reader.latest("s") == (1, '"long"')
+    assert reader.get(1).schema == '"long"'
+    assert reader.version("s", "latest").id == 1
 
 
 def test_what_is_no_schema_gets_no_id() -> None:
@@ -78,12 +80,12 @@ def test_no_session_is_opened_before_it_is_needed_and_the_own_one_is_closed() ->
     opener = Opener()
     with SchemaRegistry(opener) as registry:
         assert opener.opened == []
-        number = registry.register("s", LONG)
-        registry.register("t", LONG)
+        number = registry.register("s", LONG).id
+        registry.get(number)
         assert len(opener.opened) == 1
     with pytest.raises(SessionLost):
         SchemaRegistry(opener.opened[0]).subjects()
-    assert registry.get(number) == '"long"'
+    assert registry.get(number).schema == '"long"'
     with pytest.raises(ClosedError, match="was closed"):
         registry.subjects()
 
@@ -93,7 +95,7 @@ def test_a_lost_session_is_replaced() -> None:
     registry = SchemaRegistry(opener)
     registry.register("s", LONG)
     opener.ensemble.expire(opener.opened[0])
-    assert registry.latest("s") == (1, '"long"')
+    assert registry.version("s", "latest").id == 1
     assert len(opener.opened) == 2
 
 
@@ -110,7 +112,7 @@ def test_a_session_that_was_given_is_neither_closed_nor_replaced() -> None:
 
 def test_a_registry_takes_a_connect_string(chroot: str) -> None:
     with SchemaRegistry(chroot) as registry, SchemaRegistry(chroot) as other:
-        assert other.get(registry.register("s", LONG)) == '"long"'
+        assert other.get(registry.register("s", LONG).id).schema == '"long"'
 
 
 def test_without_fastavro_the_pip_command_is_named() -> None:

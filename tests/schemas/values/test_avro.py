@@ -8,7 +8,7 @@ import pytest
 from folkmoot.coordination import schema_ids
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
-from folkmoot.schemas.registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.avro import AvroDeserializer, AvroSerializer
 from folkmoot.schemas.values.wire import schema_id
 from tests.schemas.sessions import CountingSession, memory_session

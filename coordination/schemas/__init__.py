@@ -1,0 +1,1 @@
+"""Recipes of the schema registry: subjects, their versions, ids, levels and modes."""

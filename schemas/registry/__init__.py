@@ -1,0 +1,1 @@
+"""Schemas with ids, versions and rules of succession, kept in ZooKeeper."""
