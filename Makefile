@@ -18,7 +18,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 env: $(READY)
 
 # An editable install builds the compiled modules in place; a change of one builds it anew.
-$(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx)
+$(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx */*/*.pyx)
 	@if ! $(BIN)/python -c '$(PROBE)' 2>/dev/null; then \
 	    for python in $(PYTHONS); do \
 	        if $$python -c '$(PROBE)' 2>/dev/null; then found=$$python; break; fi; \
