@@ -1,4 +1,4 @@
-"""`confluent_kafka.schema_registry`, its synchronous or its asyncio half: python confluent.py URL sync|async"""
+"""`confluent_kafka.schema_registry`, synchronous or on asyncio: python confluent.py URL sync|async"""
 
 import asyncio
 import inspect
@@ -6,7 +6,13 @@ import sys
 from typing import Any
 
 from confluent_kafka import schema_registry
-from confluent_kafka.schema_registry import Schema, SchemaReference, ServerConfig, avro
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    ServerConfig,
+    avro,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from line import answer
@@ -86,6 +92,19 @@ class Calls:
             getattr(avro, f"{PREFIX}AvroSerializer")(self.client, made(schema, references))
         )
         return done(serializer(value, SerializationContext(topic, MessageField.VALUE))).hex()
+
+    def write_by_guid(self, topic: str, schema: str, value: Any) -> Any:
+        """The schema's UUID stands in a header, and nothing of it in the value."""
+        context = SerializationContext(topic, MessageField.VALUE, [])
+        conf = {"schema.id.serializer": header_schema_id_serializer}
+        make = getattr(avro, f"{PREFIX}AvroSerializer")
+        data = done(done(make(self.client, made(schema), conf=conf))(value, context))
+        return [data.hex(), [[name, held.hex()] for name, held in context.headers]]
+
+    def read_by_guid(self, topic: str, data: str, headers: Any) -> Any:
+        held = [(name, bytes.fromhex(text)) for name, text in headers]
+        context = SerializationContext(topic, MessageField.VALUE, held)
+        return done(self.deserializer(bytes.fromhex(data), context))
 
     def read(self, topic: str, data: str) -> Any:
         context = SerializationContext(topic, MessageField.VALUE)
