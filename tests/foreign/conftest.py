@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.paths import LAYOUT
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.foreign.client import Client
-from tests.foreign.environments import ENVIRONMENTS, REQUIRED, directory_of, is_made
+from tests.foreign.environments import ENVIRONMENTS, REQUIRED, directory_of, why_not
 from tests.foreign.table import CALLS
 
 Start = Callable[[str], Client]
@@ -41,9 +42,7 @@ def start(registries: list[str], tmp_path_factory: pytest.TempPathFactory) -> It
         def start(name: str) -> Client:
             if name not in started:
                 (environment,) = (e for e, held in ENVIRONMENTS.items() if name in held.programs)
-                if not is_made(environment):
-                    why = f"the environment {environment} is not there: make test-schemas"
-                    (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(why)
+                need(environment)
                 number = names.index(name)
                 words = list(ENVIRONMENTS[environment].programs[name])
                 words[words.index("URL")] = registries[number % len(registries)]
@@ -53,6 +52,13 @@ def start(registries: list[str], tmp_path_factory: pytest.TempPathFactory) -> It
             return started[name]
 
         yield start
+
+
+def need(environment: str) -> Path:
+    """Where it is; without it the test is skipped, or fails where it must not be."""
+    if (why := why_not(environment)) is not None:
+        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)(why)
+    return directory_of(environment)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class Environment(NamedTuple):
     programs: dict[str, Command]
 
 
-ENVIRONMENTS: Final = {
+ENVIRONMENTS: Final[dict[str, Environment]] = {
     "python": Environment(
         (),
         (
@@ -79,6 +79,10 @@ ENVIRONMENTS: Final = {
             )
         },
     ),
+    # No program of its own: a Spark session of this environment takes the jars.
+    "spark": Environment(
+        ("java", "mvn"), (("mvn", "--quiet", "--batch-mode", _COPY, "-DoutputDirectory=jars"),), {}
+    ),
     "go": Environment(
         ("go",),
         (("go", "mod", "tidy"), ("go", "build", "-o", "franz", ".")),
@@ -96,14 +100,17 @@ def directory_of(name: str) -> Path:
     return BUILT / f"{name}-{content.hexdigest()[:16]}"
 
 
-def is_made(name: str) -> bool:
-    return (directory_of(name) / "made").exists()
+def why_not(name: str) -> str | None:
+    """Why tests cannot use an environment."""
+    if (directory_of(name) / "made").exists():
+        return None
+    return f"the environment {name} is not there: python -m tests.foreign.environments"
 
 
 def make(name: str) -> str | None:
     """Make an environment unless it is there. → why it cannot be made, if so."""
     made, environment = directory_of(name), ENVIRONMENTS[name]
-    if is_made(name):
+    if why_not(name) is None:
         return None
     missing = [tool for tool in environment.tools if shutil.which(tool) is None]
     if missing:
