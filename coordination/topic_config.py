@@ -80,6 +80,10 @@ class LogConfig:
     max_producers: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """So many producers are remembered per partition, those that wrote last; 250 to 800 bytes each."""
 
+    value_schema: str | None = None
+    """A subject: batches are refused unless their header names a live version of it; None: all are
+    taken."""
+
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.cleanup_policy not in CLEANUP_POLICIES:
@@ -90,6 +94,12 @@ class LogConfig:
         if self.durability not in (None, *DURABILITIES):
             raise ConfigError(
                 f"durability={self.durability!r} is not allowed: use one of {' | '.join(DURABILITIES)}"
+            )
+        subject = self.value_schema
+        if subject is not None and not (0 < len(subject) <= 512 and subject.isprintable()):
+            raise ConfigError(
+                f"value_schema={subject[:80]!r} is not allowed: use a subject, 1 to 512 printable "
+                "characters"
             )
         if self.max_compaction_lag is not None and (
             self.max_compaction_lag < self.min_compaction_lag

@@ -47,7 +47,15 @@ from folkmoot.producers.batch_builder import (
 )
 from folkmoot.producers.futures import failure_of, future_of, outcome_at, outcome_of, wait
 from folkmoot.producers.partitioner import Spread, by_function
-from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, UnsealedBatch
+from folkmoot.protocol.batch_header import (
+    MAX_BODY_BYTES,
+    MAX_RECORDS,
+    MAX_SCHEMA_ID,
+    MIXED,
+    NO_SCHEMA,
+    NO_VALUES,
+    UnsealedBatch,
+)
 from folkmoot.protocol.records import RecordMetadata, TopicPartition
 
 from random import Random
@@ -90,6 +98,8 @@ cdef Py_ssize_t _LARGEST = MAX_BODY_BYTES - BODY_SPARE_BYTES
 cdef Py_ssize_t _MOST_PARTITIONS = MOST_PARTITIONS
 cdef Py_ssize_t _ROWS_AT_ONCE = ROWS_AT_ONCE
 cdef long long _MAX_TIMESTAMP = MAX_RECORD_TIMESTAMP
+cdef uint32_t _NO_SCHEMA = NO_SCHEMA, _MAX_SCHEMA_ID = MAX_SCHEMA_ID
+cdef uint32_t _NO_VALUES = NO_VALUES, _MIXED = MIXED
 cdef object _new_tuple = tuple.__new__
 cdef object _metadata = RecordMetadata
 
@@ -308,6 +318,7 @@ cdef struct Record:
     Py_ssize_t headers_size
     Py_ssize_t size  # as it counts
     int64_t stamp
+    bint framed  # its value begins with a schema's id
 
 
 cdef inline int weigh(Record* record, Py_ssize_t most) except -1:
@@ -317,6 +328,16 @@ cdef inline int weigh(Record* record, Py_ssize_t most) except -1:
     if size > most:
         raise too_large(size, most)
     return 0
+
+
+cdef inline uint32_t written_schema(const Record* record) noexcept:
+    """As `batch_header.written_schema`, of a value that says one."""
+    cdef const unsigned char* at = <const unsigned char*>record.value
+    cdef uint32_t number
+    if not record.framed or record.value_size < 5 or at[0]:
+        return _NO_SCHEMA
+    number = <uint32_t>at[1] << 24 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 8 | at[4]
+    return number if number <= _MAX_SCHEMA_ID else _NO_SCHEMA
 
 
 # -- handles ------------------------------------------------------------------------------------------
@@ -427,6 +448,7 @@ cdef class BatchBuilder:
     cdef list _callbacks  # flat: each callback, and its handle
     cdef Appender _appender
     cdef bint _announced
+    cdef readonly uint32_t schema_id
     cdef Column _keys, _key_lengths, _values, _value_lengths, _stamps, _headers
     cdef bint _has_headers
     cdef bytearray _observed
@@ -482,6 +504,13 @@ cdef class BatchBuilder:
                 put(&self._headers, record.headers, record.headers_size)
             else:
                 put(&self._headers, b"\x90", 1)
+        if record.value_size >= 0:
+            length = written_schema(record)
+            if length != self.schema_id:
+                if self.schema_id == _NO_VALUES:
+                    self.schema_id = length
+                else:
+                    self.schema_id = _MIXED if length and self.schema_id else _NO_SCHEMA
         self.count += 1
         self.size += record.size
         return 0
@@ -523,7 +552,8 @@ cdef class BatchBuilder:
             at = put_bin(put_tag(at, 0), NULL, -1)
         at = put_bin(put_tag(at, 0), NULL, -1)
         body.block.used = at - start
-        return UnsealedBatch([memoryview(body)], 0, count - 1, count, base, highest)
+        parts = [memoryview(body)]
+        return UnsealedBatch(parts, 0, count - 1, count, base, highest, self.schema_id)
 
     def release(self):
         self.closed = True
@@ -763,6 +793,7 @@ cdef class Rows:
     cdef Py_ssize_t count
     cdef Cells values, keys
     cdef list headers
+    cdef bint framed
     cdef Py_buffer _stamps
 
     def __cinit__(self, columns):
@@ -770,6 +801,7 @@ cdef class Rows:
         self.values = Cells(columns.values)
         self.keys = None if columns.keys is None else Cells(columns.keys)
         self.headers = columns.headers
+        self.framed = columns.framed
         PyObject_GetBuffer(
             np.ascontiguousarray(columns.timestamps, np.int64), &self._stamps, PyBUF_SIMPLE
         )
@@ -797,6 +829,7 @@ cdef class Rows:
             record.headers = PyBytes_AS_STRING(<object>encoded)
             record.headers_size = PyBytes_GET_SIZE(<object>encoded)
         record.stamp = (<int64_t*>self._stamps.buf)[row]
+        record.framed = self.framed
         return 0
 
     cdef bint check(self, Py_ssize_t most) except -1:
@@ -889,7 +922,7 @@ cdef class Appender:
     cdef Py_ssize_t _room, _most
     cdef int _strategy
     cdef object _function, _random
-    cdef bint _is_async
+    cdef bint _is_async, _framed
     cdef dict _topics
     cdef list _unannounced
     cdef bint _closed
@@ -904,6 +937,7 @@ cdef class Appender:
         strategy="key-hash",
         random=None,
         delivery=Delivery,
+        bint framed=False,
     ):
         if delivery is not Delivery and delivery is not AsyncDelivery:
             raise TypeError(f"handles are Delivery or AsyncDelivery, not {delivery!r}")
@@ -923,6 +957,7 @@ cdef class Appender:
         self._random = Random() if random is None else random
         self._unannounced = []
         self._is_async = delivery is AsyncDelivery
+        self._framed = framed
         self._topics = {}
 
     # -- callers' threads ---------------------------------------------------------------------------
@@ -957,6 +992,7 @@ cdef class Appender:
         cdef Delivery delivery
         record.key_size = record.value_size = -1
         record.headers_size = 0
+        record.framed = self._framed
         if value is not None:
             if not PyBytes_CheckExact(value):
                 value = as_bytes("value", value)
@@ -1063,6 +1099,7 @@ cdef class Appender:
         cdef BatchBuilder fresh = BatchBuilder.__new__(BatchBuilder), last
         fresh.topic_partition = TopicPartition(topic.name, number)
         fresh.base_offset = -1
+        fresh.schema_id = _NO_VALUES
         fresh._callbacks = []
         fresh._appender = self
         self._unannounced.append(fresh)  # until the owner knows, whatever is raised there

@@ -21,6 +21,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
+from folkmoot.schemas.values.serialization import writes_schema_id
 
 MOST_WANTED: Final = 1000
 """So many topics are looked up at a time; who comes with another one waits in vain."""
@@ -101,6 +102,7 @@ class Accumulator:
             strategy=config.partitioner,
             random=random,
             delivery=delivery,
+            framed=writes_schema_id(config.value_serializer),
         )
         self.counts: dict[str, int] = {}  # partitions of the topics known
         self.wanted: dict[str, _Wanted] = {}

@@ -7,6 +7,7 @@ say, what is refused and why.
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import reduce
 from random import Random
 from threading import Lock, RLock
 from time import time_ns
@@ -29,7 +30,15 @@ from folkmoot.producers.columns import (
 from folkmoot.producers.futures import Delivery, Parts, Run
 from folkmoot.producers.partitioner import Choose, Spread, Strategy, by_function, by_key
 from folkmoot.protocol import record_batch
-from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, UnsealedBatch
+from folkmoot.protocol.batch_header import (
+    MAX_BODY_BYTES,
+    MAX_RECORDS,
+    NO_SCHEMA,
+    NO_VALUES,
+    UnsealedBatch,
+    joined_schemas,
+    written_schema,
+)
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
@@ -66,7 +75,8 @@ class Owner(Protocol):
 
 
 # A record that was taken: partition (-1 where its key says it), size, key, value, timestamp, encoded
-# headers, its handle (None in columns), on_delivery. A tuple, since zip turns many of them at once.
+# headers, its handle (None in columns), on_delivery, whether its value begins with a schema's id.
+# A tuple, since zip turns many of them at once.
 _Row = tuple[
     int,
     int,
@@ -76,6 +86,7 @@ _Row = tuple[
     bytes | None,
     Delivery | None,
     Callable[[Delivery], object] | None,
+    bool,
 ]
 
 
@@ -88,6 +99,7 @@ class _Step(NamedTuple):
     calls_start: int
     columns: tuple[Any, ...]  # of the rows, without partition and size
     size: int  # of the batch, when they are in it
+    schema_id: int
     closes: bool
 
 
@@ -101,14 +113,15 @@ class BatchBuilder:
 
     __slots__ = (
         *("_called", "_calls", "_headers", "_keys", "_late", "_observed", "_seen", "_stamps"),
-        *("_topic", "_values", "base_offset", "batch", "closed", "count", "done", "error", "size"),
-        *("parts", "topic_partition"),
+        *("_topic", "_values", "base_offset", "batch", "closed", "count", "done", "error"),
+        *("parts", "schema_id", "size", "topic_partition"),
     )
 
     def __init__(self, topic_partition: TopicPartition, topic: "_Topic") -> None:
         self.topic_partition = topic_partition
         self.count = 0
         self.size = 0
+        self.schema_id = NO_VALUES
         self.closed = False
         self.done = False
         self.error: FolkmootError | None = None
@@ -156,7 +169,8 @@ class BatchBuilder:
         if count >= PACK_FROM:
             keys = None if keys is None else BinaryColumn.of(keys)
             values, stamps = BinaryColumn.of(values), array("q", stamps)
-        return record_batch.pack(Columns(count, keys, values, stamps, headers))
+        packed = record_batch.pack(Columns(count, keys, values, stamps, headers))
+        return packed._replace(schema_id=self.schema_id)
 
     def release(self) -> None:
         """The records are sealed, and not needed here any more."""
@@ -299,7 +313,7 @@ class _Topic:
     def carry_out(self) -> None:
         """Do what is planned. The lock is held."""
         plan = self._plan
-        for builder, start, end, calls_start, columns, size, closes in plan:
+        for builder, start, end, calls_start, columns, size, schema_id, closes in plan:
             self._builders[builder.topic_partition.partition] = builder
             if end > start and builder.count <= end:  # else it has been done, and more since
                 keys, values, stamps, headers, deliveries, calls = columns
@@ -314,6 +328,7 @@ class _Topic:
                     builder._headers[start:] = [None] * (end - start)
                 if calls is not None:
                     builder._calls[calls_start:], builder._called[calls_start:] = calls
+                builder.schema_id = joined_schemas(builder.schema_id, schema_id)
                 builder.count, builder.size = end, size
                 rank = start
                 for delivery in deliveries:
@@ -384,8 +399,9 @@ class _Topic:
 def _step(builder: BatchBuilder, rows: list[_Row], size: int, closes: bool) -> _Step:
     start = builder.count
     columns: tuple[Any, ...] = ()
+    schema_id = NO_VALUES
     if rows:
-        _, _, keys, values, stamps, headers, deliveries, calls = zip(*rows, strict=True)
+        _, _, keys, values, stamps, headers, deliveries, calls, framed = zip(*rows, strict=True)
         told = None
         if calls.count(None) != len(calls):
             given = [row for row in rows if row[7] is not None]
@@ -393,7 +409,18 @@ def _step(builder: BatchBuilder, rows: list[_Row], size: int, closes: bool) -> _
         if deliveries[0] is None:  # they come from columns
             deliveries = ()
         columns = (keys, values, stamps, headers if any(headers) else None, deliveries, told)
-    return _Step(builder, start, start + len(rows), len(builder._calls), columns, size, closes)
+        schema_id = _schema_of(values, framed)
+    end = start + len(rows)
+    return _Step(builder, start, end, len(builder._calls), columns, size, schema_id, closes)
+
+
+def _schema_of(values: Sequence[bytes | None], framed: Sequence[bool]) -> int:
+    """What the header of a batch of these values says of their schemas."""
+    if not any(framed):
+        return NO_VALUES if values.count(None) == len(values) else NO_SCHEMA
+    pairs = zip(values, framed, strict=True)
+    heads = {None if value is None else value[:5] if says else b"" for value, says in pairs}
+    return reduce(joined_schemas, map(written_schema, heads))
 
 
 class Appender:
@@ -414,7 +441,9 @@ class Appender:
         strategy: Strategy | Choose = "key-hash",
         random: Random | None = None,
         delivery: type[Delivery] = Delivery,
+        framed: bool = False,
     ) -> None:
+        """`framed`: what `send` gets as values begins with a schema's id."""
         self.owner = owner
         self.batch_bytes = min(batch_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
         self.limit = buffer_bytes
@@ -428,6 +457,7 @@ class Appender:
         self._strategy = strategy
         self._by_key = strategy == "key-hash"
         self._delivery = delivery
+        self._framed = framed
         self._topics: dict[str, _Topic] = {}
         self._closed = False
 
@@ -487,12 +517,10 @@ class Appender:
                     else:
                         raise no_partition(topic, partition, known.count)
                     delivery = self._delivery(known, -1, stamp)
-                    rows = known.rows
+                    rows, said = known.rows, (delivery, on_delivery, self._framed)
                     self.used += size
                     try:
-                        rows.append(
-                            (number, size, key, value, stamp, encoded, delivery, on_delivery)
-                        )
+                        rows.append((number, size, key, value, stamp, encoded, *said))
                     except MemoryError:
                         self.used -= size
                         raise
@@ -565,7 +593,7 @@ class Appender:
                 number = given
             else:
                 number = self._choose(topic, key, size) if chosen is None else chosen[position]
-            rows.append((number, size, key, value, stamp, headers, None, None))
+            rows.append((number, size, key, value, stamp, headers, None, None, columns.framed))
         plan = topic.put(rows)
         self.used += taken
         self.placed += len(rows)

@@ -142,8 +142,8 @@ class RecordColumns:
     """
 
     __slots__ = (
-        *("chosen", "given_keys", "headers", "keys", "partition", "sizes", "timestamps"),
-        "values",
+        *("chosen", "framed", "given_keys", "headers", "keys", "partition", "sizes"),
+        *("timestamps", "values"),
     )
 
     def __init__(
@@ -153,7 +153,11 @@ class RecordColumns:
         timestamps: Any = None,
         headers: Sequence[Any] | None = None,
         partition: int | None = None,
+        *,
+        framed: bool = False,
     ) -> None:
+        """`framed`: each value begins with its schema's id."""
+        self.framed = framed
         self.values = _cells("values", values)
         count = len(self.values)
         self.keys = None if keys is None else _cells("keys", keys)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
 from operator import itemgetter
 from random import Random
@@ -14,6 +15,7 @@ from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import NOBODY, Identity, Sequences
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol.batch_header import MIXED, NO_SCHEMA, joined_schemas, written_schema
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     CorruptBatch,
@@ -24,6 +26,7 @@ from folkmoot.protocol.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     RetriableError,
+    SchemaRefused,
     SerializationError,
     StaleTopicId,
     UnknownApi,
@@ -31,6 +34,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     UnsupportedCodec,
     UnsupportedVersion,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.records import TopicPartition
 
@@ -46,7 +50,8 @@ _MISPLACED: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced)
 _REFUSALS: Final = (
     *_MISPLACED,
     *(BatchTooLarge, CorruptBatch, InvalidRequest, NotEnoughReplicas, NotLeader),
-    *(StaleTopicId, UnknownApi, UnknownTopicOrPartition, UnsupportedCodec, UnsupportedVersion),
+    *(SchemaRefused, StaleTopicId, UnknownApi, UnknownTopicOrPartition, UnsupportedCodec),
+    *(UnsupportedVersion, ZooKeeperUnreachable),
 )
 """With these a broker says that it has not written a batch. After any other it may have."""
 
@@ -113,6 +118,12 @@ class Batch:
     def may_grow(self) -> bool:
         return not self.builder.closed
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its values say several schemas, so that its header says none."""
+        sealed = batch_header.schema_of(self.payload or b"")
+        return self.builder.schema_id == MIXED and sealed == NO_SCHEMA
+
     def packed(self) -> batch_header.UnsealedBatch:
         """Its records, uncompressed. From here on it grows no more."""
         self.builder.close()
@@ -144,7 +155,7 @@ class Batch:
         self.callbacks = self.builder.finish(base_offset, error)
 
     def halves(self, codec: int, level: int | None) -> "list[Part]":
-        """It was sealed, and is too large for its broker: the same records, under the same sequences."""
+        """It was sealed, and its broker takes it in parts at best: the same records, the same sequences."""
         return self._halves(self, 0, [], codec, level)
 
     def _halves(
@@ -155,14 +166,18 @@ class Batch:
         columns = record_batch.columns_of(header, payload)
         parts, middle = [], columns.count // 2
         for start, end in (0, middle), (middle, columns.count):
+            rows, schema_id = columns.rows(start, end), header.schema_id
+            if self.is_mixed:
+                schema_id = reduce(joined_schemas, map(written_schema, rows.values))
             sequence = header.base_sequence
             if header.producer_id != NOBODY.producer_id:
                 sequence = batch_header.following_sequence(sequence, start)
             part = Part(whole, first + start, end - start, outcomes)
             part.payload = record_batch.encode(
-                columns.rows(start, end),
+                rows,
                 codec,
                 level=level,
+                schema_id=schema_id,
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=sequence,
@@ -177,7 +192,7 @@ _Outcomes = list[tuple[int, int, int, FolkmootError | None]]
 
 
 class Part(Batch):
-    """Some records of a batch that was too large; that one is done with the last of its parts."""
+    """Some records of a batch that was not taken whole; that one is done with the last of its parts."""
 
     __slots__ = ("_count", "_error", "_first", "_is_done", "_outcomes", "_whole")
 
@@ -415,7 +430,7 @@ class PartitionQueue:
                 if not misplaced or (batch.was_oldest and batch.attempts > 1):
                     pause = 0.0 if at_once and batch.attempts == 1 else self._pause(batch.attempts)
                     self._retry_at = now + pause
-            elif isinstance(error, BatchTooLarge) and batch.count > 1 and not batch.doubtful:
+            elif batch.count > 1 and not batch.doubtful and _may_pass_in_parts(batch, error):
                 self._halve(batch, error)
             else:
                 self._end(batch, error)
@@ -496,6 +511,10 @@ class PartitionQueue:
         growth: float = 2 ** min(attempts - 1, 10)
         pause = min(LONGEST_PAUSE, self._terms.config.retry_backoff * growth)
         return pause * self._terms.random.uniform(0.8, 1.2)
+
+
+def _may_pass_in_parts(batch: Batch, error: FolkmootError) -> bool:
+    return isinstance(error, BatchTooLarge) or (isinstance(error, SchemaRefused) and batch.is_mixed)
 
 
 def _unwritable(batch: Batch, error: Exception) -> FolkmootError:

@@ -30,7 +30,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.records import K, RecordMetadata, V
-from folkmoot.schemas.values.serialization import KEY, VALUE, serializer
+from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes_schema_id
 
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
@@ -235,11 +235,13 @@ class Producer(Generic[K, V]):
         self, topic: str, values: Any, keys: Any, timestamps: Any, headers: Any, partition: Any
     ) -> RecordColumns:
         """Checked. Raises TypeError, ValueError, InvalidName, SerializationError."""
+        framed = False
         if self._value_bytes is not None and isinstance(values, list | tuple):
+            framed = writes_schema_id(self.config.value_serializer)
             values = [self._value_bytes(topic, value) for value in values]
         if self._key_bytes is not None and isinstance(keys, list | tuple):
             keys = [self._key_bytes(topic, key) for key in keys]
-        return RecordColumns(values, keys, timestamps, headers, partition)
+        return RecordColumns(values, keys, timestamps, headers, partition, framed=framed)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed, and callbacks were called.

@@ -46,11 +46,19 @@ MAX_OFFSET: Final = 2**63 - 2
 NO_PRODUCER_ID: Final = -1
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 MAX_SEQUENCE: Final = 2**31 - 1
+NO_SCHEMA: Final = 0
+"""The schema id of a batch with a value that says none, or with values of several schemas."""
+MAX_SCHEMA_ID: Final = 2**31 - 1
+NO_VALUES: Final = 2**32 - 1
+"""The schema id of a batch of nothing but tombstones: they go with every schema."""
+MIXED: Final = 2**32 - 2
+"""While a batch is made: each value says its schema, and they are several. Written as NO_SCHEMA."""
 
 _LEADER = struct.Struct(">qIiqI")
 _PRODUCER = struct.Struct(">BBHIIqqqhHiI")
 _CRC = struct.Struct(">I")
 _LENGTH = struct.Struct(">8xI")
+_FRAME = struct.Struct(">BI")
 
 LEADER_BYTES: Final = _LEADER.size + _CRC.size
 HEADER_BYTES: Final = LEADER_BYTES + _CRC.size + _PRODUCER.size
@@ -116,6 +124,7 @@ class UnsealedBatch(NamedTuple):
     records: int
     base: int
     highest: int
+    schema_id: int = NO_SCHEMA
 
     @property
     def body_bytes(self) -> int:
@@ -127,9 +136,9 @@ def seal(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-    schema_id: int = 0,
 ) -> bytes:
     """A whole batch, base offset 0: header and body, which is copied here and nowhere else."""
+    schema_id = NO_SCHEMA if batch.schema_id == MIXED else batch.schema_id
     fields = _PRODUCER.pack(
         *(FORMAT_VERSION, 0, batch.codec, batch.last_delta, batch.records),
         *(batch.base, batch.highest),
@@ -145,6 +154,33 @@ def seal(
 def following_sequence(sequence: int, count: int) -> int:
     """The sequence `count` records behind; 0 follows MAX_SEQUENCE."""
     return (sequence + count) & MAX_SEQUENCE
+
+
+def written_schema(value: _Bytes | None) -> int:
+    """The schema id that a value begins with, behind a byte 0; NO_SCHEMA if it does not."""
+    if value is None:
+        return NO_VALUES
+    if len(value) < _FRAME.size:
+        return NO_SCHEMA
+    magic, number = _FRAME.unpack_from(value)
+    return number if magic == 0 and number <= MAX_SCHEMA_ID else NO_SCHEMA
+
+
+def schema_of(batch: _Bytes) -> int:
+    """The schema id in a batch's header, of which nothing is checked; NO_SCHEMA where it is cut off."""
+    if len(batch) < HEADER_BYTES:
+        return NO_SCHEMA
+    number: int = _CRC.unpack_from(batch, HEADER_BYTES - _CRC.size)[0]
+    return number
+
+
+def joined_schemas(one: int, other: int) -> int:
+    """The schema id of two groups of values together."""
+    if one == other or other == NO_VALUES:
+        return one
+    if one == NO_VALUES:
+        return other
+    return MIXED if one and other else NO_SCHEMA
 
 
 def reseal(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:

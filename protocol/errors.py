@@ -219,6 +219,10 @@ class BrokerUnreachable(RetriableError):
     """No connection to a broker, or it vanished before it answered."""
 
 
+class SchemaRefused(FolkmootError, code=32):
+    """A batch says a schema that is no live version of the subject that its topic asks for."""
+
+
 class ZooKeeperUnreachable(RetriableError, code=31):
     """No ZooKeeper server of the connect string answers, or has answered the broker that was asked."""
 
@@ -344,7 +348,7 @@ class VersionNotFound(RegistryError):
     error_code = 40402
 
 
-class SchemaNotFound(RegistryError):
+class SchemaNotFound(RegistryError, code=33):
     """No schema has the id asked for, or the subject has no such schema."""
 
     error_code = 40403

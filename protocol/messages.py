@@ -39,6 +39,7 @@ class Api(IntEnum):
     REPLICA_FETCH = 8
     LOG_SIZES = 9
     REPAIR_FETCH = 10
+    GET_SCHEMA = 11
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -391,6 +392,20 @@ class RepairFetchResponse(_Message, frozen=True):
     high_watermark: Int64
 
 
+class GetSchemaRequest(_Message, frozen=True):
+    """Asks any broker for a registered schema. It fails with SchemaNotFound, ZooKeeperUnreachable."""
+
+    schema_id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class GetSchemaResponse(_Message, frozen=True):
+    """The text as it was registered, and those of all that it refers to, directly or not: each before
+    those that name it."""
+
+    schema: str
+    references: list[str]
+
+
 class ApiSpec(NamedTuple):
     """What an api takes and gives, and in which versions (both inclusive)."""
 
@@ -412,4 +427,5 @@ APIS: dict[Api, ApiSpec] = {
     Api.REPLICA_FETCH: ApiSpec(ReplicaFetchRequest, ReplicaFetchResponse),
     Api.LOG_SIZES: ApiSpec(LogSizesRequest, LogSizesResponse),
     Api.REPAIR_FETCH: ApiSpec(RepairFetchRequest, RepairFetchResponse),
+    Api.GET_SCHEMA: ApiSpec(GetSchemaRequest, GetSchemaResponse),
 }

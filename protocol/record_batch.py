@@ -45,8 +45,9 @@ def encode(
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
-    (batch,) = compress([pack(columns, last_offset_delta)], codec, level)
-    return seal(batch, producer_id, producer_epoch, base_sequence, schema_id)
+    packed = pack(columns, last_offset_delta)._replace(schema_id=schema_id)
+    (batch,) = compress([packed], codec, level)
+    return seal(batch, producer_id, producer_epoch, base_sequence)
 
 
 def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatch:
@@ -75,10 +76,8 @@ def compress(
         return list(batches)
     whole = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
     bodies = compression.compress_together(codec, whole, level)
-    return [
-        UnsealedBatch([body], codec, each.last_delta, each.records, each.base, each.highest)
-        for each, body in zip(batches, bodies, strict=True)
-    ]
+    pairs = zip(batches, bodies, strict=True)
+    return [each._replace(body=[body], codec=codec) for each, body in pairs]
 
 
 def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:

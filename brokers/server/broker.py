@@ -3,13 +3,13 @@
 import logging
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 from uuid import uuid4
 
 from folkmoot.brokers.controller.thread import ControllerThread
@@ -25,6 +25,7 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.server.snapshots import (
     BrokerHealth,
     BrokerSnapshot,
@@ -41,7 +42,8 @@ from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
-from folkmoot.coordination import producer_ids
+from folkmoot.coordination import producer_ids, schema_ids
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
 from folkmoot.network.server import ServerSocket
@@ -51,8 +53,11 @@ from folkmoot.protocol.errors import (
     StorageError,
     ZooKeeperUnreachable,
 )
+from folkmoot.protocol.messages import GetSchemaResponse
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 DIRECTORY_ID_FILE: Final = "directory-id"
 RELEASE_FILES_AFTER: Final = 60.0
@@ -225,6 +230,7 @@ class Broker:
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
+            schemas=Schemas(self._live_ids, self._schema, jobs.pause, time.monotonic),
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,
@@ -242,9 +248,20 @@ class Broker:
 
     def _take_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
+        return self._ask(producer_ids.take(count))
+
+    def _ask(self, recipe: Recipe[_T]) -> _T:
         if self._watcher is None:
             raise ZooKeeperUnreachable("the broker has not connected to ZooKeeper yet")
-        return self._watcher.execute(producer_ids.take(count), IDS_WAIT)
+        return self._watcher.execute(recipe, IDS_WAIT)
+
+    def _live_ids(self, subject: str) -> Collection[int]:
+        """As `_take_producer_ids`."""
+        return self._ask(schema_ids.versions_of(subject))
+
+    def _schema(self, number: int) -> GetSchemaResponse | None:
+        text = self._ask(schema_ids.text_of(number))
+        return None if text is None else GetSchemaResponse(text, [])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within, which is raised, or it is told to stop

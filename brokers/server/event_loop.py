@@ -257,7 +257,8 @@ class EventLoop:
         if job is None:
             self._unfinished.append((request, steps, None))
         else:
-            self._handlers.submit("index", job.run, partial(self._job_done, request, steps, job))
+            queue = getattr(job, "queue", "index")
+            self._handlers.submit(queue, job.run, partial(self._job_done, request, steps, job))
         self._held.setdefault(request.peer, (request, deque()))
         return True
 

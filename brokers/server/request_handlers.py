@@ -20,6 +20,7 @@ from folkmoot.brokers.server.purgatory import (
 )
 from folkmoot.brokers.server.replica_fetches import ReplicaFetches
 from folkmoot.brokers.server.request_counters import RequestCounters
+from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
@@ -43,6 +44,7 @@ from folkmoot.protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.options import NONE
 from folkmoot.protocol.wire import message_of
 
 NO_OFFSET: Final = -1
@@ -104,6 +106,8 @@ class _Produce(NamedTuple):
     peer: bytes
     acks: int
     timeout: float
+    refusals: dict[int, FolkmootError]
+    """Of entries whose topic asks for another schema."""
 
     def bytes_of(self, numbers: Sequence[int]) -> int:
         return sum(len(self.payloads[number]) for number in numbers)
@@ -126,6 +130,7 @@ class RequestHandlers:
     retention: Retention
     damage_reports: DamageReports
     producer_ids: ProducerIds
+    schemas: Schemas
     purgatory: Purgatory
     replicas: ReplicaManager
     submit: Submit
@@ -167,6 +172,8 @@ class RequestHandlers:
             return self._delete_records(body)
         if kind is messages.ReportDamageRequest:
             return self._report_damage(body)
+        if kind is messages.GetSchemaRequest:
+            return self._get_schema(body)
         if kind is messages.LogSizesRequest:
             return self._log_sizes(body)
         if kind is messages.MetadataRequest:
@@ -271,13 +278,26 @@ class RequestHandlers:
         entries = request.body.entries
         delayed = DelayedResponse(len(entries), messages.ProduceResponse)
         body = request.body
-        produce = _Produce(delayed, entries, payloads, now, request.peer, body.acks, body.timeout)
+        produce = _Produce(
+            delayed, entries, payloads, now, request.peer, body.acks, body.timeout, {}
+        )
+        subjects: dict[str, str | None] = {}
+        asked: dict[str, dict[int, int]] = {}
         groups: dict[tuple[str, str, int, int], list[int]] = {}
         for number, entry in enumerate(entries):
             key = entry.topic, entry.topic_id, entry.partition, entry.leader_epoch
             groups.setdefault(key, []).append(number)
+            subject = subjects.get(entry.topic, "")
+            if subject == "":
+                subject = subjects[entry.topic] = self._value_schema(entry.topic)
+            if subject is not None:
+                asked.setdefault(subject, {})[number] = batch_header.schema_of(payloads[number])
             if number % GROUPED_PER_STEP == GROUPED_PER_STEP - 1:
                 yield None
+        for subject, ids in asked.items():
+            yield self.schemas.look_for(subject, ids.values())
+            refusals = ((number, self.schemas.refusal(subject, ids[number])) for number in ids)
+            produce.refusals.update((number, why) for number, why in refusals if why is not None)
         count = length = 0
         firsts = [entries[numbers[0]] for numbers in groups.values()]
         for place, numbers in enumerate(groups.values()):
@@ -292,6 +312,14 @@ class RequestHandlers:
                     yield job
                 count, length = count + len(part), length + produce.bytes_of(part)
         return delayed if request.body.acks else None
+
+    def _value_schema(self, topic: str) -> str | None:
+        """The subject that a topic asks for."""
+        known = self.metadata.view.topics.get(topic)
+        given = None if known is None else known.config.get("value_schema")
+        if given is None:
+            return self.logs.config.value_schema
+        return None if given == NONE else given
 
     def _append(
         self, produce: _Produce, numbers: Sequence[int], *, created: bool = False
@@ -316,7 +344,12 @@ class RequestHandlers:
                 self._require_replicas(log)
             epoch = log.leader_epoch if log.is_replica else LEADER_EPOCH
             before = log.log_end
-            outcomes = log.append_as_leader(batches, produce.now.wall, epoch)
+            refusals = {
+                place: produce.refusals[number]
+                for place, number in enumerate(numbers)
+                if number in produce.refusals
+            }
+            outcomes = log.append_as_leader(batches, produce.now.wall, epoch, refusals)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
             return None
@@ -661,6 +694,16 @@ class RequestHandlers:
             except FolkmootError as error:
                 results.append(self._refused(messages.ReportDamageResult, entry, error))
         return Response(messages.ReportDamageResponse(results))
+
+    def _get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+        found = self.schemas.schema(body.schema_id)
+        if found is None:
+            look = self.schemas.look_up(body.schema_id)
+            yield look
+            if isinstance(look.outcome, Exception):
+                raise look.outcome
+            found = look.outcome
+        return Response(found)
 
     def _log_sizes(self, body: messages.LogSizesRequest) -> Steps:
         wanted = None if body.topics is None else frozenset(body.topics)

@@ -24,7 +24,8 @@ class Job(Protocol):
     """Work that is done in the background before something can be done on the event loop.
 
     `run` there, then `finish` on the event loop with what it returned or raised. Several may wait for
-    the same one, and run and finish it in turn: the work is done once.
+    the same one, and run and finish it in turn: the work is done once. What does not wait for a disk
+    names a `queue` of its own.
     """
 
     def run(self) -> Any: ...

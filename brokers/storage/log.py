@@ -3,7 +3,7 @@
 import logging
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, zip_longest
@@ -67,6 +67,7 @@ _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _NOTHING: Final = memoryview(b"")
 _KNOWN_CODECS: Final = frozenset(Codec)
 _CONTROL: Final = 1 << 4
+_NONE_REFUSED: Final[Mapping[int, FolkmootError]] = {}
 
 _Bytes = bytes | bytearray | memoryview
 
@@ -535,12 +536,17 @@ class Log:
     # -- writing ------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, batches: Sequence[_Bytes], now_ms: int, leader_epoch: int
+        self,
+        batches: Sequence[_Bytes],
+        now_ms: int,
+        leader_epoch: int,
+        refusals: Mapping[int, FolkmootError] = _NONE_REFUSED,
     ) -> list[Appended | FolkmootError]:
         """Append what producers have sent, but for what is refused; → what became of each batch.
 
         Refused are: CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec, OutOfOrderSequence,
-        ProducerFenced, UnknownProducer. If the write fails, nothing was appended, and every batch that
+        ProducerFenced, UnknownProducer; and those that `refusals` has, by their place in `batches`, unless
+        they are in the log already. If the write fails, nothing was appended, and every batch that
         might have been is answered with the StorageError. Raises ClosedError, StorageError if the log
         takes nothing.
         """
@@ -550,10 +556,10 @@ class Log:
         results: list[Appended | FolkmootError] = []
         accepted: list[tuple[BatchHeader, _Bytes]] = []
         offset = self.log_end
-        for data in batches:
+        for number, data in enumerate(batches):
             try:
                 header = check_produced(data, self.config.max_batch_bytes)
-                original = state.check(header, before)
+                original = state.check(header, before, refusals.get(number))
             except FolkmootError as error:
                 results.append(error)
                 continue

@@ -11,6 +11,7 @@ import msgspec
 from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
+    FolkmootError,
     InvalidRequest,
     OutOfOrderSequence,
     ProducerFenced,
@@ -95,15 +96,22 @@ class ProducerState:
         """All of them, the one that wrote last at the end."""
         return list(self._entries.values())
 
-    def check(self, header: BatchHeader, before: dict[int, BatchHeader]) -> int | None:
+    def check(
+        self,
+        header: BatchHeader,
+        before: dict[int, BatchHeader],
+        refusal: FolkmootError | None = None,
+    ) -> int | None:
         """None if the batch may be appended, the base offset of the original if it is a duplicate.
 
         `before`: the last batch of each producer that is to be appended in front of this one, by the
         same call; this one is added to them. Raises OutOfOrderSequence, ProducerFenced,
-        UnknownProducer, InvalidRequest; then it may not be appended.
+        UnknownProducer, InvalidRequest, and `refusal` where it is its turn; then it may not be appended.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer_id == NO_PRODUCER_ID:
+            if refusal is not None:
+                raise refusal
             return None
         if producer_id < 0 or epoch < 0 or first < 0:
             raise InvalidRequest(
@@ -125,6 +133,8 @@ class ProducerState:
                     if written.first == first and written.last == header.last_sequence:
                         return written.base_offset
             self._check_follows(header, entry.epoch, entry.batches[-1].last)
+        if refusal is not None:
+            raise refusal
         before[producer_id] = header
         return None
 

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 from folkmoot.protocol.errors import InvalidSchema, SerializationError
 from folkmoot.schemas.avro.extra import fastavro
@@ -27,6 +27,8 @@ class AvroSerializer:
     A value must have every field that has no default, and none that the schema has not. May be
     called from any thread.
     """
+
+    writes_schema_id: Final = True
 
     def __init__(self, registry: SchemaRegistry, subject: str, schema: Schema) -> None:
         self.subject = subject

@@ -16,7 +16,11 @@ Made = TypeVar("Made", covariant=True)
 
 
 class TopicSerializer(Protocol[Given]):
-    """Makes bytes of what is sent to a topic. May be called from any thread that sends."""
+    """Makes bytes of what is sent to a topic. May be called from any thread that sends.
+
+    One whose values all begin with byte 0 and their schema's id (`wire`) says so by an attribute
+    `writes_schema_id` that is True: then batches say which schema their values share.
+    """
 
     def serialize(self, topic: str, value: Given, /) -> bytes: ...
 
@@ -40,6 +44,11 @@ def serializer(field: str, given: Serializer[Any] | None) -> Convert | None:
     that cannot be reached). Raises ConfigError for what is neither callable nor has `serialize`.
     """
     return _converter(f"{field}_serializer", field, given, "serialize")
+
+
+def writes_schema_id(given: Serializer[Any] | None) -> bool:
+    """Whether a serialiser says that all it makes begins with a schema's id."""
+    return getattr(given, "writes_schema_id", False) is True
 
 
 def deserializer(field: str, given: Deserializer[Any] | None) -> Convert | None:

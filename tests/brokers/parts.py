@@ -12,6 +12,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
@@ -50,6 +51,7 @@ def make_handlers(
     *,
     broker_id: int = ME,
     clock: Callable[[], float] = lambda: 0.0,
+    schemas: Schemas | None = None,
 ) -> RequestHandlers:
     """What answers requests, with all that it needs; jobs are done at once unless told otherwise."""
     flusher = Flusher(logs, submit)
@@ -68,12 +70,18 @@ def make_handlers(
         retention=retention,
         damage_reports=DamageReports(submit),
         producer_ids=ProducerIds(submit, take_ids or range),
+        schemas=schemas or no_schemas(),
         purgatory=Purgatory(),
         replicas=replicas,
         submit=submit,
     )
     metadata.view = view
     return handlers
+
+
+def no_schemas() -> Schemas:
+    """As of a registry without any."""
+    return Schemas(lambda _subject: (), lambda _number: None, lambda _seconds: None, lambda: 0.0)
 
 
 def show(

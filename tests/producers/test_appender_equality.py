@@ -93,6 +93,11 @@ class Kinds:
         spread = random.choice((0, 100, 60_000, 10**9, 2**49))
         self.stamps: list[Any] = [T + random.randint(-spread, spread) for _ in range(50)]
         self.stamps += [np.int64(T), np.uint8(3), -5]
+        if random.random() < 0.5:
+            number = random.choice((7, 8)).to_bytes(4, "big")
+            self.values = [
+                None if each is None else b"\0%b%b" % (number, each) for each in self.values
+            ]
 
     def records(self, count: int) -> list[tuple[Any, ...]]:
         some = self.random.choices
@@ -119,6 +124,7 @@ class Kinds:
             "timestamps": some([int(stamp) for stamp in self.stamps], k=count),
             "headers": self.random.choice((None, some([None, *self.headers], k=count))),
             "partition": self.random.choice((None, None, 0, np.int32(1))),
+            "framed": self.random.random() < 0.8,
         }
 
 
@@ -193,6 +199,7 @@ def test_random_appends_give_the_same_batches_handles_and_errors(rounds: int) ->
             "buffer_bytes": random.choice((100_000, 1 << 40)),
             "max_record_bytes": 4000,
             "strategy": strategy(random),
+            "framed": random.random() < 0.5,
         }
         plain, compiled = (
             carry_out(Owner(each, seed=seed, **options), seed, APPENDS)

@@ -16,6 +16,8 @@ from folkmoot.protocol.messages import (
     FetchRequest,
     FetchResponse,
     FetchResult,
+    GetSchemaRequest,
+    GetSchemaResponse,
     HelloRequest,
     HelloResponse,
     InitProducerIdRequest,
@@ -64,6 +66,7 @@ REQUESTS: dict[Api, list[Any]] = {
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
     Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
     Api.INIT_PRODUCER_ID: [InitProducerIdRequest()],
+    Api.GET_SCHEMA: [GetSchemaRequest(1), GetSchemaRequest(2**31 - 1)],
     Api.LOG_SIZES: [LogSizesRequest(None), LogSizesRequest(["a", "b"])],
     Api.REPLICA_FETCH: [
         ReplicaFetchRequest(
@@ -101,6 +104,7 @@ RESPONSES: dict[Api, list[Any]] = {
     Api.DELETE_RECORDS: [DeleteRecordsResponse([DeleteRecordsResult("a", 0, 0, "", 12)])],
     Api.REPORT_DAMAGE: [ReportDamageResponse([ReportDamageResult("a", 0, 0, "")])],
     Api.INIT_PRODUCER_ID: [InitProducerIdResponse(2**40)],
+    Api.GET_SCHEMA: [GetSchemaResponse('"long"', []), GetSchemaResponse('"a.B"', ["{}", "ü"])],
     Api.LOG_SIZES: [LogSizesResponse([LogSize("a", "x", 3, 2**40, 17)])],
     Api.REPLICA_FETCH: [
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 0, "", 3, 7, -1, -1, 0, 5, True)]),

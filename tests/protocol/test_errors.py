@@ -45,6 +45,8 @@ CODES = {
     29: "LogTruncated",
     30: "NoProducerId",
     31: "ZooKeeperUnreachable",
+    32: "SchemaRefused",
+    33: "SchemaNotFound",
 }
 RETRIABLE = {3, 5, 11, 12, 13, 14, 15, 19, 21, 22, 23, 24, 25, 26, 27, 30, 31}
 

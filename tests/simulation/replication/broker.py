@@ -28,6 +28,7 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
+from tests.brokers.parts import no_schemas
 from tests.simulation.replication.coordination import PARTITION, TOPIC, Watcher
 from tests.simulation.replication.disk import Disk, Disks
 from tests.simulation.replication.network import BrokerSocket, Client, Network
@@ -105,6 +106,7 @@ class Broker:
             retention=retention,
             damage_reports=DamageReports(submit),
             producer_ids=self._ids,
+            schemas=no_schemas(),
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,

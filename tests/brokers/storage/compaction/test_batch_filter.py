@@ -148,7 +148,7 @@ def test_a_batch_that_nobody_may_write_stays_as_it_is_and_stops_no_pass(tmp_path
     body = pack(((1, [b"k", b"j"]), (1, [b"1", b"2"]), (1, [0, 2**62]), (0, None), (0, None)))
     unsigned = batch_header.UnsealedBatch([body], Codec.NONE, 1, 2, 2**61 - 1, 2**61)
     upkept = Upkept(tmp_path)
-    upkept.append(batch_header.seal(unsigned, -1, -1, -1, 0))
+    upkept.append(batch_header.seal(unsigned, -1, -1, -1))
     for _ in range(60):
         upkept.append(keyed((b"k", b"x" * 60), (b"z", b"y" * 30)))
     before = upkept.log.size

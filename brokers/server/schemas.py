@@ -1,0 +1,189 @@
+"""What the registry in ZooKeeper says, as far as requests need it: live ids of subjects, schemas by id."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any, Final
+
+from folkmoot.brokers.storage.jobs import result_of
+from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    SchemaNotFound,
+    SchemaRefused,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import GetSchemaResponse
+
+LIVE_FOR: Final = 30.0
+"""So many seconds after it was read a subject is read again before it is believed."""
+TRY_AGAIN_AFTER: Final = 1.0
+"""So long ZooKeeper is not asked again about a subject when it has not answered."""
+PAUSE_IN_VAIN: Final = 0.05
+"""Behind a look that has not found what was asked for: who guesses ids asks ZooKeeper 20 times a second."""
+MAX_SUBJECTS: Final = 10_000
+MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
+
+
+class Look:
+    """A question to ZooKeeper, a `storage.jobs.Job` of a queue of its own.
+
+    Who asks while another one's look has not begun shares it; later it is asked anew, so that no answer
+    is older than its question.
+    """
+
+    queue: Final = "schemas"
+
+    def __init__(self, read: Callable[[], Any], answered: Callable[["Look"], None]) -> None:
+        self._read = read
+        self._answered = answered
+        self.has_begun = False
+        self.has_ended = False
+        self.outcome: Any = None
+
+    def run(self) -> Any:
+        if not self.has_begun:
+            self.has_begun = True
+            self.outcome = result_of(self._read)
+        return self.outcome
+
+    def finish(self, _outcome: Any) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self._answered(self)
+
+
+class _Subject:
+    """What was read of a subject: its live ids, and why it could not be read again since."""
+
+    __slots__ = ("believed_until", "ids", "read", "trouble")
+
+    def __init__(self) -> None:
+        self.ids: Collection[int] = ()
+        self.read = False
+        self.believed_until = 0.0
+        self.trouble: FolkmootError | None = None
+
+
+class Schemas:
+    """Whether batches may go to a topic of a subject, and schemas by id.
+
+    An id that is not known is looked up before its batch is refused, by a job beside the event loop. A
+    version that was deleted is noticed LIVE_FOR seconds later at most; while ZooKeeper does not answer
+    what is known holds on, and batches of other ids may come again. There is no list of ids that were
+    not found, since each may be registered at any moment: looks are one at a time, and pause behind
+    each that was in vain. Owner: the event loop.
+    """
+
+    def __init__(
+        self,
+        live_ids: Callable[[str], Collection[int]],
+        schema: Callable[[int], GetSchemaResponse | None],
+        pause: Callable[[float], object],
+        clock: Callable[[], float],
+    ) -> None:
+        """`live_ids` and `schema` ask ZooKeeper, on any thread. Raise FolkmootError."""
+        self._live_ids = live_ids
+        self._schema = schema
+        self._pause = pause
+        self._clock = clock
+        self._looks: dict[Hashable, Look] = {}
+        self._subjects: dict[str, _Subject] = {}
+        self._schemas: dict[int, GetSchemaResponse] = {}
+        self._characters = 0
+
+    def look_for(self, subject: str, ids: Iterable[int]) -> Look | None:
+        """What has to be done before `refusal` can judge these ids; None: nothing."""
+        known = self._subjects.setdefault(subject, _Subject())
+        wanted = {each for each in ids if each not in (NO_SCHEMA, NO_VALUES)}
+        is_fresh = self._clock() < known.believed_until
+        if not wanted or (is_fresh and (known.trouble or wanted.issubset(known.ids))):
+            return None
+
+        def read() -> Collection[int]:
+            found = self._live_ids(subject)
+            if not wanted.issubset(found):
+                self._pause(PAUSE_IN_VAIN)
+            return found
+
+        return self._look(subject, read, self._subject_answered)
+
+    def _subject_answered(self, subject: Hashable, outcome: Any) -> None:
+        assert isinstance(subject, str)
+        known = self._subjects.setdefault(subject, _Subject())
+        if isinstance(outcome, Exception):
+            known.believed_until = self._clock() + TRY_AGAIN_AFTER
+            known.trouble = _trouble(outcome)
+        else:
+            known.believed_until = self._clock() + LIVE_FOR
+            known.trouble, known.read, known.ids = None, True, frozenset(outcome)
+        while len(self._subjects) > MAX_SUBJECTS:
+            del self._subjects[next(iter(self._subjects))]
+
+    def refusal(self, subject: str, number: int) -> FolkmootError | None:
+        """Why a batch whose header has this id may not be appended, None if it may."""
+        if number == NO_VALUES:
+            return None
+        if number == NO_SCHEMA:
+            return SchemaRefused(
+                f"the batch says schema id 0, none or several, where subject {subject} is asked for: "
+                "send values by a serialiser that writes ids of it"
+            )
+        known = self._subjects.get(subject)
+        if known is not None and number in known.ids:
+            return None
+        if known is None or known.trouble is not None:
+            why = "" if known is None else f": {known.trouble}"
+            return ZooKeeperUnreachable(
+                f"whether schema id {number} is of {subject} is unknown{why}"
+            )
+        return SchemaRefused(
+            f"schema id {number} is no live version of subject {subject}: register it there first"
+        )
+
+    def schema(self, number: int) -> GetSchemaResponse | None:
+        """A schema that is known here."""
+        found = self._schemas.pop(number, None)
+        if found is not None:
+            self._schemas[number] = found  # the one used last comes last
+        return found
+
+    def look_up(self, number: int) -> Look:
+        """The way to one that is not; the look's outcome is it, or the error."""
+
+        def read() -> GetSchemaResponse:
+            found = self._schema(number)
+            if found is None:
+                self._pause(PAUSE_IN_VAIN)
+                raise SchemaNotFound(f"no schema has the id {number} in this cluster")
+            return found
+
+        return self._look(number, read, self._schema_answered)
+
+    def _schema_answered(self, number: Hashable, outcome: Any) -> None:
+        if isinstance(outcome, GetSchemaResponse) and number not in self._schemas:
+            assert isinstance(number, int)
+            self._schemas[number] = outcome
+            self._characters += _characters(outcome)
+            while self._characters > MAX_CACHED_CHARACTERS:
+                self._characters -= _characters(self._schemas.pop(next(iter(self._schemas))))
+
+    def _look(
+        self, what: Hashable, read: Callable[[], Any], answered: Callable[[Hashable, Any], None]
+    ) -> Look:
+        look = self._looks.get(what)
+        if look is None or look.has_begun:
+
+            def done(look: Look) -> None:
+                if self._looks.get(what) is look:
+                    del self._looks[what]
+                answered(what, look.outcome)
+
+            look = self._looks[what] = Look(read, done)
+        return look
+
+
+def _trouble(error: Exception) -> FolkmootError:
+    return error if isinstance(error, FolkmootError) else ZooKeeperUnreachable(repr(error))
+
+
+def _characters(schema: GetSchemaResponse) -> int:
+    return len(schema.schema) + sum(map(len, schema.references))

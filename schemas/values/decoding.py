@@ -1,0 +1,521 @@
+"""Avro bodies to Python values, as a reader's schema says, by functions that are made once per schema.
+
+Two schemas are resolved as Avro's specification says and Java does, which fastavro does not always: of a
+union the branch that is exactly the writer's comes before one that it could be promoted to, a default of
+bytes is bytes, and bytes that no such value can have are an error, never a value.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, default_body
+from folkmoot.schemas.values.logical import logical
+from folkmoot.schemas.values.misfit import Misfit
+
+Json = Any
+Decode = Callable[[bytes, int], tuple[Any, int]]
+"""The value that begins at a place of some bytes, and the place behind it. Raises BROKEN."""
+
+BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError, struct.error)
+"""What is raised for bytes that are no value of the schema."""
+
+_NUMBERS: Final = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What a type may be promoted to."""
+
+
+class Made(NamedTuple):
+    """What is made of values of a named type, in place of a dict or text."""
+
+    make: Callable[..., Any]
+    """Of a record, called with its attributes by name; of an enum, with its symbol."""
+    attributes: Mapping[str, str]
+    """Of the fields of a record."""
+
+
+def decoder(
+    writer: str, reader: str | None = None, classes: Mapping[str, Made] | None = None
+) -> Decode:
+    """Reads what the schema `writer` wrote as `reader` says, without one as it was written; resolved texts.
+
+    `classes` says what becomes of the reader's named types. That the two schemas do not fit is raised
+    where the bytes have such a value, as the specification wants it.
+    """
+    written = json.loads(writer)
+    wanted = written if reader is None else json.loads(reader)
+    return _Decoders(_named(written), _named(wanted), classes or {}).of(written, wanted)
+
+
+# -- plain types --------------------------------------------------------------------------------------
+
+
+def _null(data: bytes, place: int) -> tuple[None, int]:
+    return None, place
+
+
+def _boolean(data: bytes, place: int) -> tuple[bool, int]:
+    byte = data[place]
+    if byte > 1:
+        raise Misfit(f"byte {byte} is no boolean")
+    return byte == 1, place + 1
+
+
+def _int(data: bytes, place: int) -> tuple[int, int]:
+    byte = data[place]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), place + 1
+    more = data[place + 1]
+    if more < 0x80:
+        byte += (more << 7) - 0x80
+        return (byte >> 1) ^ -(byte & 1), place + 2
+    number, place = _long(data, place)
+    if not -0x8000_0000 <= number <= 0x7FFF_FFFF:
+        raise Misfit(f"{number} does not fit into an int")
+    return number, place
+
+
+def _long(data: bytes, place: int) -> tuple[int, int]:
+    byte = data[place]
+    place += 1
+    number, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        if shift > 63:
+            raise Misfit("a number has more than ten bytes")
+        byte = data[place]
+        place += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    if number >> 64:
+        raise Misfit("a number has more than 64 bits")
+    return (number >> 1) ^ -(number & 1), place
+
+
+def _floating(form: str) -> Decode:
+    unpack, size = struct.Struct(form).unpack_from, struct.calcsize(form)
+
+    def decode(data: bytes, place: int) -> tuple[float, int]:
+        return unpack(data, place)[0], place + size
+
+    return decode
+
+
+def _end(data: bytes, place: int) -> tuple[int, int]:
+    """Where bytes begin whose length stands here, and where they end."""
+    byte = data[place]
+    if byte < 0x80 and not byte & 1:
+        size, place = byte >> 1, place + 1
+    else:
+        size, place = _long(data, place)
+    end = place + size
+    if size < 0 or end > len(data):
+        raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+    return place, end
+
+
+def _string(data: bytes, place: int) -> tuple[str, int]:
+    place, end = _end(data, place)
+    return data[place:end].decode(), end
+
+
+def _bytes(data: bytes, place: int) -> tuple[bytes, int]:
+    place, end = _end(data, place)
+    return data[place:end], end
+
+
+_PLAIN: Final[dict[str, Decode]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": _int,
+    "long": _long,
+    "float": _floating("<f"),
+    "double": _floating("<d"),
+    "bytes": _bytes,
+    "string": _string,
+}
+
+
+def _fixed(size: int) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[bytes, int]:
+        end = place + size
+        if end > len(data):
+            raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+        return data[place:end], end
+
+    return decode
+
+
+def _array(item: Decode) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[list[Any], int]:
+        made: list[Any] = []
+        try:
+            count, place = _block(data, place)
+            while count:
+                begin = place
+                value, place = item(data, place)
+                made.append(value)
+                if place == begin and len(made) + count - 1 > MAX_EMPTY_ITEMS:
+                    raise Misfit(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
+                for _ in range(count - 1):
+                    value, place = item(data, place)
+                    made.append(value)
+                count, place = _block(data, place)
+        except BROKEN as error:
+            raise _misfit(error, data).within(f"[{len(made)}]") from None
+        return made, place
+
+    return decode
+
+
+def _map(item: Decode) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[dict[str, Any], int]:
+        made: dict[str, Any] = {}
+        key = ""
+        try:
+            count, place = _block(data, place)
+            while count:
+                for _ in range(count):
+                    key, place = _string(data, place)
+                    made[key], place = item(data, place)
+                count, place = _block(data, place)
+        except BROKEN as error:
+            raise _misfit(error, data).within(f"[{key!r:.80}]") from None
+        return made, place
+
+    return decode
+
+
+def _block(data: bytes, place: int) -> tuple[int, int]:
+    """How many items follow, and where."""
+    count, place = _long(data, place)
+    if count < 0:
+        _, place = _long(data, place)
+        count = -count
+    return count, place
+
+
+def _converted(plain: Decode, convert: Callable[[Any], Any]) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        value, place = plain(data, place)
+        return convert(value), place
+
+    return decode
+
+
+def _refused(why: str) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        raise Misfit(why)
+
+    return decode
+
+
+def _misfit(error: BaseException, data: bytes) -> Misfit:
+    """One of BROKEN in words of ours."""
+    match error:
+        case Misfit():
+            return error
+        case IndexError() | struct.error():
+            return Misfit("the bytes end here")
+        case UnicodeDecodeError():
+            return Misfit("a text is not UTF-8")
+        case RecursionError():
+            return Misfit("it is nested too deeply")
+    return Misfit(str(error)[:200])
+
+
+# -- records, enums, unions ---------------------------------------------------------------------------
+
+
+_Field = tuple[str | None, Decode]
+"""A field as it was written: the name that it gets (None: it is skipped), and how it is read."""
+
+
+def _record(
+    fields: list[_Field],
+    defaults: list[tuple[str, Decode, bytes]],
+    order: list[str] | None,
+    make: Callable[[dict[Any, Any]], Any] | None,
+) -> Decode:
+    """`defaults`: of fields that were not written. `order`: the reader's; None where it is the same."""
+
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        made: dict[str | None, Any] = {}
+        name: str | None = None
+        try:
+            for name, read in fields:
+                made[name], place = read(data, place)
+        except BROKEN as error:
+            raise _misfit(error, data).within(f".{name or '(a field that is skipped)'}") from None
+        if order is not None:
+            for name, read, body in defaults:
+                made[name] = read(body, 0)[0]
+            made = {name: made[name] for name in order}
+        return made if make is None else make(made), place
+
+    return decode
+
+
+def _nullable(null: int, decode: Decode) -> Decode:
+    """A union of null and one other, of which null may be made."""
+    nothing, something = null * 2, 2 - null * 2
+
+    def read(data: bytes, place: int) -> tuple[Any, int]:
+        byte = data[place]
+        if byte == something:
+            return decode(data, place + 1)
+        if byte == nothing:
+            return None, place + 1
+        raise Misfit(f"the union has two branches, and none {_long(data, place)[0]}")
+
+    return read
+
+
+def _union(branches: list[Decode]) -> Decode:
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        number, place = _long(data, place)
+        if not 0 <= number < len(branches):
+            raise Misfit(f"the union has {len(branches)} branches, and none {number}")
+        return branches[number](data, place)
+
+    return decode
+
+
+# -- schemas ------------------------------------------------------------------------------------------
+
+
+def _named(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json]:
+    """The definitions of a schema's named types, by full name."""
+    found = {} if found is None else found
+    for each in schema if isinstance(schema, list) else [schema]:
+        if isinstance(each, dict):
+            if "name" in each and each["type"] in ("record", "error", "enum", "fixed"):
+                found[each["name"]] = each
+            inner = [each[key] for key in ("type", "items", "values") if key in each]
+            inner += [field["type"] for field in each.get("fields", ())]
+            for schema_within in inner:
+                if not isinstance(schema_within, str):
+                    _named(schema_within, found)
+    return found
+
+
+def _definition(schema: Json, named: Mapping[str, Json]) -> Any:
+    """A schema as a list of branches, or as an object whose type is a word."""
+    while not isinstance(schema, list):
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(kind, str) and kind in named:
+            schema = named[kind]
+        elif isinstance(kind, str):
+            return {"type": kind} if isinstance(schema, str) else schema
+        else:
+            schema = kind
+    return schema
+
+
+class _Decoders:
+    """Makes the functions of one pair of schemas."""
+
+    def __init__(
+        self, written: dict[str, Json], wanted: dict[str, Json], classes: Mapping[str, Made]
+    ) -> None:
+        self._written = written
+        self._wanted = wanted
+        self._classes = classes
+        self._made: dict[tuple[str, str], Decode | None] = {}
+        self._skipping: _Decoders | None = None
+
+    def of(self, written: Json, wanted: Json) -> Decode:
+        writer, reader = _definition(written, self._written), _definition(wanted, self._wanted)
+        if isinstance(writer, list):
+            return self._of_writers_union(writer, reader)
+        if isinstance(reader, list):
+            branch = self._chosen(writer, reader)
+            if branch is None:
+                return _refused(f"the reader's union has no place for {_name(writer)}")
+            return self.of(writer, branch)
+        if not self._fits(writer, reader) and reader["type"] not in _NUMBERS.get(
+            writer["type"], ()
+        ):
+            return _refused(f"the reader wants {_name(reader)}, and {_name(writer)} was written")
+        match writer["type"]:
+            case "record" | "error":
+                return self._of_record(writer, reader)
+            case "array":
+                return _array(self.of(writer["items"], reader["items"]))
+            case "map":
+                return _map(self.of(writer["values"], reader["values"]))
+            case "enum":
+                return self._of_enum(writer, reader)
+        return _of_plain(writer, reader)
+
+    def _fits(self, writer: Json, reader: Json) -> bool:
+        """Whether the two are of one kind, and named alike: the specification leaves namespaces out."""
+        if writer["type"] != reader["type"]:
+            return False
+        if "name" not in reader or writer["type"] not in ("record", "error", "enum", "fixed"):
+            return True
+        if writer["type"] == "fixed" and writer["size"] != reader["size"]:
+            return False
+        same = _short(writer["name"]) == _short(reader["name"])
+        return same or writer["name"] in reader.get("aliases", ())
+
+    def _chosen(self, writer: Json, reader: list[Json]) -> Json:
+        """The branch of a reader's union: the same type, one that fits, one to be promoted to; or None."""
+        branches = [_definition(each, self._wanted) for each in reader]
+        fit = [branch for branch in branches if self._fits(writer, branch)]
+        exact = [branch for branch in fit if branch.get("name") == writer.get("name")]
+        wider = _NUMBERS.get(writer["type"], ())
+        promoted = [branch for branch in branches if branch["type"] in wider]
+        return next(iter((*exact, *fit, *promoted)), None)
+
+    def _of_writers_union(self, writer: list[Json], reader: Json) -> Decode:
+        branches = [self.of(branch, reader) for branch in writer]
+        if len(writer) == 2 and _null in branches:
+            null = branches.index(_null)
+            return _nullable(null, branches[1 - null])
+        return _union(branches)
+
+    def _of_enum(self, writer: Json, reader: Json) -> Decode:
+        known, default = set(reader["symbols"]), reader.get("default")
+        made = self._classes.get(reader["name"])
+        symbols = [each if each in known else default for each in writer["symbols"]]
+        values = [each if made is None or each is None else made.make(each) for each in symbols]
+
+        def decode(data: bytes, place: int) -> tuple[Any, int]:
+            number, place = _int(data, place)
+            if not 0 <= number < len(values):
+                raise Misfit(f"the enum {writer['name']} has no symbol {number}")
+            if values[number] is None:
+                raise Misfit(f"the reader's enum has no symbol {writer['symbols'][number]}")
+            return values[number], place
+
+        return decode
+
+    def _of_record(self, writer: Json, reader: Json) -> Decode:
+        pair = writer["name"], reader["name"]
+        if pair in self._made:
+            made = self._made[pair]
+            if made is not None:
+                return made
+            later = self._made  # within itself: it is not made yet
+
+            def decode(data: bytes, place: int) -> tuple[Any, int]:
+                made = later[pair]
+                assert made is not None
+                return made(data, place)
+
+            return decode
+        self._made[pair] = None
+        self._made[pair] = made = self._resolved(writer, reader)
+        return made
+
+    def _resolved(self, writer: Json, reader: Json) -> Decode:
+        known = self._classes.get(reader["name"])
+        attributes = {} if known is None else known.attributes
+        sources: dict[str, Any] = {}  # the writer's field of each of the reader's
+        written: dict[str, Any] = {field["name"]: field for field in writer["fields"]}
+        field: Any
+        for field in reader["fields"]:
+            for name in (field["name"], *field.get("aliases", ())):
+                if name in written:
+                    sources[field["name"]] = written[name]
+                    break
+        fields: list[_Field] = []
+        for field in writer["fields"]:
+            for target in reader["fields"]:
+                if sources.get(target["name"]) is field:
+                    name = attributes.get(target["name"], target["name"])
+                    fields.append((name, self.of(field["type"], target["type"])))
+                    break
+            else:
+                fields.append((None, self._skipped(field["type"])))
+        defaults: list[tuple[str, Decode, bytes]] = []
+        for field in reader["fields"]:
+            if field["name"] in sources:
+                continue
+            if "default" not in field:
+                return _refused(
+                    f"field {field['name']} of {reader['name']} was not written, and has no default"
+                )
+            defaults.append((attributes.get(field["name"], field["name"]), *self._default(field)))
+        order = [attributes.get(field["name"], field["name"]) for field in reader["fields"]]
+        is_in_order = [name for name, _ in fields] == order
+        make = None if known is None else _maker(known.make)
+        return _record(fields, defaults, None if is_in_order else order, make)
+
+    def _default(self, field: Json) -> tuple[Decode, bytes]:
+        """How the default of a reader's field is read, anew for each value, and of what bytes."""
+        same = _Decoders(self._wanted, self._wanted, self._classes)
+        try:
+            body = default_body(field["type"], field["default"], self._wanted)
+        except ValueError as error:
+            return _refused(f"the default of {field['name']} does not fit: {error}"), b""
+        return same.of(field["type"], field["type"]), body
+
+    def _skipped(self, schema: Json) -> Decode:
+        """Reads over what nobody wants, whatever it says: a text is not decoded, a date is a number."""
+        if self._skipping is None:
+            plain = {name: _stripped(each) for name, each in self._written.items()}
+            self._skipping = _Decoders(self._written, plain, {})
+        return self._skipping.of(schema, _stripped(schema))
+
+
+def _of_plain(writer: Any, reader: Any) -> Decode:
+    kind, wanted = writer["type"], reader["type"]
+    if kind == "fixed":
+        plain = _fixed(writer["size"])
+    elif wanted in ("float", "double") and kind in ("int", "long"):
+        plain = _converted(_PLAIN[kind], float)
+    else:
+        plain = _PLAIN[wanted if kind in ("string", "bytes") else kind]
+    theirs, ours = logical(writer), logical(reader)
+    if ours is None:
+        return plain
+    # The same point in time, and the same number, whatever unit or scale each of the two has.
+    if theirs is not None and _family(writer) == _family(reader):
+        return _converted(plain, theirs.read)
+    return _converted(plain, ours.read)
+
+
+def _family(schema: Json) -> str:
+    kind = str(schema["logicalType"])
+    return kind.removesuffix("-millis").removesuffix("-micros")
+
+
+def _stripped(schema: Json) -> Json:
+    """The same bytes, read as they are."""
+    if isinstance(schema, list):
+        return [_stripped(each) for each in schema]
+    if isinstance(schema, dict):
+        plain = {key: each for key, each in schema.items() if key != "logicalType"}
+        for key in plain.keys() & {"type", "items", "values"}:
+            plain[key] = _stripped(plain[key])
+        if "fields" in plain:
+            plain["fields"] = [
+                field | {"type": _stripped(field["type"])} for field in plain["fields"]
+            ]
+        return plain
+    return "bytes" if schema == "string" else schema
+
+
+def _maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
+    def made_of(fields: dict[Any, Any]) -> Any:
+        try:
+            return make(**fields)
+        except Exception as error:  # the class is the application's
+            raise Misfit(f"{make.__name__} refuses it: {error!r}") from error
+
+    return made_of
+
+
+def _name(schema: Json) -> str:
+    return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else "a union"
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]

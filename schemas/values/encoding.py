@@ -1,0 +1,488 @@
+"""Python values to Avro bodies, by functions that are made once per schema; every value is checked.
+
+A value that would lose something is refused, with the path to it: a float or a bool for a whole number,
+one that does not fit, a text for bytes, a field that the schema does not have. So there is nothing to
+check beforehand, and checking as the bytes are made costs less than fastavro takes without.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import lru_cache
+from numbers import Real
+from operator import attrgetter, index
+from sys import maxsize
+from typing import Any, Final
+
+import msgspec
+
+from folkmoot.schemas.values.logical import Logical, logical
+from folkmoot.schemas.values.misfit import Misfit, said
+
+Json = Any
+Encode = Callable[[Any], bytes]
+"""The Avro body of a value. Raises Misfit, RecursionError."""
+
+MAX_EMPTY_ITEMS: Final = 100
+"""Of an array whose items take no bytes: there could be any number of them in no room."""
+
+
+def encoder(text: str) -> Encode:
+    """Makes bodies of values of a schema, given as one resolved text."""
+    return _Encoders().of(json.loads(text))
+
+
+def default_body(schema: Json, default: Json, named: Mapping[str, Json]) -> bytes:
+    """The body of a field's default as JSON has it, where `named` are the types that the schema knows.
+
+    Raises ValueError for a default that does not fit.
+    """
+    encoders = _Encoders()
+    for each in named.values():
+        encoders.of(each)
+    value = encoders.default(schema, default)
+    return encoders.of(schema)(value)
+
+
+class _Varints(dict[int, bytes]):
+    """Whole numbers as Avro writes them; those that are frequent are there."""
+
+    def __missing__(self, number: int) -> bytes:
+        left = (number << 1) ^ (number >> 63)
+        made = bytearray()
+        while left > 0x7F:
+            made.append(left & 0x7F | 0x80)
+            left >>= 7
+        made.append(left)
+        return bytes(made)
+
+
+_VARINTS: Final = _Varints()
+_VARINTS.update((number, _VARINTS[number]) for number in range(-8192, 8192))
+
+
+# -- plain types --------------------------------------------------------------------------------------
+
+
+def _null(value: Any) -> bytes:
+    if value is not None:
+        raise Misfit(f"null is wanted, not {said(value)}")
+    return b""
+
+
+def _boolean(value: Any) -> bytes:
+    if value is True:
+        return b"\1"
+    if value is not False:
+        raise Misfit(f"a boolean is wanted, not {said(value)}")
+    return b"\0"
+
+
+def _integer(kind: str, bits: int) -> Encode:
+    least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def encode(value: Any) -> bytes:
+        if type(value) is int and least <= value <= most:
+            return _VARINTS[value]
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise Misfit(f"{kind} is wanted, not {said(value)}")
+        number = index(value)  # numpy's, or an enum's
+        if not least <= number <= most:
+            raise Misfit(f"{number} does not fit into {kind}, which has {bits} bits")
+        return _VARINTS[number]
+
+    return encode
+
+
+def _floating(kind: str, form: str) -> Encode:
+    pack = struct.Struct(form).pack
+
+    def encode(value: Any) -> bytes:
+        number = value
+        if type(value) is not float:
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise Misfit(f"{kind} is wanted, not {said(value)}")
+            try:
+                number = float(value)
+            except OverflowError:
+                number = None
+            if number != value == value:
+                raise Misfit(f"{said(value)} is not exactly {kind}")
+        try:
+            return pack(number)
+        except OverflowError:
+            raise Misfit(f"{said(value)} does not fit into {kind}") from None
+
+    return encode
+
+
+def _string(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise Misfit(f"a string is wanted, not {said(value)}")
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise Misfit(f"{said(value)} is no text that UTF-8 can write: {error.reason}") from None
+    return _VARINTS[len(data)] + data
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray):
+        raise Misfit(f"bytes are wanted, not {said(value)}")
+    return _VARINTS[len(value)] + value
+
+
+_PLAIN: Final[dict[str, Encode]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": _integer("an int", 32),
+    "long": _integer("a long", 64),
+    "float": _floating("a float", "<f"),
+    "double": _floating("a double", "<d"),
+    "bytes": _bytes,
+    "string": _string,
+}
+_PYTHON: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (float,),
+    "double": (float,),
+    "bytes": (bytes, bytearray),
+    "string": (str,),
+    "enum": (str, Enum),
+    "fixed": (bytes, bytearray),
+    "array": (list, tuple),
+    "map": (Mapping,),
+}
+"""What a type is meant for; a union looks here first."""
+
+
+def _fixed(size: int) -> Encode:
+    def encode(value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray) or len(value) != size:
+            raise Misfit(f"{size} bytes are wanted, not {said(value)}")
+        return bytes(value)
+
+    return encode
+
+
+def _enum(symbols: list[str]) -> Encode:
+    numbers = {symbol: _VARINTS[number] for number, symbol in enumerate(symbols)}
+
+    def encode(value: Any) -> bytes:
+        symbol = value.value if isinstance(value, Enum) else value
+        number = numbers.get(symbol) if isinstance(symbol, str) else None
+        if number is None:
+            raise Misfit(f"one of {', '.join(symbols)} is wanted, not {said(value)}")
+        return number
+
+    return encode
+
+
+def _array(item: Encode) -> Encode:
+    def encode(values: Any) -> bytes:
+        if not isinstance(values, list | tuple):
+            raise Misfit(f"a list is wanted, not {said(values)}")
+        if not values:
+            return b"\0"
+        made = [_VARINTS[len(values)]]
+        try:
+            for value in values:
+                made.append(item(value))
+        except Misfit as misfit:
+            raise misfit.within(f"[{len(made) - 1}]") from None
+        if not made[1] and len(values) > MAX_EMPTY_ITEMS:
+            raise Misfit(f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}")
+        made.append(b"\0")
+        return b"".join(made)
+
+    return encode
+
+
+def _map(item: Encode) -> Encode:
+    def encode(values: Any) -> bytes:
+        if not isinstance(values, Mapping):
+            raise Misfit(f"a dict is wanted, not {said(values)}")
+        if not values:
+            return b"\0"
+        made = [_VARINTS[len(values)]]
+        for key, value in values.items():
+            made.append(_string(key))
+            try:
+                made.append(item(value))
+            except Misfit as misfit:
+                raise misfit.within(f"[{key!r}]") from None
+        made.append(b"\0")
+        return b"".join(made)
+
+    return encode
+
+
+def _logical(made: Logical, plain: Encode) -> Encode:
+    python, write = made.python, made.write
+
+    def encode(value: Any) -> bytes:
+        return plain(write(value) if isinstance(value, python) else value)
+
+    return encode
+
+
+# -- records ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1000)
+def attributes(cls: type) -> tuple[tuple[str, str], ...] | None:
+    """The fields of a dataclass or Struct: the name in a schema, and the attribute; None for others."""
+    if issubclass(cls, msgspec.Struct):
+        return tuple((each.encode_name, each.name) for each in msgspec.structs.fields(cls))
+    if is_dataclass(cls):
+        return tuple((each.name, each.name) for each in dataclass_fields(cls))
+    return None
+
+
+@lru_cache(maxsize=1000)
+def _reader(cls: type) -> Callable[[Any], dict[str, Any]] | None:
+    """Makes a dict of an object of a class with fields."""
+    found = attributes(cls)
+    if not found:
+        return None if found is None else lambda value: {}
+    names = [name for name, _ in found]
+    get = attrgetter(*(attribute for _, attribute in found))
+    if len(names) == 1:
+        return lambda value: {names[0]: get(value)}
+    return lambda value: dict(zip(names, get(value), strict=True))
+
+
+def _record(name: str, fields: list[tuple[str, Encode]], defaults: dict[str, Any]) -> Encode:
+    """`defaults` grows as the schema is read."""
+    names = dict.fromkeys(name for name, _ in fields)
+    count = len(names)
+
+    def whole(value: Any) -> dict[str, Any]:
+        """With all fields of the schema, and no other. Raises Misfit."""
+        cls: type = type(value)
+        read = _reader(cls)
+        given = value if read is None else read(value)
+        if not isinstance(given, Mapping):
+            raise Misfit(
+                f"a record {name} is wanted: a dict, dataclass or Struct, not {said(value)}"
+            )
+        for unknown in given.keys() - names.keys():
+            raise Misfit(f"record {name} has no field {unknown!r}")
+        for missing in names.keys() - given.keys() - defaults.keys():
+            raise Misfit(f"field {missing} of record {name} is missing, and has no default")
+        return {each: given[each] if each in given else defaults[each] for each in names}
+
+    def encode(value: Any) -> bytes:
+        if type(value) is not dict or len(value) != count:
+            value = whole(value)
+        made: list[bytes] = []
+        field = ""
+        try:
+            for field, each in fields:
+                made.append(each(value[field]))
+        except KeyError:
+            whole(value)  # says what is missing, or too much
+            raise
+        except Misfit as misfit:
+            raise misfit.within(f".{field}") from None
+        return b"".join(made)
+
+    return encode
+
+
+# -- unions -------------------------------------------------------------------------------------------
+
+
+def _nullable(null: int, branch: Encode, hinted: Encode) -> Encode:
+    """A union of null and one other."""
+    nothing, prefix = _VARINTS[null], _VARINTS[1 - null]
+
+    def encode(value: Any) -> bytes:
+        if value is None:
+            return nothing
+        try:
+            return prefix + branch(value)
+        except Misfit:
+            if type(value) is tuple:
+                return hinted(value)
+            raise
+
+    return encode
+
+
+class _Branch(msgspec.Struct, frozen=True):
+    name: str
+    prefix: bytes
+    encode: Encode
+    python: tuple[type, ...]
+    size: int
+    """The number of fields: of the records that fit, that with the fewest left out is meant."""
+
+    def __call__(self, value: Any) -> bytes:
+        return self.prefix + self.encode(value)
+
+    def is_meant_for(self, value: Any) -> bool:
+        cls: type = type(value)
+        if self.size >= 0:
+            return (
+                isinstance(value, Mapping) if _reader(cls) is None else cls.__name__ == self.short
+            )
+        return isinstance(value, self.python) and (cls is not bool or bool in self.python)
+
+    @property
+    def short(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+def _union(branches: list[_Branch]) -> Encode:
+    """The branch that the value's type is meant for, else the first that takes it.
+
+    A tuple of a branch's name and a value says itself which it is, as fastavro has it.
+    """
+    in_order = sorted(branches, key=lambda branch: branch.size if branch.size >= 0 else maxsize)
+    names = ", ".join(branch.name for branch in branches)
+
+    def encode(value: Any) -> bytes:
+        if type(value) is tuple and len(value) == 2 and isinstance(value[0], str):
+            for branch in branches:
+                if value[0] in (branch.name, branch.short):
+                    return branch(value[1])
+            raise Misfit(f"the union has no branch {value[0]!r:.80}: it has {names}")
+        meant = [branch for branch in in_order if branch.is_meant_for(value)]
+        for branch in (*meant, *(each for each in branches if each not in meant)):
+            try:
+                return branch(value)
+            except Misfit:
+                if len(meant) == 1 and branch is meant[0] and branch.size >= 0:
+                    raise  # it says more
+        raise Misfit(f"{said(value)} fits no branch of the union: {names}")
+
+    return encode
+
+
+# -- schemas ------------------------------------------------------------------------------------------
+
+
+class _Encoders:
+    """Makes the functions of one schema."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[Json, Encode | None]] = {}
+
+    def of(self, schema: Json) -> Encode:
+        if isinstance(schema, list):
+            return self._of_union(schema)
+        if isinstance(schema, str):
+            return _PLAIN[schema] if schema in _PLAIN else self._of_name(schema)
+        kind = schema["type"]
+        if not isinstance(kind, str) or kind in self._named:
+            return self.of(kind)
+        if kind in ("record", "error"):
+            return self._of_record(schema)
+        plain = self._plain(kind, schema)
+        made = logical(schema)
+        plain = plain if made is None else _logical(made, plain)
+        if "name" in schema:
+            self._named[schema["name"]] = schema, plain
+        return plain
+
+    def _plain(self, kind: str, schema: Json) -> Encode:
+        match kind:
+            case "array":
+                return _array(self.of(schema["items"]))
+            case "map":
+                return _map(self.of(schema["values"]))
+            case "enum":
+                return _enum(schema["symbols"])
+            case "fixed":
+                return _fixed(schema["size"])
+        return _PLAIN[kind]
+
+    def _of_name(self, name: str) -> Encode:
+        made = self._named[name][1]
+        if made is not None:
+            return made
+        named = self._named  # within itself: it is not made yet
+
+        def encode(value: Any) -> bytes:
+            made = named[name][1]
+            assert made is not None
+            return made(value)
+
+        return encode
+
+    def _of_record(self, schema: Json) -> Encode:
+        name = schema["name"]
+        self._named[name] = schema, None
+        fields: list[tuple[str, Encode]] = []
+        defaults: dict[str, Any] = {}
+        for field in schema["fields"]:
+            fields.append((field["name"], self.of(field["type"])))
+        made = _record(name, fields, defaults)
+        self._named[name] = schema, made
+        for field in schema["fields"]:
+            if "default" in field:
+                defaults[field["name"]] = self.default(field["type"], field["default"])
+        return made
+
+    def _of_union(self, schema: list[Json]) -> Encode:
+        branches = []
+        for number, each in enumerate(schema):
+            encode = self.of(each)
+            plain = self._definition(each)
+            kind, made = plain["type"], logical(plain)
+            python = _PYTHON.get(kind, ()) if made is None else (made.python,)
+            size = len(plain["fields"]) if kind in ("record", "error") else -1
+            name = plain.get("name", kind)
+            branches.append(_Branch(name, _VARINTS[number], encode, python, size))
+        union = _union(branches)
+        names = [branch.name for branch in branches]
+        if len(branches) == 2 and "null" in names:
+            null = names.index("null")
+            return _nullable(null, branches[1 - null].encode, union)
+        return union
+
+    def _definition(self, schema: Json) -> Any:
+        """A schema that is no union as an object whose type is a word, with no name in place of it."""
+        while True:
+            kind = schema if isinstance(schema, str) else schema["type"]
+            if isinstance(kind, str) and kind in self._named:
+                schema = self._named[kind][0]
+            elif isinstance(kind, str):
+                return {"type": kind} if isinstance(schema, str) else schema
+            else:
+                schema = kind
+
+    def default(self, schema: Json, default: Json) -> Any:
+        """The Python value of a default in JSON. Raises ValueError for one that cannot be."""
+        if isinstance(schema, list):
+            for branch in schema:
+                try:
+                    value = self.default(branch, default)
+                    self.of(branch)(value)
+                except ValueError:
+                    continue
+                plain = self._definition(branch)
+                return (plain.get("name", plain["type"]), value)
+            raise Misfit(f"{said(default)} is no default of the union")
+        plain = self._definition(schema)
+        match plain["type"], default:
+            case "bytes" | "fixed", str():
+                return default.encode("latin-1")
+            case "array", list():
+                return [self.default(plain["items"], each) for each in default]
+            case "map", dict():
+                return {key: self.default(plain["values"], each) for key, each in default.items()}
+            case "record" | "error", dict():
+                types = {field["name"]: field["type"] for field in plain["fields"]}
+                return {
+                    key: self.default(types[key], each) if key in types else each
+                    for key, each in default.items()
+                }
+        return default

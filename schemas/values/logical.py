@@ -1,0 +1,128 @@
+"""Avro's logical types: the Python value of a number, of bytes or of a text, and the way back.
+
+Nothing is rounded, cut or moved to another time zone: what a schema has no room for is refused. The
+plain value (the number of milliseconds) is taken as well as the datetime. What Python has no type for
+(`duration`, nanoseconds) stays plain, as Avro wants it of what a reader does not know.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import MAX_PREC, Context, Decimal
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from folkmoot.schemas.values.misfit import Misfit, said
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # that is what "local" means
+_DAY_ONE: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EXACT: Final = Context(prec=MAX_PREC)
+
+
+class Logical(NamedTuple):
+    """A logical type, for one schema."""
+
+    python: type
+    """What values are."""
+    read: Callable[[Any], Any]
+    """The value of a plain one. Raises ValueError, ArithmeticError."""
+    write: Callable[[Any], Any]
+    """The plain one of a `python`. Raises Misfit."""
+
+
+def logical(schema: Mapping[str, Any]) -> Logical | None:
+    """What a schema says besides its plain type; None if that is nothing, or nothing known here."""
+    kind, plain = schema.get("logicalType"), schema["type"]
+    if kind == "decimal" and plain in ("bytes", "fixed"):
+        return _decimal(schema)
+    made = _KINDS.get((kind, plain)) if isinstance(kind, str) and isinstance(plain, str) else None
+    return None if kind == "uuid" and plain == "fixed" and schema["size"] != 16 else made
+
+
+def _timestamp(unit: int, epoch: datetime) -> Logical:
+    """`unit`: its microseconds."""
+    is_local = epoch.tzinfo is None
+
+    def read(number: int) -> datetime:
+        return epoch + timedelta(microseconds=number * unit)
+
+    def write(value: datetime) -> int:
+        if (value.utcoffset() is None) is not is_local:
+            raise Misfit(f"{said(value)} has {'a' if is_local else 'no'} time zone")
+        return _whole((value - epoch) // _MICROSECOND, unit, value)
+
+    return Logical(datetime, read, write)
+
+
+def _time(unit: int) -> Logical:
+    def read(number: int) -> time:
+        if not 0 <= number < 86_400_000_000 // unit:
+            raise Misfit(f"{number} is no time of day")
+        return (_LOCAL_EPOCH + timedelta(microseconds=number * unit)).time()
+
+    def write(value: time) -> int:
+        if value.tzinfo is not None:
+            raise Misfit(f"{said(value)} has a time zone")
+        return _whole(
+            (datetime.combine(_LOCAL_EPOCH, value) - _LOCAL_EPOCH) // _MICROSECOND, unit, value
+        )
+
+    return Logical(time, read, write)
+
+
+def _whole(microseconds: int, unit: int, value: Any) -> int:
+    number, rest = divmod(microseconds, unit)
+    if rest:
+        raise Misfit(f"{said(value)} is finer than the milliseconds of the schema")
+    return number
+
+
+def _write_date(value: date) -> int:
+    if isinstance(value, datetime):
+        raise Misfit(f"{said(value)} has a time of day, and a date none")
+    return value.toordinal() - _DAY_ONE
+
+
+def _decimal(schema: Mapping[str, Any]) -> Logical | None:
+    precision, scale, size = schema.get("precision"), schema.get("scale", 0), schema.get("size")
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+        return None
+    limit = 10**precision
+    most_bytes = limit.bit_length() // 8 + 1
+
+    def read(data: bytes) -> Decimal:
+        number = 0
+        if size is not None or len(data) <= most_bytes:
+            number = int.from_bytes(data, "big", signed=True)
+        if number == 0 != len(data.strip(b"\0")) or abs(number) >= limit:
+            raise Misfit(f"a decimal has more than the {precision} digits of the schema")
+        return Decimal(number).scaleb(-scale, _EXACT)
+
+    def write(value: Decimal) -> bytes:
+        if not value.is_finite():
+            raise Misfit(f"{said(value)} is no number")
+        shifted = value.scaleb(scale, _EXACT)
+        number = int(shifted) if shifted.adjusted() < precision else limit
+        if number != shifted or abs(number) >= limit:
+            raise Misfit(
+                f"{said(value)} does not fit into {precision} digits, {scale} of them behind the point"
+            )
+        return number.to_bytes(
+            size or (number + (number < 0)).bit_length() // 8 + 1, "big", signed=True
+        )
+
+    return Logical(Decimal, read, write)
+
+
+_KINDS: Final[dict[tuple[str, str], Logical]] = {
+    ("timestamp-millis", "long"): _timestamp(1000, _EPOCH),
+    ("timestamp-micros", "long"): _timestamp(1, _EPOCH),
+    ("local-timestamp-millis", "long"): _timestamp(1000, _LOCAL_EPOCH),
+    ("local-timestamp-micros", "long"): _timestamp(1, _LOCAL_EPOCH),
+    ("time-millis", "int"): _time(1000),
+    ("time-micros", "long"): _time(1),
+    ("date", "int"): Logical(date, lambda days: date.fromordinal(_DAY_ONE + days), _write_date),
+    ("uuid", "string"): Logical(UUID, UUID, str),
+    ("uuid", "fixed"): Logical(UUID, lambda data: UUID(bytes=data), lambda value: value.bytes),
+}

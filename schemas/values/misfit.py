@@ -1,0 +1,34 @@
+"""What is wrong within a value, and where."""
+
+from reprlib import Repr
+from typing import Any, Self
+
+_short = Repr()
+_short.maxstring = _short.maxother = 60
+
+
+class Misfit(ValueError):
+    """A value that its schema has no place for, or bytes that are no value of it.
+
+    `path` leads to it from the outside, as Python would write it: `.lines[3].price`.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path = ""
+
+    def within(self, step: str) -> Self:
+        """The same, seen from outside of what holds it."""
+        self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"at {self.path}: {self.what}" if self.path else self.what
+
+
+def said(value: Any) -> str:
+    """A value in a few words, with its type."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    return f"{type(value).__name__} {_short.repr(value)}"

@@ -1,0 +1,424 @@
+"""Topics that take values of one subject only, and schemas by id: what is asked of ZooKeeper, and when."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from folkmoot.brokers.server import schemas as module
+from folkmoot.brokers.server.event_loop import EventLoop
+from folkmoot.brokers.server.job_queue import JobQueue
+from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.purgatory import Response
+from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.schemas import LIVE_FOR, PAUSE_IN_VAIN, TRY_AGAIN_AFTER, Schemas
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.network.server import ServerSocket
+from folkmoot.protocol import batch_header, record_batch, wire
+from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.errors import (
+    ConfigError,
+    CorruptBatch,
+    OutOfOrderSequence,
+    SchemaNotFound,
+    SchemaRefused,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import (
+    Api,
+    GetSchemaRequest,
+    GetSchemaResponse,
+    HelloRequest,
+    ProduceResponse,
+)
+from tests.brokers.parts import (
+    BROKERS,
+    TOPIC,
+    Peer,
+    carried_out,
+    fetch,
+    into,
+    make_handlers,
+    make_logs,
+    out_of,
+    produce,
+)
+
+NOW = Now(100.0, 1_700_000_000_000)
+SUBJECT = "orders-value"
+ASKING = replace(TOPIC, config={"value_schema": SUBJECT})
+FREE = replace(TOPIC, topic_id="id-2")
+
+
+class Registry:
+    """Subjects and schemas in a ZooKeeper that counts what it is asked, and the time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.subjects: dict[str, set[int]] = {SUBJECT: {7, 8}}
+        self.texts: dict[int, GetSchemaResponse] = {}
+        self.asked: list[Any] = []
+        self.trouble: Exception | None = None
+        self.paused = 0.0
+        self.schemas = Schemas(self.live_ids, self.schema, self.pause, lambda: self.now)
+
+    def live_ids(self, subject: str) -> set[int]:
+        self._ask(subject)
+        return set(self.subjects.get(subject, ()))
+
+    def schema(self, number: int) -> GetSchemaResponse | None:
+        self._ask(number)
+        return self.texts.get(number)
+
+    def pause(self, seconds: float) -> None:
+        self.paused += seconds
+
+    def _ask(self, what: Any) -> None:
+        self.asked.append(what)
+        if self.trouble is not None:
+            raise self.trouble
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, registry: Registry) -> Iterator[RequestHandlers]:
+    view = ClusterView(BROKERS, {"t": ASKING, "free": FREE})
+    with make_logs(tmp_path / "data") as logs:
+        yield make_handlers(logs, view, schemas=registry.schemas)
+
+
+def batch(schema_id: int, *values: bytes | None, producer: int = -1, first: int = -1) -> bytes:
+    """What a producer sends whose header says this id, whatever the values are."""
+    given = list(values or (b"v",))
+    identity = {"producer_id": producer, "producer_epoch": 0, "base_sequence": first}
+    columns = Columns(len(given), None, given, 1000)
+    return record_batch.encode(
+        columns, Codec.NONE, schema_id=schema_id, **(identity if producer >= 0 else {})
+    )
+
+
+def sent(
+    handlers: RequestHandlers, *batches: bytes, into_: Sequence[Any] | None = None
+) -> list[Any]:
+    """The results of a request with these batches, all of them for partition 0 unless told otherwise."""
+    entries = into_ or [into(0)] * len(batches)
+    outcome = carried_out(produce(*entries), batches, NOW, handlers)
+    assert isinstance(outcome, Response)
+    assert isinstance(outcome.body, ProduceResponse)
+    return outcome.body.results
+
+
+def errors_of(handlers: RequestHandlers, *batches: bytes) -> list[int]:
+    return [result.error for result in sent(handlers, *batches)]
+
+
+# -- which batches are taken --------------------------------------------------------------------------
+
+
+def test_a_batch_of_another_schema_is_refused_and_its_neighbours_are_appended(
+    handlers: RequestHandlers,
+) -> None:
+    ids = (7, 9, NO_SCHEMA, 8, NO_VALUES)
+    results = sent(handlers, *map(batch, ids), batch(9), into_=[into(0)] * 5 + [into(1)])
+    refused = SchemaRefused.code
+    assert [each.error for each in results] == [0, refused, refused, 0, 0, refused]
+    assert [each.base_offset for each in results if not each.error] == [0, 1, 2]
+    for number, said in (1, "schema id 9 "), (2, "schema id 0"), (5, "schema id 9 "):
+        assert said in results[number].message
+        assert SUBJECT in results[number].message
+
+
+def test_topics_that_ask_for_nothing_take_what_comes_without_a_question(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    free = into(0, "free", "id-2")
+    results = sent(handlers, batch(9), batch(0), into_=[free, free])
+    assert [each.error for each in results] == [0, 0]
+    assert registry.asked == []
+
+
+def test_with_acks_0_a_batch_of_another_schema_is_not_appended_either(
+    handlers: RequestHandlers,
+) -> None:
+    for number in (9, 7):
+        assert carried_out(produce(into(0), acks=0), [batch(number)], NOW, handlers) is None
+    outcome = carried_out(fetch(out_of(0)), (), NOW, handlers)
+    assert isinstance(outcome, Response)
+    (chunk,) = outcome.payloads
+    assert [header.schema_id for header, _ in batch_header.split(chunk)] == [7]
+
+
+def test_a_batch_that_comes_again_is_answered_as_before_though_its_schema_is_deleted(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    one, two = batch(7, producer=5, first=0), batch(7, producer=5, first=1)
+    assert errors_of(handlers, one) == [0]
+    registry.subjects[SUBJECT] = set()
+    registry.now += LIVE_FOR
+    again, next_one, behind = sent(handlers, one, two, batch(8, producer=5, first=2))
+    assert (again.error, again.base_offset) == (0, 0)
+    assert next_one.error == SchemaRefused.code
+    assert behind.error == OutOfOrderSequence.code, "a refused batch uses no sequence"
+    registry.subjects[SUBJECT] = {8}
+    assert errors_of(handlers, batch(8, producer=5, first=1)) == [0]
+
+
+def test_a_batch_that_cannot_be_read_is_corrupt_whatever_its_id(handlers: RequestHandlers) -> None:
+    torn = bytearray(batch(9))
+    torn[-1] ^= 1
+    for garbage in (bytes(torn), b"", b"short", bytes(83)):
+        assert errors_of(handlers, garbage) == [CorruptBatch.code]
+
+
+def test_a_partition_that_is_still_to_be_created_asks_as_well(handlers: RequestHandlers) -> None:
+    assert handlers.logs.find("id-1", 1) is None
+    results = sent(handlers, batch(9), batch(7), into_=[into(1), into(1)])
+    assert [each.error for each in results] == [SchemaRefused.code, 0]
+
+
+def test_what_the_broker_asks_of_all_topics_a_topic_can_take_back(
+    tmp_path: Path, registry: Registry
+) -> None:
+    view = ClusterView(
+        BROKERS, {"t": TOPIC, "free": replace(FREE, config={"value_schema": "none"})}
+    )
+    with make_logs(tmp_path / "data", LogConfig(value_schema=SUBJECT)) as logs:
+        handlers = make_handlers(logs, view, schemas=registry.schemas)
+        results = sent(handlers, batch(9), batch(9), into_=[into(0), into(0, "free", "id-2")])
+    assert [each.error for each in results] == [SchemaRefused.code, 0]
+
+
+@pytest.mark.parametrize("subject", ["", "a\nb", "x" * 513])
+def test_what_cannot_be_a_subject_cannot_be_asked_for(subject: str) -> None:
+    with pytest.raises(ConfigError, match="value_schema"):
+        LogConfig(value_schema=subject)
+
+
+# -- when ZooKeeper is asked --------------------------------------------------------------------------
+
+
+def test_known_ids_cost_one_question_in_30_seconds(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    for _ in range(10):
+        assert errors_of(handlers, batch(7), batch(8)) == [0, 0]
+    assert registry.asked == [SUBJECT]
+    registry.now += LIVE_FOR
+    assert errors_of(handlers, batch(7)) == [0]
+    assert registry.asked == [SUBJECT] * 2
+    assert registry.paused == 0.0
+
+
+def test_tombstones_and_batches_that_say_no_schema_cost_none(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    assert errors_of(handlers, batch(0), batch(NO_VALUES, None)) == [SchemaRefused.code, 0]
+    assert registry.asked == []
+
+
+def test_an_id_registered_a_moment_ago_is_looked_up_before_it_is_judged(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    assert errors_of(handlers, batch(9)) == [SchemaRefused.code]
+    registry.subjects[SUBJECT].add(9)
+    assert errors_of(handlers, batch(9)) == [0]
+
+
+def test_a_deleted_version_is_noticed_in_time(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    assert errors_of(handlers, batch(7)) == [0]
+    registry.subjects[SUBJECT].remove(7)
+    registry.now += LIVE_FOR - 1.0
+    assert errors_of(handlers, batch(7)) == [0]
+    registry.now += 1.0
+    assert errors_of(handlers, batch(7), batch(8)) == [SchemaRefused.code, 0]
+
+
+def test_each_look_in_vain_is_followed_by_a_pause(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    for number in range(100, 110):
+        errors_of(handlers, *[batch(number)] * 20)
+    assert registry.asked == [SUBJECT] * 10
+    assert registry.paused == pytest.approx(10 * PAUSE_IN_VAIN)
+
+
+@pytest.mark.parametrize("trouble", [ZooKeeperUnreachable("away"), ValueError("a fault of ours")])
+def test_without_zookeeper_known_ids_are_taken_and_others_may_come_again(
+    handlers: RequestHandlers, registry: Registry, trouble: Exception
+) -> None:
+    assert errors_of(handlers, batch(7)) == [0]
+    registry.trouble = trouble
+    registry.now += 10 * LIVE_FOR
+    for _ in range(5):
+        results = sent(handlers, batch(7), batch(9), batch(0))
+        unreachable = ZooKeeperUnreachable.code
+        assert [each.error for each in results] == [0, unreachable, SchemaRefused.code]
+        assert str(trouble) in results[1].message
+    assert registry.asked == [SUBJECT] * 2, "it is left alone for a second"
+    registry.trouble = None
+    registry.subjects[SUBJECT] = {9}
+    registry.now += TRY_AGAIN_AFTER
+    assert errors_of(handlers, batch(7), batch(9)) == [SchemaRefused.code, 0]
+
+
+def test_subjects_that_are_remembered_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, registry: Registry
+) -> None:
+    monkeypatch.setattr(module, "MAX_SUBJECTS", 10)
+    for number in range(30):
+        look = registry.schemas.look_for(f"s{number}", [1])
+        assert look is not None
+        look.finish(look.run())
+    assert len(registry.schemas._subjects) == 10
+
+
+def test_who_asks_before_a_look_has_begun_shares_it_and_who_comes_later_does_not(
+    registry: Registry,
+) -> None:
+    schemas = registry.schemas
+    one, two = schemas.look_for(SUBJECT, [9]), schemas.look_for(SUBJECT, [7])
+    assert one is not None
+    assert one is two
+    one.run()  # on the other thread; it has not been told of yet
+    registry.subjects[SUBJECT].add(9)
+    later = schemas.look_for(SUBJECT, [9])
+    assert later is not None
+    assert later is not one
+    later.finish(later.run())
+    one.finish(one.run())
+    assert registry.asked == [SUBJECT] * 2
+
+
+def test_an_answer_that_is_told_of_twice_takes_nothing_back(registry: Registry) -> None:
+    schemas = registry.schemas
+    early = schemas.look_for(SUBJECT, [9])
+    assert early is not None
+    early.finish(early.run())
+    registry.subjects[SUBJECT].add(9)
+    late = schemas.look_for(SUBJECT, [9])
+    assert late is not None
+    late.finish(late.run())
+    early.finish(early.run())
+    assert schemas.refusal(SUBJECT, 9) is None
+
+
+# -- schemas by id ------------------------------------------------------------------------------------
+
+
+def asked_for(handlers: RequestHandlers, number: int) -> GetSchemaResponse:
+    outcome = carried_out(GetSchemaRequest(number), (), NOW, handlers)
+    assert isinstance(outcome, Response)
+    assert isinstance(outcome.body, GetSchemaResponse)
+    return outcome.body
+
+
+def test_a_schema_is_asked_for_once(handlers: RequestHandlers, registry: Registry) -> None:
+    registry.texts[5] = GetSchemaResponse('"a.B"', ['{"type": "enum"}'])
+    for _ in range(3):
+        assert asked_for(handlers, 5) == registry.texts[5]
+    assert registry.asked == [5]
+
+
+def test_an_id_that_was_never_given_is_not_found_until_it_is_given(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    with pytest.raises(SchemaNotFound, match="id 5"):
+        asked_for(handlers, 5)
+    assert registry.paused == PAUSE_IN_VAIN
+    registry.texts[5] = GetSchemaResponse('"long"', [])
+    assert asked_for(handlers, 5).schema == '"long"'
+
+
+def test_without_zookeeper_known_schemas_are_told_and_others_may_be_asked_for_again(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    registry.texts[5] = GetSchemaResponse('"long"', [])
+    asked_for(handlers, 5)
+    registry.trouble = ZooKeeperUnreachable("away")
+    assert asked_for(handlers, 5).schema == '"long"'
+    with pytest.raises(ZooKeeperUnreachable):
+        asked_for(handlers, 6)
+
+
+def test_schemas_that_are_remembered_are_bounded_and_the_one_used_last_stays(
+    monkeypatch: pytest.MonkeyPatch, handlers: RequestHandlers, registry: Registry
+) -> None:
+    monkeypatch.setattr(module, "MAX_CACHED_CHARACTERS", 100)
+    registry.texts = {number: GetSchemaResponse("x" * 20, ["y" * 20]) for number in range(1, 5)}
+    registry.texts[9] = GetSchemaResponse("z" * 101, [])
+    for number in (1, 2, 1, 3, 1):
+        asked_for(handlers, number)
+    assert registry.asked == [1, 2, 3]
+    asked_for(handlers, 2)
+    assert registry.asked == [1, 2, 3, 2], "two fit"
+    assert asked_for(handlers, 9).schema == "z" * 101
+    assert registry.schemas._characters == 0
+
+
+# -- beside the event loop ----------------------------------------------------------------------------
+
+
+class Gate:
+    """A registry whose answers wait until the test lets them through."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.open = threading.Event()
+
+    def held(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def wait(what: Any) -> Any:
+            assert self.open.wait(30)
+            return ask(what)
+
+        return wait
+
+
+def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry: Registry) -> None:
+    gate = Gate(registry)
+    jobs = JobQueue()
+    schemas = Schemas(
+        gate.held(registry.live_ids), gate.held(registry.schema), jobs.pause, lambda: 0.0
+    )
+    socket = ServerSocket()
+    address = f"127.0.0.1:{socket.bind('127.0.0.1', 0)}"
+    failures: list[Exception] = []
+    with make_logs(tmp_path / "data") as logs:
+        view = ClusterView(BROKERS, {"t": ASKING, "free": FREE})
+        handlers = make_handlers(logs, view, jobs.submit, schemas=schemas)
+        loop = EventLoop(socket, handlers, failures.append)
+        jobs.start(loop.post)
+        loop.start()
+        try:
+            with Peer(address) as one, Peer(address) as two:
+                first = one.ask(Api.PRODUCE, produce(into(0)), [batch(7)])
+                second = one.ask(Api.PRODUCE, produce(into(0), into(0)), [batch(9), batch(8)])
+                free = [batch(0)]
+                answer, _ = two.call(Api.PRODUCE, produce(into(0, "free", "id-2")), free)
+                assert [each.error for each in answer.results] == [0]
+                two.call(Api.HELLO, HelloRequest("still there?"))
+                gate.open.set()
+                answers = [one.receive()[0] for _ in range(2)]
+                assert [each.correlation_id for each in answers] == [first, second]
+                bodies = [wire.response_body(Api.PRODUCE, each).results for each in answers]
+                assert [[each.error for each in results] for results in bodies] == [
+                    [0],
+                    [SchemaRefused.code, 0],
+                ]
+        finally:
+            gate.open.set()
+            loop.stop()
+            jobs.close()
+            socket.close()
+    assert failures == []
