@@ -7,177 +7,302 @@ schemas that read the same bytes differently would be one.) `namespace` goes int
 where a type without namespace is defined inside one that has one does `"namespace": ""` remain,
 because nothing else would say so.
 
-Ids last for ever, so what is let in here is checked by our own rules where fastavro has none (names,
-fields given twice, unions in unions), and then by fastavro. What is stored was checked once, and
-`parse` takes it as it is.
+Ids last for ever, so what is let in is checked by our own rules, which point at what is wrong. What
+is stored may be older than the rules, and is read without those that only say what is good.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from folkmoot.protocol.errors import InvalidSchema
+from folkmoot.schemas.avro.defaults import Defaults, Json, Misfit
 from folkmoot.schemas.avro.extra import fastavro
-
-Json = Any
-"""A JSON value as `json` makes it."""
 
 Schema = str | Mapping[str, Any] | Sequence[Any]
 """A schema as users write it: JSON text, or the same as Python values."""
 
+MAX_BYTES = 500_000
+"""Of a schema's text, also with its references written out."""
+MAX_DEPTH = 256
+"""Of JSON inside JSON. A record in a record takes three; the libraries' own functions take two frames of
+Python's stack for each."""
+
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+RECORDS = frozenset({"record", "error"})
+NAMED = RECORDS | {"enum", "fixed"}
+# What may not be the full name of a type: the libraries would take it for the kind of type.
+_RESERVED = PRIMITIVES | NAMED | {"array", "map", "union", "error_union", "request"}
+_ORDERS = ("ascending", "descending", "ignore")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
 # What fastavro adds to a schema that it has parsed; it would make it skip the parsing later.
 _FASTAVRO_MARKS = frozenset({"__fastavro_parsed", "__named_schemas"})
 
 
-def canonical(schema: Schema) -> str:
-    """The one text of a schema. Raises InvalidSchema, in a line that points into the schema."""
+def canonical(
+    schema: Schema, *, known: Mapping[str, Json] | Sequence[str] = (), strict: bool = True
+) -> str:
+    """The one text of a schema. Raises InvalidSchema, in a line that points into the schema.
+
+    `known` are full names that other schemas define; they stay names. Given with their definitions,
+    defaults of their types are checked, too. `strict=False` is for what is stored.
+    """
+    types = known if isinstance(known, Mapping) else dict.fromkeys(known)
+    if isinstance(schema, str) and len(schema) > MAX_BYTES:
+        raise InvalidSchema(f"the schema has {len(schema)} bytes, more than {MAX_BYTES}")
     try:
         value = json.loads(schema) if isinstance(schema, str) else schema
-        text = _dump(_resolve(value, "", ""))
+        _check_depth(value)
+        walk = _Walk(types, strict)
+        text = dump(walk.resolved(value, "", ""))
+        walk.check_defaults()
     except json.JSONDecodeError as error:
         raise InvalidSchema(f"the schema is not JSON: {error}") from None
     except RecursionError:
-        raise InvalidSchema("the schema is nested too deeply") from None
-    parse(text)
+        raise InvalidSchema(_TOO_DEEP) from None
+    except InvalidSchema:
+        raise
+    except ValueError as error:  # json's: a number of thousands of digits
+        raise InvalidSchema(f"the schema is not JSON: {error}") from None
     return text
 
 
 def parse(text: str) -> Json:
     """A canonical text as fastavro uses it. Raises InvalidSchema."""
     try:
-        return fastavro.parse_schema(json.loads(text))
+        # fastavro takes 0 for no default of {"type": "double"}; defaults were checked by our own rules.
+        return fastavro.parse_schema(json.loads(text), _ignore_default_error=True)
     except fastavro.schema.SchemaParseException as error:
         raise InvalidSchema(f"not an Avro schema: {error}") from None
     except RecursionError:
-        raise InvalidSchema("the schema is nested too deeply") from None
+        raise InvalidSchema(_TOO_DEEP) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidSchema(f"not an Avro schema: {reason}") from None
 
 
-def _dump(value: Json) -> str:
+def dump(value: Json) -> str:
+    """The one text of a JSON value. Raises InvalidSchema, also for what is longer than MAX_BYTES."""
     try:
-        return json.dumps(
+        text = json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
+        size = len(text.encode())
     except (TypeError, ValueError) as error:
         raise InvalidSchema(f"the schema cannot be written as JSON: {error}") from None
+    if size > MAX_BYTES:
+        raise InvalidSchema(f"the schema has {size} bytes, more than {MAX_BYTES}")
+    return text
 
 
-def _resolve(schema: Json, namespace: str, where: str) -> Json:
-    """The schema with full names; `namespace` is that of the type around it, `where` a pointer to it."""
-    if isinstance(schema, str):
-        return schema if schema in PRIMITIVES else _full_name(schema, namespace, where)
-    if isinstance(schema, Mapping):
-        return _resolve_mapping(schema, namespace, where)
-    if isinstance(schema, Sequence) and not isinstance(schema, bytes | bytearray):
-        return _resolve_union(schema, namespace, where)
-    raise _invalid(where, f"a schema is a string, an object or an array, not {schema!r:.80}")
+_TOO_DEEP = f"the schema is nested too deeply: JSON in more than {MAX_DEPTH} levels"
 
 
-def _resolve_union(branches: Sequence[Any], namespace: str, where: str) -> Json:
-    if not branches:
-        raise _invalid(where, "a union needs at least one branch")
-    resolved = [
-        _resolve(branch, namespace, f"{where}/{number}") for number, branch in enumerate(branches)
-    ]
-    kinds: list[str] = []
-    for number, branch in enumerate(resolved):
-        kind = branch
-        if isinstance(branch, dict):
-            kind = branch["name"] if "name" in branch else branch["type"]
-        if not isinstance(kind, str):
-            raise _invalid(f"{where}/{number}", "a union cannot hold a union")
-        if kind in kinds:
-            raise _invalid(f"{where}/{number}", f"the union has {kind} twice")
-        kinds.append(kind)
-    return resolved
+def _check_depth(value: Json) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, Mapping | list | tuple)
+            for inner in (each.values() if isinstance(each, Mapping) else each)
+        ]
+    if level:
+        raise InvalidSchema(_TOO_DEEP)
 
 
-def _resolve_mapping(schema: Mapping[str, Any], namespace: str, where: str) -> Json:
-    kept = {key: value for key, value in schema.items() if key not in _FASTAVRO_MARKS}
-    kind = kept.get("type")
-    if kind is None:
-        raise _invalid(where, 'the object has no "type"')
-    if kind in ("record", "error", "enum", "fixed"):
-        return _resolve_named(kept, namespace, where)
-    if kind == "array" or kind == "map":
-        inner = "items" if kind == "array" else "values"
-        if inner not in kept:
-            raise _invalid(where, f'the {kind} has no "{inner}"')
-        return kept | {inner: _resolve(kept[inner], namespace, f"{where}/{inner}")}
-    resolved = _resolve(kind, namespace, f"{where}/type")
-    return resolved if len(kept) == 1 else kept | {"type": resolved}
+class _Walk:
+    """Goes over one schema. `namespace` is that of the type around, `where` a JSON pointer."""
+
+    def __init__(self, known: Mapping[str, Json], strict: bool) -> None:
+        self._known = known
+        self._strict = strict
+        self._defined: dict[str, Json] = {}
+        self._defaults: list[tuple[Json, Json, str]] = []
+
+    def resolved(self, schema: Json, namespace: str, where: str) -> Json:
+        """The schema with full names."""
+        if isinstance(schema, str):
+            return schema if schema in PRIMITIVES else self._reference(schema, namespace, where)
+        if isinstance(schema, Mapping):
+            return self._mapping(schema, namespace, where)
+        if isinstance(schema, Sequence) and not isinstance(schema, bytes | bytearray):
+            return self._union(schema, namespace, where)
+        raise _invalid(where, f"a schema is a string, an object or an array, not {schema!r:.80}")
+
+    def check_defaults(self) -> None:
+        """At the end: a default may be of a type that was not complete where it stood."""
+        if self._strict:
+            defaults = Defaults({**self._known, **self._defined})
+            for value, kind, where in self._defaults:
+                try:
+                    defaults.value(value, kind)
+                except Misfit as misfit:
+                    raise _invalid(f"{where}{misfit.where}", str(misfit)) from None
+
+    def _reference(self, name: str, namespace: str, where: str) -> str:
+        full = self._full_name(name, namespace, where)
+        if full not in self._defined and full not in self._known:
+            raise _invalid(where, f"no type {full} is defined here, above, or in a reference")
+        return full
+
+    def _union(self, branches: Sequence[Any], namespace: str, where: str) -> Json:
+        if not branches:
+            raise _invalid(where, "a union needs at least one branch")
+        resolved = [
+            self.resolved(each, namespace, f"{where}/{i}") for i, each in enumerate(branches)
+        ]
+        kinds: set[str] = set()
+        for number, branch in enumerate(resolved):
+            kind = branch
+            if isinstance(branch, dict):
+                kind = branch["name"] if branch["type"] in NAMED else branch["type"]
+            if not isinstance(kind, str):
+                raise _invalid(f"{where}/{number}", "a union cannot hold a union")
+            if kind in kinds:
+                raise _invalid(f"{where}/{number}", f"the union has {kind} twice")
+            kinds.add(kind)
+        return resolved
+
+    def _mapping(self, schema: Mapping[str, Any], namespace: str, where: str) -> Json:
+        kept = {key: value for key, value in schema.items() if key not in _FASTAVRO_MARKS}
+        kind = kept.get("type")
+        if kind is None:
+            raise _invalid(where, 'the object has no "type"')
+        if isinstance(kind, str) and kind in NAMED:
+            self._check_decimal(kept, where)
+            return self._named(kept, namespace, where)
+        if kind == "array" or kind == "map":
+            inner = "items" if kind == "array" else "values"
+            if inner not in kept:
+                raise _invalid(where, f'the {kind} has no "{inner}"')
+            return kept | {inner: self.resolved(kept[inner], namespace, f"{where}/{inner}")}
+        resolved = self.resolved(kind, namespace, f"{where}/type")
+        if len(kept) == 1:
+            return resolved
+        if not isinstance(resolved, str) or resolved not in PRIMITIVES:
+            raise _invalid(where, "attributes of a type stand beside the type's own, not around it")
+        self._check_decimal(kept, where)
+        return kept | {"type": resolved}
+
+    def _check_decimal(self, schema: Mapping[str, Any], where: str) -> None:
+        kind = schema["type"]
+        if (
+            schema.get("logicalType") != "decimal"
+            or kind not in ("bytes", "fixed")
+            or not self._strict
+        ):
+            return
+        precision, scale, size = (
+            schema.get("precision"),
+            schema.get("scale", 0),
+            schema.get("size"),
+        )
+        if type(precision) is not int or precision < 1:
+            raise _invalid(f"{where}/precision", "the precision of a decimal is a number of digits")
+        if type(scale) is not int or not 0 <= scale <= precision:
+            raise _invalid(
+                f"{where}/scale", f"the scale of a decimal is from 0 to its {precision} digits"
+            )
+        if kind == "fixed" and type(size) is int:
+            most = max(0, math.floor(math.log10(2) * (8 * size - 1)))
+            if precision > most:
+                raise _invalid(
+                    f"{where}/precision", f"{size} bytes hold {most} digits, not {precision}"
+                )
+
+    def _named(self, schema: dict[str, Any], namespace: str, where: str) -> Json:
+        name, own = schema.get("name"), schema.get("namespace", namespace)
+        if not isinstance(name, str):
+            raise _invalid(where, f'the {schema["type"]} has no "name"')
+        if not isinstance(own, str) or (own and not self._is_name(_FULL_NAME, own)):
+            raise _invalid(f"{where}/namespace", f"{own!r:.80} is not a namespace")
+        full = self._full_name(name, own, f"{where}/name")
+        if full in _RESERVED:
+            raise _invalid(f"{where}/name", f"{full} is the name of a type of Avro's own")
+        if full in self._defined or full in self._known:
+            place = "" if full in self._defined else ", here and in a reference"
+            raise _invalid(f"{where}/name", f"the type {full} is defined twice{place}")
+        own = full.rpartition(".")[0]
+        result = {key: value for key, value in schema.items() if key != "namespace"} | {
+            "name": full
+        }
+        self._defined[full] = result
+        if namespace and not own:
+            result["namespace"] = ""
+        if "aliases" in schema:
+            aliases = _names(schema["aliases"], f"{where}/aliases")
+            result["aliases"] = [
+                self._full_name(each, own, f"{where}/aliases/{i}") for i, each in enumerate(aliases)
+            ]
+        if schema["type"] in RECORDS:
+            result["fields"] = self._fields(schema.get("fields"), own, f"{where}/fields")
+        elif schema["type"] == "enum":
+            self._check_symbols(schema, where)
+        elif type(schema.get("size")) is not int or schema["size"] < 0:
+            raise _invalid(f"{where}/size", "the size of a fixed is a number of bytes")
+        return result
+
+    def _check_symbols(self, schema: Mapping[str, Any], where: str) -> None:
+        symbols = schema.get("symbols")
+        if not isinstance(symbols, list | tuple) or not symbols:
+            raise _invalid(f"{where}/symbols", "the symbols of an enum are an array of names")
+        seen = set()
+        for number, symbol in enumerate(symbols):
+            here = f"{where}/symbols/{number}"
+            if not isinstance(symbol, str) or not self._is_name(_NAME, symbol):
+                raise _invalid(here, f"{symbol!r:.80} is not a name")
+            if symbol in seen:
+                raise _invalid(here, f"the enum has {symbol} twice")
+            seen.add(symbol)
+        if self._strict and "default" in schema and schema["default"] not in symbols:
+            raise _invalid(
+                f"{where}/default", f"{schema['default']!r:.80} is no symbol of the enum"
+            )
+
+    def _fields(self, fields: Json, namespace: str, where: str) -> list[Json]:
+        if not isinstance(fields, list | tuple):
+            raise _invalid(where, "the fields of a record are an array")
+        resolved: list[Json] = []
+        names: set[str] = set()
+        for number, field in enumerate(fields):
+            here = f"{where}/{number}"
+            if not isinstance(field, Mapping) or "type" not in field:
+                raise _invalid(here, 'a field is an object with "name" and "type"')
+            name = field.get("name")
+            if not isinstance(name, str) or not self._is_name(_NAME, name):
+                raise _invalid(f"{here}/name", f"{name!r:.80} is not a name")
+            if name in names:
+                raise _invalid(f"{here}/name", f"the record has the field {name} twice")
+            names.add(name)
+            for i, alias in enumerate(_names(field.get("aliases", ()), f"{here}/aliases")):
+                if not self._is_name(_NAME, alias):
+                    raise _invalid(f"{here}/aliases/{i}", f"{alias!r:.80} is not a name")
+            if self._strict and field.get("order", "ascending") not in _ORDERS:
+                raise _invalid(f"{here}/order", f"the order is one of {', '.join(_ORDERS)}")
+            kind = self.resolved(field["type"], namespace, f"{here}/type")
+            resolved.append({**field, "type": kind})
+            if "default" in field:
+                self._defaults.append((field["default"], kind, f"{here}/default"))
+        return resolved
+
+    def _full_name(self, name: str, namespace: str, where: str) -> str:
+        if not name or not self._is_name(_FULL_NAME, name):
+            raise _invalid(where, f"{name!r:.80} is neither a type nor a name")
+        return name if "." in name or not namespace else f"{namespace}.{name}"
+
+    def _is_name(self, pattern: re.Pattern[str], name: str) -> bool:
+        return not self._strict or pattern.match(name) is not None
 
 
-def _resolve_named(schema: dict[str, Any], namespace: str, where: str) -> Json:
-    name, own = schema.get("name"), schema.get("namespace", namespace)
-    if not isinstance(name, str):
-        raise _invalid(where, f'the {schema["type"]} has no "name"')
-    if not isinstance(own, str) or (own and not _FULL_NAME.match(own)):
-        raise _invalid(f"{where}/namespace", f"{own!r:.80} is not a namespace")
-    full = _full_name(name, own, f"{where}/name")
-    if full in PRIMITIVES:
-        raise _invalid(f"{where}/name", f"{full} is the name of a primitive type")
-    own = full.rpartition(".")[0]
-    result = {key: value for key, value in schema.items() if key != "namespace"} | {"name": full}
-    if namespace and not own:
-        result["namespace"] = ""
-    if "aliases" in schema:
-        result["aliases"] = _aliases(schema["aliases"], own, f"{where}/aliases")
-    if schema["type"] in ("record", "error"):
-        result["fields"] = _fields(schema.get("fields"), own, f"{where}/fields")
-    elif schema["type"] == "enum":
-        _check_symbols(schema.get("symbols"), f"{where}/symbols")
-    elif type(schema.get("size")) is not int or schema["size"] < 0:
-        raise _invalid(f"{where}/size", "the size of a fixed is a number of bytes")
-    return result
-
-
-def _check_symbols(symbols: Json, where: str) -> None:
-    if not isinstance(symbols, list | tuple) or not symbols:
-        raise _invalid(where, "the symbols of an enum are an array of names")
-    for number, symbol in enumerate(symbols):
-        if not isinstance(symbol, str) or not _NAME.match(symbol):
-            raise _invalid(f"{where}/{number}", f"{symbol!r:.80} is not a name")
-        if symbols.index(symbol) != number:
-            raise _invalid(f"{where}/{number}", f"the enum has {symbol} twice")
-
-
-def _aliases(aliases: Json, namespace: str, where: str) -> list[str]:
-    if not isinstance(aliases, list | tuple) or not all(isinstance(each, str) for each in aliases):
+def _names(names: Json, where: str) -> Sequence[str]:
+    if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
         raise _invalid(where, "aliases are an array of names")
-    return [_full_name(each, namespace, f"{where}/{i}") for i, each in enumerate(aliases)]
-
-
-def _fields(fields: Json, namespace: str, where: str) -> list[Json]:
-    if not isinstance(fields, list | tuple):
-        raise _invalid(where, "the fields of a record are an array")
-    resolved: list[Json] = []
-    names: set[str] = set()
-    for number, field in enumerate(fields):
-        here = f"{where}/{number}"
-        if not isinstance(field, Mapping) or "type" not in field:
-            raise _invalid(here, 'a field is an object with "name" and "type"')
-        name = field.get("name")
-        if not isinstance(name, str) or not _NAME.match(name):
-            raise _invalid(f"{here}/name", f"{name!r:.80} is not a name")
-        if name in names:
-            raise _invalid(f"{here}/name", f"the record has the field {name} twice")
-        names.add(name)
-        resolved.append({**field, "type": _resolve(field["type"], namespace, f"{here}/type")})
-    return resolved
-
-
-def _full_name(name: str, namespace: str, where: str) -> str:
-    if not _FULL_NAME.match(name):
-        raise _invalid(where, f"{name!r:.80} is neither a type nor a name")
-    return name if "." in name or not namespace else f"{namespace}.{name}"
+    return names
 
 
 def _invalid(where: str, what: str) -> InvalidSchema:
-    return InvalidSchema(f"not an Avro schema: at {where or '/'}: {what}")
+    return InvalidSchema(f"not an Avro schema: at {where[:400] or '/'}: {what[:400]}")

@@ -96,7 +96,7 @@ def test_what_fastavro_adds_to_a_parsed_schema_is_left_out() -> None:
         ({"type": "array"}, 'at /: the array has no "items"'),
         ({"type": "map"}, 'the map has no "values"'),
         ({"type": "record", "fields": []}, 'the record has no "name"'),
-        ({"type": "record", "name": "int", "fields": []}, "name of a primitive"),
+        ({"type": "record", "name": "int", "fields": []}, "name of a type of Avro's own"),
         ({"type": "record", "name": "R"}, "at /fields: the fields of a record are an array"),
         ({"type": "enum", "name": "E"}, "symbols of an enum are an array"),
         ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "at /symbols/1: the enum has A"),
