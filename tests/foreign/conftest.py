@@ -15,6 +15,7 @@ from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.foreign.client import Client
 from tests.foreign.environments import ENVIRONMENTS, REQUIRED, directory_of, why_not
 from tests.foreign.table import CALLS
+from tests.registries import registry_process
 
 Start = Callable[[str], Client]
 
@@ -24,6 +25,13 @@ def schemas_zookeeper(zookeeper: EmbeddedZooKeeper, zookeeper_root: KazooClient)
     """A connect string with a chroot that has schemas of these tests alone."""
     zookeeper_root.create(f"/foreign{LAYOUT}", b'{"version":1}', makepath=True)
     return f"{zookeeper.address}/foreign"
+
+
+@pytest.fixture(scope="session")
+def registries(schemas_zookeeper: str) -> Iterator[list[str]]:
+    """The addresses of two that stand side by side."""
+    with registry_process(schemas_zookeeper) as one, registry_process(schemas_zookeeper) as other:
+        yield [one, other]
 
 
 @pytest.fixture(scope="session")

@@ -39,3 +39,24 @@ ONLY_HTTP: Final = frozenset({"@kafkajs/confluent-schema-registry"})
 
 def offering(*calls: str) -> list[str]:
     return [name for name, offered in CALLS.items() if offered >= set(calls)]
+
+
+ROWS: Final = {
+    "register": "register",
+    "a version, a schema by its id": "version",
+    "write and read values": "write",
+    "look up by text": "lookup",
+    "the latest version": "latest",
+    "schemas with references": "references",
+    "lists of subjects and versions": "versions",
+    "check": "check",
+    "level: show and set": "set_level",
+    "mode: show and set": "set_mode",
+    "delete softly": "delete_subject",
+    "delete for good": "permanent",
+    "subjects and versions of an id": "versions_of",
+    "who refers to a version": "referenced_by",
+    "contexts": "contexts",
+    "the schema's GUID in a header": "write_by_guid",
+}
+"""Lines of the table in docs/schemas.md, and the call that each is about."""
