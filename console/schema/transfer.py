@@ -40,7 +40,7 @@ def gather(source: Source, prefix: str) -> Schemas:
 
 
 def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
-    """Have a registry have them all. → how many versions it did not have, or had as deleted.
+    """Have a registry have them all. → how many versions it did not have.
 
     Whatever the registry has for another id or number is found before anything is written.
     Raises RegistryError.
@@ -58,14 +58,15 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
             raise _conflict(each, f"that version is the schema {known.id}")
         if (text := place.text(each)) is not None and json.loads(text) != json.loads(each.schema):
             raise _conflict(each, f"{each.id} is another schema")
-        if known is None or (known.deleted and not each.deleted):
+        if known is None:
             missing.append(each)
         if each.deleted and (known is None or not known.deleted):
             to_delete.append(each)
     with ExitStack() as stack:
         for subject in sorted({each.subject for each in missing}):
-            stack.callback(place.set_mode, subject, place.mode(subject))
+            mode = place.mode(subject)
             place.set_mode(subject, IMPORT, force=force)
+            stack.callback(place.set_mode, subject, mode)
         for each in missing:
             place.put(each)
         for each in reversed(to_delete):
