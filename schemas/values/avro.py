@@ -107,9 +107,8 @@ class AvroDeserializer:
     def _schema(self, number: int) -> Any:
         parsed = self._parsed.get(number)
         if parsed is None:
-            text = self._registry.resolved(number)
             try:
-                parsed = parse(text)
+                parsed = parse(self._registry.resolved(number))
             except InvalidSchema as error:
                 raise SerializationError(f"schema {number} cannot be used: {error}") from error
             while len(self._parsed) >= MAX_PARSED:

@@ -5,8 +5,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from folkmoot.coordination import schema_ids
+from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Set
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.avro import AvroDeserializer, AvroSerializer
@@ -122,7 +123,10 @@ def test_a_column_of_one_schema_costs_one_look_up(
 
 
 def test_a_column_may_change_its_schema_and_change_back(registry: SchemaRegistry) -> None:
-    person, number = (AvroSerializer(registry, "s", each) for each in (PERSON, {"type": "long"}))
+    person, number = (
+        AvroSerializer(registry, subject, each)
+        for subject, each in (("s", PERSON), ("t", {"type": "long"}))
+    )
     column = [person(ADA), number(3), person(ADA), number(4)]
     assert AvroDeserializer(registry).decode_values(column) == [ADA, 3, ADA, 4]
 
@@ -136,7 +140,8 @@ def test_one_bad_value_in_a_column_is_an_error(registry: SchemaRegistry) -> None
 def test_a_stored_text_that_fastavro_refuses_is_a_serialization_error(
     session: CountingSession,
 ) -> None:
-    number = execute(session, schema_ids.register("s", '{"type":"array"}'))
+    number = SchemaRegistry(session).register("s", {"type": "long"}).id
+    execute(session, Set(paths.schema_id(".", number), b'{"schema":"{}","guid":""}'))
     with pytest.raises(SerializationError, match=f"schema {number} cannot be used"):
         AvroDeserializer(SchemaRegistry(session))(b"\0" + number.to_bytes(4, "big") + b"\2")
 
