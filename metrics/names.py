@@ -191,6 +191,9 @@ CONSUMER: Final = (
     _read("fetches_sent", "fetches_sent", "Requests to fetch."),
     _read("fetches_refused", "fetches_refused", "Partitions that a fetch brought an error for."),
     _read("offset_resets", "offset_resets", "Offsets out of range that were looked up anew."),
+    _read(
+        "records_skipped", "records_skipped", "Records left out: they could not be deserialized."
+    ),
     _read("rebalances", "rebalances", "Plans of the group seen."),
     _read("commits", "commits", "Commits answered."),
     _read("commit_seconds", "commit_seconds", "What these took, summed."),

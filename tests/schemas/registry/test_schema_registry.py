@@ -122,7 +122,7 @@ def test_without_fastavro_the_pip_command_is_named() -> None:
         "import sys; sys.modules['fastavro'] = None\n"
         "from folkmoot.protocol.errors import MissingExtra\n"
         "try:\n"
-        "    import folkmoot.schemas.values.avro\n"
+        "    import folkmoot.schemas.values.deserializer\n"
         "except MissingExtra as error:\n"
         "    print(error)\n"
     )
