@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.functions import col, expr
 
+from folkmoot import AvroDeserializer, AvroSerializer
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.avro import AvroDeserializer, AvroSerializer
 from folkmoot.spark_apps.session import local_session
 from tests.foreign.conftest import need
 from tests.foreign.test_clients import SECOND, VALUE, WHOLE
@@ -40,10 +40,10 @@ def test_from_avro_reads_what_we_write_and_we_read_what_to_avro_writes(
     schema: str, values: list[dict[str, Any]], spark: SparkSession
 ) -> None:
     registry = SchemaRegistry(MemoryZooKeeper().connect())
-    serialize, deserialize = AvroSerializer(registry, "s", schema), AvroDeserializer(registry)
-    bodies = spark.createDataFrame([(serialize(each),) for each in values], "value binary")
+    serializer, deserialize = AvroSerializer(registry, schema), AvroDeserializer(registry)
+    written = [serializer.serialize("t", each) for each in values]
+    bodies = spark.createDataFrame([(each,) for each in written], "value binary")
     read = bodies.select(from_avro(expr("substring(value, 6)"), schema).alias("value"))
     assert [row["value"].asDict() for row in read.collect()] == values
-    written = read.select(to_avro(col("value"), schema).alias("value"))
-    frame = serialize(values[0])[:5]
-    assert [deserialize(frame + bytes(row["value"])) for row in written.collect()] == values
+    theirs = read.select(to_avro(col("value"), schema).alias("value")).collect()
+    assert [deserialize(written[0][:5] + bytes(row["value"])) for row in theirs] == values
