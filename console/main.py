@@ -74,6 +74,9 @@ COMMANDS: Final = {
         "folkmoot.console.controller", "run a candidate for the controller, without a broker"
     ),
     "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
+    "registry": Command(
+        "folkmoot.console.registry", "serve schemas over HTTP, as Confluent's clients ask for them"
+    ),
     "top": Command(
         "folkmoot.console.monitoring.top", "watch brokers, topics, groups and rebalances live"
     ),

@@ -259,6 +259,20 @@ GROUP_LEFT_OUT: Final = _gauge(
     "", "consumergroup_partitions_left_out", "Groups' partitions without metrics: too many."
 )
 
+REGISTRY_REQUESTS: Final = Declared(
+    "",
+    "folkmoot_registry_requests_total",
+    "counter",
+    "Requests that the schema registry's server has answered, by method and status.",
+    ("method", "status"),
+)
+REGISTRY_SECONDS: Final = Declared(
+    "",
+    "folkmoot_registry_request_seconds",
+    "histogram",
+    "From a request's head to its answer, in the schema registry's server.",
+)
+
 ALL: Final = (
     *BROKER,
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, REQUEST_SECONDS),
@@ -269,4 +283,5 @@ ALL: Final = (
     *CONSUMER,
     *(WELL, ALARMS, POLL_AGE, STATE, LAG),
     *(*GROUP, GROUP_MEMBERS, GROUP_PARTITIONS, GROUP_LEFT_OUT),
+    *(REGISTRY_REQUESTS, REGISTRY_SECONDS),
 )

@@ -65,6 +65,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "schemas/avro": frozenset(),
     "schemas/registry": frozenset({"schemas/avro"}),
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
+    "schemas/rest": frozenset({"schemas/avro", "schemas/registry"}),
 }
 
 # Libraries that one folder hides from all others.
