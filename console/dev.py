@@ -4,16 +4,17 @@ import argparse
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from folkmoot.console.monitoring.options import add_log_format
 from folkmoot.console.options import at_least_one, port, sigterm_like_ctrl_c, whole_number
-from folkmoot.protocol.errors import ConfigError, FolkmootError
+from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
 
 if TYPE_CHECKING:
     from folkmoot.console.embedded import EmbeddedZooKeeper
-    from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+    from folkmoot.console.processes import EmbeddedCluster, ServerProcess
 
 LOOK_EVERY: Final = 0.5
 MAX_BROKERS: Final = 32
@@ -77,6 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
         "on; 0: at free ports (default: none does)",
     )
+    parser.add_argument(
+        "--registry-port",
+        type=port,
+        metavar="PORT",
+        default=0,
+        help="of the schema registry's server (default: that of the last run, or a free one)",
+    )
     add_log_format(parser)
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
     parser.add_argument(
@@ -100,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
         first_metrics_port=args.metrics_port,
+        registry_port=args.registry_port if _has_registry() else None,
         log_format=args.log_format,
     )
     with sigterm_like_ctrl_c():
@@ -146,6 +155,12 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {first} leaves no port for all {count}: use a lower one")
 
 
+def _has_registry() -> bool:
+    """Whether what the extra `registry` brings is installed."""
+    needed = ("fastavro", "prometheus_client", "starlette", "uvicorn")
+    return all(find_spec(each) is not None for each in needed)
+
+
 def _brokers(numbers: list[int]) -> str:
     return f"broker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
@@ -159,6 +174,9 @@ def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     for broker in cluster.brokers:
         metrics = f"   {broker.metrics}" if broker.metrics else ""
         lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
+    registry = cluster.registry
+    missing = f"none: {pip_command('registry')} brings it"
+    lines.append(f"registry   {missing if registry is None else registry.url}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)
@@ -167,10 +185,12 @@ def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
 def _watch(cluster: "EmbeddedCluster") -> int:
     """Until a signal comes: starts again what dies, unless it dies again and again.
 
-    Without one broker the rest goes on; without ZooKeeper nothing does.
+    Without one broker or the registry the rest goes on; without ZooKeeper nothing does.
     """
     servers = [_Watched(server) for server in cluster.servers]
     watched = [*servers, *(_Watched(broker) for broker in cluster.brokers)]
+    if cluster.registry is not None:
+        watched.append(_Watched(cluster.registry))
     while not any(server.given_up for server in servers):
         for each in watched:
             each.look()
@@ -181,7 +201,7 @@ def _watch(cluster: "EmbeddedCluster") -> int:
 class _Watched:
     """One process of the cluster, and when it has died."""
 
-    def __init__(self, process: "EmbeddedZooKeeper | BrokerProcess") -> None:
+    def __init__(self, process: "EmbeddedZooKeeper | ServerProcess") -> None:
         self.process = process
         self.given_up = False
         self._is_back = True

@@ -25,56 +25,21 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
 
-class BrokerProcess:
-    """`folkmoot broker` in a process of its own, its output in `<data>.log` beside its data.
+class ServerProcess:
+    """A server of ours in a process of its own.
 
-    Its address is known once it says that it is registered. The verbs `kill`, `pause`, `resume` and
-    `restart` are there for faults. One thread at a time uses it.
+    It is ready when it has said so. The verbs `kill`, `pause`, `resume` and `restart` are there for
+    faults. One thread at a time uses it.
     """
 
-    def __init__(
-        self,
-        broker_id: int,
-        data: Path,
-        zookeeper: str,
-        listeners: Sequence[str] = (),
-        session_timeout: float | None = None,
-        default_replicas: int = 1,
-        options: Sequence[str] = (),
-    ) -> None:
-        """`options` are further words of the command."""
-        self.broker_id = broker_id
-        self.data = data.absolute()
-        command = [*FOLKMOOT, "broker", "--id", str(broker_id)]
-        command += ["--data", str(self.data), "--zookeeper", zookeeper]
-        for listener in listeners:
-            command += ["--listener", listener]
-        if session_timeout is not None:
-            command += ["--session-timeout", f"{session_timeout:g}"]
-        if default_replicas != 1:
-            command += ["--set", f"default_replicas={default_replicas}"]
-        command += options
-        log = self.data.with_name(f"{self.data.name}.log")
+    def __init__(self, name: str, words: Sequence[str], log: Path, ready: str) -> None:
+        """`words` of our command line; its output goes to `log`; `ready`: the pattern of the line that
+        says that it is ready."""
         # Its ready line is to be in the file when it is written, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1"}
-        self.child = ChildProcess(f"broker {broker_id}", command, log, environment)
-        self._listeners: dict[str, str] = {}
-
-    @property
-    def listeners(self) -> dict[str, str]:
-        """The advertised address of each listener by its name."""
-        return dict(self._listeners)
-
-    @property
-    def address(self) -> str:
-        """host:port of the listener `client`."""
-        return self._listeners["client"]
-
-    @property
-    def metrics(self) -> str | None:
-        """The address of its metrics, if it serves them."""
-        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
-        return None if found is None else found[1]
+        self.child = ChildProcess(name, [*FOLKMOOT, *words], log, environment)
+        self._pattern = re.compile(ready, re.MULTILINE)
+        self._said: re.Match[str] | None = None
 
     @property
     def pid(self) -> int:
@@ -85,22 +50,21 @@ class BrokerProcess:
         return self.child.is_running
 
     def start(self) -> None:
-        """Returns when it is registered."""
+        """Returns when it is ready."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
-        self._listeners = {}
-        self.data.parent.mkdir(parents=True, exist_ok=True)
+        self._said = None
         self.child.start()
 
     def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        self._listeners = self.child.wait_until(self._ready_line, timeout)
+        self._said = self.child.wait_until(self._look, timeout)
 
     def is_ready(self) -> bool:
-        self._listeners = self._ready_line() or {}
-        return bool(self._listeners)
+        self._said = self._look()
+        return self._said is not None
 
     def stop(self) -> None:
         """Orderly; anything but exit code 0 is an error. Nothing happens if it does not run."""
@@ -139,23 +103,87 @@ class BrokerProcess:
         else:
             self.kill()
 
-    def _ready_line(self) -> dict[str, str] | None:
-        pattern = rf"^broker {self.broker_id} ready (.+)$\n"
-        found = re.search(pattern, self.child.output(), re.MULTILINE)
-        if found is None:
-            return None
-        return dict(re.findall(r"(\S+?)=(\S+)", found[1]))
+    def _look(self) -> re.Match[str] | None:
+        return self._pattern.search(self.child.output())
+
+
+class BrokerProcess(ServerProcess):
+    """`folkmoot broker`, its output in `<data>.log` beside its data; ready when it is registered."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        data: Path,
+        zookeeper: str,
+        listeners: Sequence[str] = (),
+        session_timeout: float | None = None,
+        default_replicas: int = 1,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`options` are further words of the command."""
+        self.broker_id = broker_id
+        self.data = data.absolute()
+        words = ["broker", "--id", str(broker_id)]
+        words += ["--data", str(self.data), "--zookeeper", zookeeper]
+        for listener in listeners:
+            words += ["--listener", listener]
+        if session_timeout is not None:
+            words += ["--session-timeout", f"{session_timeout:g}"]
+        if default_replicas != 1:
+            words += ["--set", f"default_replicas={default_replicas}"]
+        words += options
+        log = self.data.with_name(f"{self.data.name}.log")
+        super().__init__(f"broker {broker_id}", words, log, rf"^broker {broker_id} ready (.+)$\n")
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """The advertised address of each listener by its name, once it is ready."""
+        return {} if self._said is None else dict(re.findall(r"(\S+?)=(\S+)", self._said[1]))
+
+    @property
+    def address(self) -> str:
+        """host:port of the listener `client`."""
+        return self.listeners["client"]
+
+    @property
+    def metrics(self) -> str | None:
+        """The address of its metrics, if it serves them."""
+        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
+        return None if found is None else found[1]
+
+
+class RegistryProcess(ServerProcess):
+    """`folkmoot registry`, its output in `log`; ready when it listens."""
+
+    def __init__(
+        self, log: Path, zookeeper: str, port: int = 0, options: Sequence[str] = ()
+    ) -> None:
+        """`options` are further words of the command. Port 0 is a free one."""
+        words = ["registry", "--zookeeper", zookeeper, "--port", str(port), *options]
+        super().__init__("registry", words, log, r"^registry at (https?://(\S+))$\n")
+
+    @property
+    def url(self) -> str:
+        """http://host:port, once it is ready."""
+        assert self._said is not None
+        return self._said[1]
+
+    @property
+    def address(self) -> str:
+        """host:port, once it is ready."""
+        assert self._said is not None
+        return self._said[2]
 
 
 class EmbeddedCluster:
     """ZooKeeper and brokers on this machine, all their data in one locked directory.
 
     Layout: `cluster.lock`, `ports.json` (name of a process → its port), `zookeeper-1/`, `broker-1/`,
-    `broker-1.log` and so on. Ports that were chosen freely are taken again by the next run, where they are
-    free. With `zookeeper` given as a connect string, that one is used and none is started; `zookeepers` is
-    how many are, None: as many as the directory was begun with, else one. Started in the order lock,
-    ZooKeeper, brokers (all at once); stopped in the reverse. What was started is stopped when a later part
-    fails. All of it ends with this process. One thread at a time uses it.
+    `broker-1.log` and so on, `registry.log`. Ports that were chosen freely are taken again by the next run,
+    where they are free. With `zookeeper` given as a connect string, that one is used and none is started;
+    `zookeepers` is how many are, None: as many as the directory was begun with, else one. Started in the
+    order lock, ZooKeeper, brokers and registry (all at once); stopped in the reverse. What was started is
+    stopped when a later part fails. All of it ends with this process. One thread at a time uses it.
     """
 
     def __init__(
@@ -169,11 +197,14 @@ class EmbeddedCluster:
         zookeepers: int | None = None,
         default_replicas: int = 1,
         first_metrics_port: int | None = None,
+        registry_port: int | None = None,
         log_format: str | None = None,
     ) -> None:
+        """`registry_port`: of the schema registry's server, 0 any; None: there is none."""
         self.directory = directory.absolute()
         self.servers: list[EmbeddedZooKeeper] = []
         self.brokers: list[BrokerProcess] = []
+        self.registry: RegistryProcess | None = None
         self._count = brokers
         self._wanted = zookeeper
         self._zookeepers = zookeepers
@@ -181,6 +212,7 @@ class EmbeddedCluster:
         self._session_timeout = session_timeout
         self._default_replicas = default_replicas
         self._first_metrics_port = first_metrics_port
+        self._registry_port = registry_port
         self._log_format = log_format
         self._ports: dict[str, int] = {}
         self._stack = ExitStack()
@@ -205,7 +237,10 @@ class EmbeddedCluster:
         return sorted(int(n) for n in found if n.isdecimal() and int(n) > self._count)
 
     def start(self) -> None:
-        """Returns when every broker is registered. Raises ConfigError, DirectoryLocked, StartFailed."""
+        """Returns when every broker is registered, and the schema registry listens.
+
+        Raises ConfigError, DirectoryLocked, StartFailed.
+        """
         with ExitStack() as stack:
             self._lock_directory(stack)
             try:
@@ -221,11 +256,17 @@ class EmbeddedCluster:
         if not isinstance(self._wanted, str):
             self._start_zookeeper(self._wanted or ZooKeeperConfig(), stack)
         self.brokers = [self._broker(number) for number in range(1, self._count + 1)]
+        if self._registry_port is not None:
+            self.registry = self._make_registry(self._registry_port)
         # Before anything is stored: how many ZooKeepers there are is known from this file.
         self._write_ports()
         stack.callback(self._stop_brokers)
         for broker in self.brokers:
             broker.launch()
+        if self.registry is not None:
+            stack.callback(self.registry.child.stop, STOP_TIMEOUT)
+            self.registry.launch()
+            self.registry.wait_until_ready()
         for broker in self.brokers:
             broker.wait_until_ready()
 
@@ -261,17 +302,24 @@ class EmbeddedCluster:
         self.servers = ensemble.servers
         self._ports |= {server.data.name: server.port for server in self.servers}
 
+    def _make_registry(self, port: int) -> RegistryProcess:
+        name = "registry"
+        self._ports[name] = port = port or self._remembered(name) or free_port()
+        log = self.directory / f"{name}.log"
+        return RegistryProcess(log, self.zookeeper, port, self._log_options())
+
+    def _log_options(self) -> list[str]:
+        return [] if self._log_format is None else ["--log-format", self._log_format]
+
     def _broker(self, number: int) -> BrokerProcess:
         name = f"broker-{number}"
         port = self._first_port + number - 1 if self._first_port else 0
         port = port or self._remembered(name) or free_port()
         self._ports[name] = port
-        options: list[str] = []
+        options = self._log_options()
         if self._first_metrics_port is not None:
             first = self._first_metrics_port
             options += ["--metrics-port", str(first + number - 1 if first else 0)]
-        if self._log_format is not None:
-            options += ["--log-format", self._log_format]
         return BrokerProcess(
             number,
             self.directory / name,

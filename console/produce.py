@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -195,9 +196,9 @@ def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> 
     if schema is None:
         return None
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-    from folkmoot.schemas.values.avro import AvroSerializer
+    from folkmoot.schemas.values.serializer import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
-    serialize = AvroSerializer(registry, f"{args.topic}-value", schema)
-    assert serialize.schema_id  # registers it, or says what is wrong with it
-    return serialize
+    serializer = AvroSerializer(registry, schema)
+    serializer.prepare(args.topic)  # registers it, or says what is wrong with it
+    return partial(serializer.serialize, args.topic)

@@ -23,6 +23,9 @@ LEAST_PROCESSING_TIME: Final = 2.0
 MOST_WAYS: Final = log(MAX_NAME_CHARACTERS**4) + 1
 """Of a pattern: some seconds, for the most adverse of names."""
 
+OnDecodeError = Literal["raise", "skip", "raw"]
+ON_DECODE_ERROR: Final = ("raise", "skip", "raw")
+
 _Seconds = Annotated[float, Meta(gt=0)]
 _Bytes = Annotated[int, Meta(gt=0)]
 
@@ -95,6 +98,11 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     """Called when partitions are no longer ours and were not given up in order."""
     on_rebalance: Any = None
     """Called when the group has a new plan; for logs and displays."""
+    on_decode_error: Any = "raise"
+    """What becomes of a record that cannot be deserialized: its DeserializationError is raised and the
+    partition stops there until a `seek` ("raise"), it is left out ("skip"), or it is handed out with the
+    bytes in place of what should have been made of them ("raw"). Or what a callback says, which is called
+    with the error when the record's turn has come; None means "skip"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,6 +141,11 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
                 "within them neither others nor alternatives"
             )
         assignors_of(self.assignors)
+        if self.on_decode_error not in ON_DECODE_ERROR and not callable(self.on_decode_error):
+            raise ConfigError(
+                f"on_decode_error={self.on_decode_error!r} is not known: use 'raise', 'skip', 'raw', or "
+                "a function of consumer and error"
+            )
         if self.auto_offset_reset not in ("earliest", "latest", "error"):
             raise ConfigError(
                 f"auto_offset_reset {self.auto_offset_reset!r} is not known: "

@@ -19,12 +19,18 @@
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted     | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; until the next plan is noted   | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
-| /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
-| /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
-| /schemas/counter                        | persistent | {"last": 3}                                                 | the same transaction | –                  |
-| /schemas/subjects/<subject>             | persistent | {"versions": [1, 3]} (ids, oldest first)                    | the same transaction | –                  |
+| /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
+| /schemas/contexts/<context>             | persistent | the same of a context                                       | any client      | –                       |
+| …/<context>/counter                     | persistent | {"last": 3}: the last id given, or the highest one imported | any client, in one transaction with what got the id | – |
+| …/<context>/ids/<id, ten digits>        | persistent | nodes.py: {"schema": "{…}", "guid": "9f…", "references": […], …}; never written again | the same transaction | – |
+| …/<context>/ids/<id>/<subject>          | persistent | nothing: the subject has a version, live or deleted, with that id | the same transaction | – |
+| …/<context>/guids/<guid>                | persistent | {"id": 3}; never written again                              | the same transaction | –                  |
+| …/<context>/subjects/<subject>          | persistent | {"versions": [[1, 1, true, false], [2, 3, false, false]], "compatibility": "FULL"} (version, id, deleted, refers to others); never deleted, so that its version tells of every change | any client, in one transaction | – |
+| …/<context>/subjects/<subject>/<reference> | persistent | nothing: that version is referred to, by that live one (`schema_reference`) | any client, in one transaction | – |
+| …/<context>/live/<subject>              | persistent | nothing: the subject has live versions                      | the same transaction | –                  |
+| …/<context>/deleted/<subject>           | persistent | nothing: the subject has versions, and all are softly deleted | the same transaction | –                |
 
-Subjects are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
+Subjects and contexts are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
 gave it when it joined, so that age needs no further read.
 """
 
@@ -44,10 +50,11 @@ TOPICS = "/topics"
 GROUPS = "/groups"
 PRODUCERS = "/producers"
 PRODUCER_IDS = "/producers/ids"
-SCHEMA_IDS = "/schemas/ids"
-SCHEMA_TEXTS = "/schemas/texts"
-SCHEMA_COUNTER = "/schemas/counter"
-SUBJECTS = "/schemas/subjects"
+SCHEMA_SETTINGS = "/schemas/settings"
+SCHEMA_CONTEXTS = "/schemas/contexts"
+LIVE_SUBJECTS = "live"
+DELETED_SUBJECTS = "deleted"
+"""Below each context."""
 
 
 def broker(broker_id: int) -> str:
@@ -126,13 +133,58 @@ def departure(group_name: str, member_name: str) -> str:
     return f"{GROUPS}/{group_name}/events/gone-{member_name}"
 
 
-def schema_id(number: int) -> str:
-    return f"{SCHEMA_IDS}/{number:010d}"
+def schema_context(context: str) -> str:
+    return f"{SCHEMA_CONTEXTS}/{quoted(context)}"
 
 
-def schema_text(digest: str) -> str:
-    return f"{SCHEMA_TEXTS}/{digest}"
+def schema_counter(context: str) -> str:
+    return f"{schema_context(context)}/counter"
 
 
-def subject(name: str) -> str:
-    return f"{SUBJECTS}/{quote(name, safe='').replace('.', '%2E')}"
+def schema_ids(context: str) -> str:
+    return f"{schema_context(context)}/ids"
+
+
+def schema_id(context: str, number: int) -> str:
+    return f"{schema_context(context)}/ids/{number:010d}"
+
+
+def schema_use(context: str, number: int, subject_name: str) -> str:
+    return f"{schema_id(context, number)}/{quoted(subject_name)}"
+
+
+def schema_guids(context: str) -> str:
+    return f"{schema_context(context)}/guids"
+
+
+def schema_guid(context: str, guid: str) -> str:
+    return f"{schema_context(context)}/guids/{guid}"
+
+
+def subjects(context: str) -> str:
+    return f"{schema_context(context)}/subjects"
+
+
+def subject(context: str, name: str) -> str:
+    return f"{schema_context(context)}/subjects/{quoted(name)}"
+
+
+def schema_reference(
+    context: str, name: str, version: int, referrer: str, referrer_version: int, referrer_id: int
+) -> str:
+    """Below the subject `name`; the referrer with its context."""
+    child = f"{version}-{referrer_id}-{referrer_version}-{quoted(referrer)}"
+    return f"{subject(context, name)}/{child}"
+
+
+def live_subject(context: str, name: str) -> str:
+    return f"{schema_context(context)}/{LIVE_SUBJECTS}/{quoted(name)}"
+
+
+def deleted_subject(context: str, name: str) -> str:
+    return f"{schema_context(context)}/{DELETED_SUBJECTS}/{quoted(name)}"
+
+
+def quoted(name: str) -> str:
+    """A subject or a context as the name of a node; what begins alike still does."""
+    return quote(name, safe="").replace(".", "%2E")

@@ -191,6 +191,9 @@ CONSUMER: Final = (
     _read("fetches_sent", "fetches_sent", "Requests to fetch."),
     _read("fetches_refused", "fetches_refused", "Partitions that a fetch brought an error for."),
     _read("offset_resets", "offset_resets", "Offsets out of range that were looked up anew."),
+    _read(
+        "records_skipped", "records_skipped", "Records left out: they could not be deserialized."
+    ),
     _read("rebalances", "rebalances", "Plans of the group seen."),
     _read("commits", "commits", "Commits answered."),
     _read("commit_seconds", "commit_seconds", "What these took, summed."),
@@ -256,6 +259,20 @@ GROUP_LEFT_OUT: Final = _gauge(
     "", "consumergroup_partitions_left_out", "Groups' partitions without metrics: too many."
 )
 
+REGISTRY_REQUESTS: Final = Declared(
+    "",
+    "folkmoot_registry_requests_total",
+    "counter",
+    "Requests that the schema registry's server has answered, by method and status.",
+    ("method", "status"),
+)
+REGISTRY_SECONDS: Final = Declared(
+    "",
+    "folkmoot_registry_request_seconds",
+    "histogram",
+    "From a request's head to its answer, in the schema registry's server.",
+)
+
 ALL: Final = (
     *BROKER,
     *(REQUESTS, REQUEST_BYTES, RESPONSE_BYTES, REQUEST_SECONDS),
@@ -266,4 +283,5 @@ ALL: Final = (
     *CONSUMER,
     *(WELL, ALARMS, POLL_AGE, STATE, LAG),
     *(*GROUP, GROUP_MEMBERS, GROUP_PARTITIONS, GROUP_LEFT_OUT),
+    *(REGISTRY_REQUESTS, REGISTRY_SECONDS),
 )

@@ -31,6 +31,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import configured, explained, given
 from folkmoot.protocol.records import K, RecordMetadata, V
+from folkmoot.schemas.values.serialization import WouldWait
 
 SENDS_IN_A_ROW: Final = 1000
 
@@ -296,22 +297,26 @@ class AsyncProducer(Generic[K, V]):
         # Which loop runs is not asked for a record that need not wait: it is a system call in some Pythons.
         appender = self._appender
         appender.left -= 1
-        if appender.left > 0 and on_delivery is None:
-            taken = self._try_send(topic, value, key, partition, headers, timestamp)
-            if taken is not None:
-                return taken
-        if on_delivery is not None:
-            self._check_loop()
-            _check_plain(on_delivery)
-        if appender.left <= 0 and not self._in_line:
-            appender.left = SENDS_IN_A_ROW
-            await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
-        record = (topic, value, key, partition, headers, timestamp, on_delivery)
-        taken = None if self._in_line else self._try_send(*record)
-        while taken is None:
-            await self._admission(topic)
-            taken = self._try_send(*record)
-        return taken
+        try:
+            if appender.left > 0 and on_delivery is None:
+                taken = self._try_send(topic, value, key, partition, headers, timestamp)
+                if taken is not None:
+                    return taken
+            if on_delivery is not None:
+                self._check_loop()
+                _check_plain(on_delivery)
+            if appender.left <= 0 and not self._in_line:
+                appender.left = SENDS_IN_A_ROW
+                await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
+            record = (topic, value, key, partition, headers, timestamp, on_delivery)
+            taken = None if self._in_line else self._try_send(*record)
+            while taken is None:
+                await self._admission(topic)
+                taken = self._try_send(*record)
+            return taken
+        except WouldWait:  # nothing was taken
+            await _in_thread(partial(self._core._serialized, topic, value, key))
+            return await self.send(topic, value, key, partition, headers, timestamp, on_delivery)
 
     async def send_and_wait(
         self,
@@ -343,7 +348,14 @@ class AsyncProducer(Generic[K, V]):
         Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
         come in between.
         """
-        columns = self._core._columns(topic, values, keys, timestamps, headers, partition)
+        columns_of = partial(
+            self._core._columns, topic, values, keys, timestamps, headers, partition
+        )
+        try:
+            columns = columns_of()
+        except WouldWait:
+            await _in_thread(columns_of)
+            columns = columns_of()
         runs: list[Run] = []
         delivery = AsyncBatchDelivery(BatchDelivery(runs, self._accumulator), self._hub)
         row = 0
@@ -444,6 +456,12 @@ class _Core(Producer[K, V]):
         self._accumulator.listener = hub
         self._sender.call_back = hub.to_call
 
+    def _may_wait(self) -> bool:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            return False
+        return super()._may_wait()
+
     def try_send(self) -> Callable[..., AsyncDelivery | None]:
         """→ what is as `send`, but gives None where that would wait."""
         take: Any = self._appender.try_send
@@ -468,7 +486,7 @@ def _check_plain(on_delivery: OnDelivery) -> None:
         )
 
 
-async def _in_thread(call: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+async def _in_thread(call: Callable[[], object], undo: Callable[[], None] | None = None) -> None:
     """Call something that blocks, in a thread of its own: those of the loop may all be in use.
 
     It ends in any case. If nobody waits for it any more by then, it is undone.

@@ -71,8 +71,8 @@ class Producer(Generic[K, V]):
         self._wakeup = Wakeup()
         self._accumulator = Accumulator(self.config, self._wakeup.wake, delivery=self._delivery)
         self._appender = self._accumulator.appender
-        self._key_bytes = serializer(KEY, self.config.key_serializer)
-        self._value_bytes = serializer(VALUE, self.config.value_serializer)
+        self._key_bytes = serializer(KEY, self.config.key_serializer, self._may_wait)
+        self._value_bytes = serializer(VALUE, self.config.value_serializer, self._may_wait)
         self._discovery = discovery_of(self.config)
         self._sender = Sender(self.config, self._accumulator, self._wakeup, self._discovery)
         self._thread: threading.Thread | None = None
@@ -169,17 +169,18 @@ class Producer(Generic[K, V]):
         `value` and `key` are bytes, or whatever the producer's serialisers take. `on_delivery` is
         called in the producer's thread, with the delivery, when it is done; it must be quick and may
         not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge, BrokerUnreachable,
-        ClosedError, InvalidName, PartitionerFailed, SerializationError; then the record was not taken.
+        ClosedError, InvalidName, PartitionerFailed, SerializationError, and what a registry raises;
+        then the record was not taken.
         """
-        value_bytes: Any = value
-        key_bytes: Any = key
-        if self._value_bytes is not None:
-            value_bytes = self._value_bytes(topic, value)
-        if self._key_bytes is not None:
-            key_bytes = self._key_bytes(topic, key)
+        value_bytes, key_bytes = self._serialized(topic, value, key)
         return self._appender.send(
             *(topic, value_bytes, key_bytes, partition), *(headers, timestamp, on_delivery)
         )
+
+    def _serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
+        if self._value_bytes is not None:
+            value = self._value_bytes(topic, value)
+        return value, key if self._key_bytes is None else self._key_bytes(topic, key)
 
     def send_and_wait(
         self,
@@ -305,6 +306,10 @@ class Producer(Generic[K, V]):
         """Raises ClosedError where there is no thread to wait for."""
         if self._thread is None:
             raise self._closed or ClosedError(NOT_OPEN)
+
+    def _may_wait(self) -> bool:
+        """Whether a serialiser may ask a registry: the thread that sends, in an on_delivery, may not."""
+        return threading.get_ident() != self._accumulator.thread
 
     def _check_not_called_back(self) -> None:
         """The producer's thread would wait for itself."""

@@ -9,7 +9,10 @@ Shape after Kafka's `Errors.java` (one row per error: code, name, retriable or n
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from folkmoot.protocol.records import Record
 
 BY_CODE: dict[int, "type[FolkmootError]"] = {}
 
@@ -352,6 +355,8 @@ class SchemaNotFound(RegistryError, code=33):
     """No schema has the id asked for, or the subject has no such schema."""
 
     error_code = 40403
+    schema_id: int | None = None
+    """The one asked for, as far as a value had it in front."""
 
 
 class SubjectSoftDeleted(RegistryError):
@@ -443,7 +448,22 @@ class InvalidSubject(RegistryError, ValueError):
 
 
 class SerializationError(FolkmootError, ValueError):
-    """A value does not fit its schema, or bytes are not what they claim to be."""
+    """A value does not fit its schema, or bytes are not what they claim to be.
+
+    `schema_id` is that of the schema, None where there is none.
+    """
+
+    schema_id: int | None = None
+
+
+class DeserializationError(SerializationError):
+    """A record's key or value of which nothing can be made: `record` is as it was read, in bytes.
+
+    `field` is "key" or "value"; its `schema_id` is None where the bytes begin with none.
+    """
+
+    record: "Record"
+    field: str
 
 
 def from_wire(code: int, message: str) -> FolkmootError:

@@ -66,6 +66,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "schemas/registry": frozenset({"schemas/avro"}),
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
     "schemas/columns": frozenset({"schemas/avro", "schemas/registry", "schemas/values"}),
+    "schemas/rest": frozenset({"schemas/avro", "schemas/registry"}),
 }
 
 # Libraries that one folder hides from all others.

@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.console.demo.store import ResultStore, results
+from folkmoot.console.demo.store import Departure, ResultStore, results
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import ClosedError, FolkmootError, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.avro import AvroDeserializer
+from folkmoot.schemas.values.deserializer import AvroDeserializer
 
 POLL: Final = 0.2
 MOST_RECORDS: Final = 2_000
@@ -33,21 +33,18 @@ class Work:
     store leaves them out.
     """
 
-    def __init__(self, store: ResultStore, registry: SchemaRegistry, commit_every: float) -> None:
+    def __init__(self, store: ResultStore, commit_every: float) -> None:
         self._store = store
-        self._deserialize = AvroDeserializer(registry)
         self._commit_every = commit_every
         self._commit_at = time.monotonic() + commit_every
         self._tell_at = 0.0
         self.applied = self.repeated = self.uncommitted = 0
 
-    def turn(self, consumer: Consumer) -> None:
+    def turn(self, consumer: Consumer[bytes, Departure]) -> None:
         """Take records, apply them, commit when it is time."""
         records = consumer.poll(POLL, MOST_RECORDS)
         if records:
-            values = [record.value or b"" for record in records]
-            batch = results(records, self._deserialize.decode_values(values))
-            done = self._store.apply(batch)
+            done = self._store.apply(results(records))
             self.applied += done.applied
             self.repeated += done.repeated
             self.uncommitted += len(records)
@@ -56,7 +53,7 @@ class Work:
         if time.monotonic() >= self._tell_at:
             self.tell()
 
-    def commit(self, consumer: Consumer) -> None:
+    def commit(self, consumer: Consumer[bytes, Departure]) -> None:
         """Tell the group how far the store is. What is refused is somebody else's by now."""
         self._commit_at = time.monotonic() + self._commit_every
         try:
@@ -117,9 +114,11 @@ def run(args: argparse.Namespace) -> None:
         ResultStore(args.results, args.name) as store,
         SchemaRegistry(args.zookeeper) as registry,
     ):
-        work = Work(store, registry, args.commit_every)
+        work = Work(store, args.commit_every)
 
-        def revoked(consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        def revoked(
+            consumer: Consumer[bytes, Departure], partitions: Sequence[TopicPartition]
+        ) -> None:
             # All that was handed out is applied: `poll`, which calls this, comes after `apply`.
             # On close everything was committed before, and the consumer takes no more.
             with suppress(ClosedError):
@@ -133,6 +132,7 @@ def run(args: argparse.Namespace) -> None:
             client_id=args.name,
             auto_commit=False,
             session_timeout=args.session_timeout,
+            value_deserializer=AvroDeserializer(registry, Departure),
             on_assign=lambda _, partitions: say("assigned", partitions=_numbers(partitions)),
             on_revoke=revoked,
             on_lost=lambda _, partitions: say("lost", partitions=_numbers(partitions)),

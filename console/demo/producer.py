@@ -10,7 +10,7 @@ from folkmoot.console.demo import flights
 from folkmoot.console.demo.flights import Flight
 from folkmoot.producers.producer import Producer
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.avro import AvroSerializer
+from folkmoot.schemas.values.serializer import AvroSerializer
 
 LINGER: Final = 0.02
 STRETCHED: Final = 4.0
@@ -52,21 +52,26 @@ class Feed:
         self._source = source
         self._started: float | None = None
         self._registry = SchemaRegistry(zookeeper)
-        self._serialize = AvroSerializer(self._registry, flights.SUBJECT, flights.schema())
-        self._producer = Producer(zookeeper=zookeeper, client_id="flights", linger=LINGER)
+        self._serializer = AvroSerializer(self._registry, flights.schema(), subject=flights.SUBJECT)
+        self._producer = Producer(
+            zookeeper=zookeeper,
+            client_id="flights",
+            linger=LINGER,
+            value_serializer=self._serializer,
+        )
 
     @property
     def schema_id(self) -> int:
-        return self._serialize.schema_id
+        return self._serializer.prepare(self.topic)
 
     def send(self, most: int) -> int:
         """Send up to `most` more flights. → how many there were."""
         if self._started is None:
             self._started = time.monotonic()
-        send, serialize, topic = self._producer.send, self._serialize, self.topic
+        send, topic = self._producer.send, self.topic
         count = 0
         for flight in islice(self._source, max(0, most)):
-            send(topic, serialize(flight.value), flight.key, timestamp=flight.timestamp)
+            send(topic, flight.value, flight.key, timestamp=flight.timestamp)
             count += 1
         self.sent += count
         return count

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from folkmoot.console.demo.member import say, stop_requests
-from folkmoot.console.demo.store import Result, ResultStore, result
+from folkmoot.console.demo.store import Departure, Result, ResultStore, result
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.avro import AvroDeserializer
+from folkmoot.schemas.values.deserializer import AvroDeserializer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,13 +30,13 @@ class Sink:
     def __init__(self, results: Path, member: str, registry: SchemaRegistry) -> None:
         self._results = results
         self._member = member
-        self._deserialize = AvroDeserializer(registry)
+        self._deserialize = AvroDeserializer(registry, Departure)
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
         names = ("topic", "partition", "offset", "value")
         table = frame.select(*names).toArrow()
         topics, partitions, offsets, values = (table.column(each).to_pylist() for each in names)
-        flights = self._deserialize.decode_values(values)
+        flights = [self._deserialize(value) for value in values]
         work: dict[TopicPartition, list[Result]] = {}
         for topic, partition, offset, flight in zip(
             topics, partitions, offsets, flights, strict=True

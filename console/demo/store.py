@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
+
+from msgspec import Struct
 
 from folkmoot.protocol.errors import ClosedError, OffsetOutOfRange
 from folkmoot.protocol.records import Record, TopicPartition
@@ -176,19 +178,26 @@ class ResultStore:
         return self._connection
 
 
-def results(
-    records: Iterable[Record], flights: Iterable[Mapping[str, Any]]
-) -> dict[TopicPartition, list[Result]]:
-    """What records add to the sums, by partition, given the flights decoded from their values."""
+class Departure(Struct):
+    """What the sums need of a flight."""
+
+    carrier: str
+    dep_time: int | None
+    dep_delay: int | None
+
+
+def results(records: Iterable[Record[bytes, Departure]]) -> dict[TopicPartition, list[Result]]:
+    """What records add to the sums, by partition."""
     batch: defaultdict[TopicPartition, list[Result]] = defaultdict(list)
-    for record, flight in zip(records, flights, strict=True):
-        batch[record.topic_partition].append(result(record.offset, flight))
+    for record in records:
+        assert record.value is not None  # nobody sends tombstones
+        batch[record.topic_partition].append(result(record.offset, record.value))
     return batch
 
 
-def result(offset: int, flight: Mapping[str, Any]) -> Result:
+def result(offset: int, flight: Departure) -> Result:
     """What one flight adds to the sums."""
-    return Result(offset, flight["carrier"], flight["dep_delay"], flight["dep_time"] is None)
+    return Result(offset, flight.carrier, flight.dep_delay, flight.dep_time is None)
 
 
 def _add(sums: list[int], result: Result) -> None:

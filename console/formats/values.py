@@ -60,7 +60,7 @@ class Decoder:
             return False
         try:
             from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-            from folkmoot.schemas.values.avro import AvroDeserializer
+            from folkmoot.schemas.values.deserializer import AvroDeserializer
         except MissingExtra as missing:
             print(f"folkmoot: values are shown as bytes: {missing}", file=sys.stderr)
             return False

@@ -37,12 +37,17 @@ from typing import (
 
 from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
-from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.errors import ClosedError, ConcurrentUse, RequestTimeout
+from folkmoot.protocol.errors import (
+    ClosedError,
+    ConcurrentUse,
+    DeserializationError,
+    RequestTimeout,
+)
 from folkmoot.protocol.options import configured, explained, given
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
@@ -87,6 +92,13 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
     on_rebalance: Callable[["AsyncConsumer[K, V]", Rebalanced], Awaitable[None] | None] | None = (
         None
     )
+    on_decode_error: (
+        OnDecodeError
+        | Callable[
+            ["AsyncConsumer[K, V]", DeserializationError],
+            Awaitable[OnDecodeError | None] | OnDecodeError | None,
+        ]
+    ) = "raise"
 
 
 class _Core(Consumer[K, V]):
@@ -216,7 +228,9 @@ class AsyncConsumer(Generic[K, V]):
         self.config = config
         options = given(config)
         options |= {
-            name: self._on_loop(options[name]) for name in options if name.startswith("on_")
+            name: self._on_loop(option)
+            for name, option in options.items()
+            if name.startswith("on_") and callable(option)
         }
         self._make = partial(_Core[K, V], **options)
         self._core = self._make()
@@ -470,10 +484,10 @@ class AsyncConsumer(Generic[K, V]):
         self._jobs.put(None)
 
     def _on_loop(
-        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any] | None
-    ) -> Callable[[Consumer[K, V], Any], Any] | None:
+        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any]
+    ) -> Callable[[Consumer[K, V], Any], Any]:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
-        return None if callback is None else lambda _, notice: self._call_back(callback, notice)
+        return lambda _, notice: self._call_back(callback, notice)
 
     def _call_back(self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any) -> Any:
         """In the thread: have the loop call it, and await what can be awaited; → its result."""

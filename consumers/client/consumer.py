@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, Type
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
-from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
@@ -31,7 +31,7 @@ from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_o
 from folkmoot.consumers.offsets.validation import offset_and_metadata, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.consumers.records.deserialization import Deserialization
+from folkmoot.consumers.records.deserialization import Deserialization, Skipped
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
@@ -46,6 +46,7 @@ from folkmoot.protocol.errors import (
     ClosedError,
     ConcurrentUse,
     ConfigError,
+    DeserializationError,
     NotAssigned,
     NotOwner,
     RequestTimeout,
@@ -88,6 +89,9 @@ class ConsumerOptions(ConsumerConfig[K, V]):
     on_revoke: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
     on_lost: Callable[["Consumer[K, V]", list[TopicPartition]], None] | None = None
     on_rebalance: Callable[["Consumer[K, V]", Rebalanced], None] | None = None
+    on_decode_error: (
+        OnDecodeError | Callable[["Consumer[K, V]", DeserializationError], OnDecodeError | None]
+    ) = "raise"
 
 
 @explained(ConsumerOptions)
@@ -123,7 +127,8 @@ class Consumer(Generic[K, V]):
 
     What makes reading one partition impossible (an illegible batch, no offset to start at, its topic
     deleted, bytes that cannot be deserialized) is raised once, behind the good records in front of it,
-    and stops that partition until a `seek`; the others go on.
+    and stops that partition until a `seek`; the others go on. `on_decode_error` says what else may become
+    of records that cannot be deserialized.
 
     The thread that started the consumer owns it; only `stop` and `health` may be called from others,
     and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
@@ -615,7 +620,7 @@ class Consumer(Generic[K, V]):
         make: Callable[[RecordBatchView], _Made],
         *,
         one: bool = False,
-        take: Callable[[int], RecordBatchView | None] | None = None,
+        take: Callable[[int], RecordBatchView | Skipped | None] | None = None,
     ) -> list[_Made]:
         """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
 
@@ -630,15 +635,16 @@ class Consumer(Generic[K, V]):
             self._serve()
             self._fetcher.rotation.begin()
             try:
-                views: list[RecordBatchView] = []
+                views: list[RecordBatchView | Skipped] = []
                 left = limit
                 while left > 0 and (view := take(left)) is not None:
                     views.append(view)
-                    left = 0 if one else left - len(view)
-                made = [make(view) for view in views]
+                    # The group is looked at behind a record that is skipped: there may be many.
+                    left = 0 if one or isinstance(view, Skipped) else left - len(view)
+                made = [make(view) for view in views if isinstance(view, RecordBatchView)]
                 remaining = deadline - time.monotonic()
                 is_over = bool(made) or remaining <= 0 or self._stopped or self._is_wanted()
-                if made:
+                if views:
                     self._keep_fetching()
                 else:
                     self._fetch(0.0 if is_over else min(remaining, TURN))
@@ -685,6 +691,9 @@ class Consumer(Generic[K, V]):
                 self._fetch(TURN)
                 return None
             self._keep_fetching()
+            if isinstance(view, Skipped):
+                self._positions.of(view.topic_partition).handed_out = view.next_offset
+                return None
             self._cursor = cursor = BatchCursor(view)
         except BaseException:
             self._fetcher.rotation.read_again()
@@ -693,10 +702,11 @@ class Consumer(Generic[K, V]):
             cursor.cut()
         return cursor
 
-    def _take_records(self, limit: int) -> RecordBatchView | None:
+    def _take_records(self, limit: int) -> RecordBatchView | Skipped | None:
         """The records whose turn it is, with what the application's deserializers make of their bytes.
 
-        Those in front of one of which nothing can be made; that one's error is told next.
+        Those in front of one of which nothing can be made. That one comes next, alone: it is skipped,
+        handed out in bytes, or its error is told.
         """
         if not self._deserialization.is_wanted:
             self._taken = self._fetcher.take_view(limit)
@@ -705,12 +715,38 @@ class Consumer(Generic[K, V]):
         while (view := self._fetcher.take_view(limit)) is not None:
             made, failed = self._deserialization.rows_of(view)
             self._taken = view if failed is None else None
-            if failed is not None:
+            what: OnDecodeError | None = "raise"
+            if isinstance(failed, DeserializationError) and self.config.on_decode_error != "raise":
+                what = None if len(made) > 0 else self._asked_about(failed)
+            if failed is not None and what == "raise":
                 where = view.offsets[len(made)]
                 self._fetcher.give_back(view.topic_partition, where, failed)
+            elif failed is not None:
+                self._fetcher.rotation.put_back(view, max(1, len(made)))
             if len(made) > 0:
                 return made
+            if what == "raw":
+                return self._deserialization.raw(view.part(0, 1))
+            if what == "skip":
+                self._fetcher.counters.records_skipped += 1
+                return Skipped(view.topic_partition, view.offsets[0])
         return None
+
+    def _asked_about(self, error: DeserializationError) -> OnDecodeError:
+        """What is to become of a record of which nothing can be made. Raises what the callback raises."""
+        what = self.config.on_decode_error
+        if not callable(what):
+            return what
+        self._calling_back = True
+        try:
+            said = self._call_back("on_decode_error", error)
+        finally:
+            self._calling_back = False
+        if said is not None and said not in ON_DECODE_ERROR:
+            raise ConfigError(
+                f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {said!r:.80}"
+            )
+        return said or "skip"
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""

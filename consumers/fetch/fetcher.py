@@ -108,6 +108,8 @@ class ConsumerCounters:
     fetches_refused: int = 0
     """Partitions that a fetch brought an error for."""
     offset_resets: int = 0
+    records_skipped: int = 0
+    """Could not be deserialized, and were left out as `on_decode_error` said."""
 
 
 class Fetcher:

@@ -6,8 +6,29 @@ from typing import Any
 import msgspec
 
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.errors import SerializationError
-from folkmoot.schemas.values.serialization import KEY, VALUE, Convert, Deserializer, deserializer
+from folkmoot.protocol.errors import DeserializationError, SerializationError
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.schemas.values.serialization import (
+    KEY,
+    VALUE,
+    Convert,
+    Deserializer,
+    Field,
+    deserializer,
+)
+
+
+class Skipped:
+    """A record that is not handed out; in place of a view of it."""
+
+    __slots__ = ("next_offset", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, offset: int) -> None:
+        self.topic_partition = topic_partition
+        self.next_offset = offset + 1
+
+    def __len__(self) -> int:
+        return 0
 
 
 class Deserialization:
@@ -22,25 +43,37 @@ class Deserialization:
     def rows_of(self, view: RecordBatchView) -> tuple[RecordBatchView, Exception | None]:
         """The view with what is made of its bytes, up to the first row of which nothing can be made.
 
-        → and why, naming partition and offset; None if all could be made.
+        → and why: a DeserializationError, or what may have gone by the next time; None if all could be
+        made.
         """
         columns = view.columns
-        values, failed = _made(self._value, view, columns.values)
+        values, failed = _made(VALUE, self._value, view, columns.values)
         keys = columns.keys
         if keys is not None:
-            keys, failed_key = _made(self._key, view, keys[: len(values)])
+            keys, failed_key = _made(KEY, self._key, view, keys[: len(values)])
             failed = failed_key or failed
             values = values[: len(keys)]
-        count = len(values)
-        made = view.part(0, count)
-        columns = msgspec.structs.replace(made.columns, keys=keys, values=values)
-        return RecordBatchView(
-            view.topic_partition, columns, made.offsets, view.append_time
-        ), failed
+        return _with(view.part(0, len(values)), keys, values), failed
+
+    def raw(self, row: RecordBatchView) -> RecordBatchView:
+        """A view of one record, with the bytes where nothing can be made of them."""
+        columns = row.columns
+        values, _ = _made(VALUE, self._value, row, columns.values)
+        keys = columns.keys
+        if keys is not None:
+            keys = _made(KEY, self._key, row, keys)[0] or keys
+        return _with(row, keys, values or columns.values)
+
+
+def _with(
+    view: RecordBatchView, keys: Sequence[Any] | None, values: Sequence[Any]
+) -> RecordBatchView:
+    columns = msgspec.structs.replace(view.columns, keys=keys, values=values)
+    return RecordBatchView(view.topic_partition, columns, view.offsets, view.append_time)
 
 
 def _made(
-    convert: Convert | None, view: RecordBatchView, cells: Sequence[bytes | None]
+    field: Field, convert: Convert | None, view: RecordBatchView, cells: Sequence[bytes | None]
 ) -> tuple[Sequence[Any], Exception | None]:
     if convert is None:
         return cells, None
@@ -49,9 +82,13 @@ def _made(
         for cell in cells:
             made.append(convert(view.topic, cell))
     except SerializationError as error:
-        where = f"{view.topic_partition}, offset {view.offsets[len(made)]}"
-        failed = SerializationError(f"{where}: {error}")
+        row = len(made)
+        failed = DeserializationError(
+            f"{view.topic_partition}, offset {view.offsets[row]}: {error}"
+        )
         failed.__cause__ = error.__cause__
+        (failed.record,) = view.part(row, row + 1)
+        failed.field, failed.schema_id = field, error.schema_id
         return made, failed
     except Exception as error:  # a registry that cannot be reached, for example
         return made, error

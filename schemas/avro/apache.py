@@ -7,11 +7,12 @@ decided again. That ends: a verdict only changes from compatible to incompatible
 """
 
 import json
+from io import BytesIO
 from typing import Any
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.defaults import Defaults, Json
-from folkmoot.schemas.avro.extra import avro
+from folkmoot.schemas.avro.defaults import Defaults, Json, Misfit
+from folkmoot.schemas.avro.extra import avro, fastavro
 from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES, RECORDS
 
 Type = Any
@@ -47,7 +48,7 @@ class _Shape:
 
     def __init__(self) -> None:
         self._types: dict[str, Json] = {}
-        self._defaults = Defaults(self._types)
+        self._defaults = Defaults(self._types, _as_read)
 
     def of(self, kind: Json) -> Json:
         if isinstance(kind, str):
@@ -82,6 +83,20 @@ class _Shape:
         if "default" in field:
             made["default"] = lambda: self._defaults.value(field["default"], field["type"])
         return made
+
+
+def _as_read(kind: Json, value: Any) -> Any:
+    """The value that fastavro makes of a plain one of a logical type."""
+    if "logicalType" not in kind:
+        return value
+    plain = {key: each for key, each in kind.items() if key != "logicalType"}
+    body = BytesIO()
+    try:
+        fastavro.schemaless_writer(body, plain, value)
+        body.seek(0)
+        return fastavro.schemaless_reader(body, kind, None)
+    except (ValueError, ArithmeticError) as error:
+        raise Misfit("", f"{value!r:.80} is no {kind['logicalType']}: {error}") from None
 
 
 def _with_namespace(name: str) -> str:

@@ -55,7 +55,7 @@ def compatible(reader: str, writer: str) -> list[Finding]:
     pairs = Pairs()
     try:
         pairs.readable(theirs, written)
-        return _explained(pairs, theirs, written)
+        return explained(pairs, theirs, written)
     except TooManyPairs:
         message = "the schemas have too many types to be compared: make their unions smaller"
         return [Finding("TOO_COMPLEX", "", "", message)]
@@ -79,7 +79,7 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     return list(found)
 
 
-def _explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
+def explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
     """Every finding, by the way to it; each pair of types once."""
     found: list[Finding] = []
     seen = set()

@@ -39,10 +39,14 @@ class Defaults:
     """Makes values of JSON defaults, as the types with the names in `types` have them.
 
     A type that is None in `types` is defined elsewhere: nothing can be said about its values.
+    `logical` makes the value of a logical type, given the type and the plain value; may raise Misfit.
     """
 
-    def __init__(self, types: Mapping[str, Json]) -> None:
+    def __init__(
+        self, types: Mapping[str, Json], logical: Callable[[Json, Any], Any] | None = None
+    ) -> None:
         self._types = types
+        self._logical = logical
         # A value is tried against every branch of a union, at each level of nested ones again: without
         # this the tries multiply with each level. The keys live as long as what they are of.
         self._tried: dict[tuple[int, int], Any] = {}
@@ -50,10 +54,10 @@ class Defaults:
     def value(self, default: Json, kind: Json) -> Any:
         """What `default` means: bytes for bytes, a record with all its fields, a float for a float.
 
-        Logical types are left out. In a union it is that of the first branch it fits. Raises Misfit.
+        In a union it is that of the first branch it fits. Raises Misfit.
         """
-        while isinstance(kind, dict) and kind["type"] in _IS:
-            kind = kind["type"]
+        if isinstance(kind, dict) and kind["type"] in _IS:
+            return self._as_logical(kind, self.value(default, kind["type"]))
         if isinstance(kind, str) and kind in _IS:
             if not _IS[kind](default):
                 raise Misfit("", f"{_shown(default)} is no {kind}")
@@ -87,6 +91,9 @@ class Defaults:
         except OverflowError:
             return float("inf") if default > 0 else float("-inf")
 
+    def _as_logical(self, kind: Json, value: Any) -> Any:
+        return value if self._logical is None else self._logical(kind, value)
+
     def _complex(self, default: Json, kind: Json) -> Any:
         if isinstance(kind, list):
             for branch in kind:
@@ -103,7 +110,7 @@ class Defaults:
         if name == "enum" and default in kind["symbols"]:
             return default
         if name == "fixed" and _IS["bytes"](default) and len(default) == kind["size"]:
-            return default.encode("latin-1")
+            return self._as_logical(kind, default.encode("latin-1"))
         if name in ("record", "error") and isinstance(default, dict):
             return self._record(default, kind)
         raise Misfit("", f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())

@@ -1,29 +1,47 @@
-"""Schemas and their ids, kept in ZooKeeper: a library, no server to run."""
+"""Schemas, their versions and ids, kept in ZooKeeper: a library, no server to run."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
+from uuid import UUID
 
-from folkmoot.coordination import schema_ids
-from folkmoot.coordination.connector import connector
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.schemas import deletion, lookups, settings
+from folkmoot.coordination.schemas.names import (
+    DEFAULT_CONTEXT,
+    GLOBAL,
+    SubjectName,
+    parse,
+    parse_subject,
+)
+from folkmoot.coordination.schemas.nodes import MAX_NUMBER, Content, Subject, Version
+from folkmoot.coordination.schemas.registering import referred, register
+from folkmoot.coordination.schemas.transaction import Transaction
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, StoredSchema
-from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
     ClosedError,
+    InvalidCompatibility,
+    InvalidMode,
+    InvalidVersion,
     SchemaNotFound,
     SubjectNotFound,
     VersionNotFound,
+    ZooKeeperUnreachable,
 )
-from folkmoot.schemas.avro.compatibility import Finding
-from folkmoot.schemas.avro.identity import Schema, canonical
+from folkmoot.schemas.avro.compatibility import LEVELS, Finding
+from folkmoot.schemas.avro.identity import Schema
+from folkmoot.schemas.registry.contents import Contents
+from folkmoot.schemas.registry.drafts import AvroDraft
 
 SESSION_TIMEOUT = 10.0
 ATTEMPTS = 3
-MAX_CACHED = 10_000
-"""Of schemas by id; more are read again when they are needed."""
+ALL_CONTEXTS = ":*:"
 
 _T = TypeVar("_T")
 
@@ -37,19 +55,27 @@ class SchemaRegistry:
     `zookeeper` is a connect string, something that opens a session, or a session. A session of its
     own is opened when the first question needs one, replaced when it was lost, and ended by `close`;
     a session that was given stays the giver's. All methods may be called from any thread.
+
+    Without a `timeout` (seconds) each call waits until ZooKeeper answers, or the session is over. With
+    one it raises ZooKeeperUnreachable when it is not finished in time; what it was to change is changed
+    or not.
     """
 
-    def __init__(self, zookeeper: str | Connect | Session) -> None:
+    def __init__(self, zookeeper: str | Connect | Session, *, timeout: float | None = None) -> None:
         self._given: Session | None = None
         self._connect: Connect | None = None
-        if isinstance(zookeeper, str) or callable(zookeeper):
-            self._connect = connector(zookeeper)
+        if isinstance(zookeeper, str):
+            limit = CONNECT_TIMEOUT if timeout is None else timeout
+            self._connect = partial(connect, zookeeper, connect_timeout=limit)
+        elif callable(zookeeper):
+            self._connect = zookeeper
         else:
             self._given = zookeeper
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._own: Session | None = None
         self._closed = False
-        self._texts: dict[int, str] = {}
+        self._contents = Contents()
 
     # -- registering and looking up ----------------------------------------------------------------
 
@@ -73,10 +99,18 @@ class SchemaRegistry:
         given in mode IMPORT, and only there. Raises InvalidSubject, InvalidSchema, InvalidVersion,
         IncompatibleSchema, OperationNotPermitted.
         """
-        text = canonical(schema)
-        number = self._run(lambda: schema_ids.register(subject, text))
-        versions = self._run(lambda: schema_ids.versions_of(subject))
-        return SchemaVersion(subject, versions.index(number) + 1, number, text)
+        name = parse_subject(subject)
+        draft = AvroDraft(
+            self._contents, name.context, schema, references, metadata, rule_set, normalize
+        )
+
+        def recipe() -> Recipe[tuple[Version, Content]]:
+            found, new = yield from register(name, draft, number=id, version=version)
+            if new is not None:
+                self._contents.keep(name.context, found.id, new)
+            return found, (yield from self._contents.content(name.context, found.id))
+
+        return _schema_version(name, *self._run(recipe))
 
     def lookup(
         self,
@@ -84,14 +118,32 @@ class SchemaRegistry:
         schema: Schema,
         *,
         references: Sequence[Reference] = (),
+        metadata: Mapping[str, Any] | None = None,
+        rule_set: Mapping[str, Any] | None = None,
         normalize: bool = False,
         deleted: bool = False,
     ) -> SchemaVersion:
-        """The version of `subject` that `schema` is.
+        """The version of `subject` that `schema` is, compared by its identity as `register` does.
 
         Raises SubjectNotFound, SchemaNotFound, InvalidSchema.
         """
-        raise NotImplementedError("the registry is being built")
+        name = parse_subject(subject)
+        draft = AvroDraft(self._contents, name.context, schema, references, metadata, rule_set)
+
+        def recipe() -> Recipe[tuple[Version, Content]]:
+            there = yield from lookups.subject_of(name)
+            candidates = list(there.versions if deleted else there.live())
+            if not candidates:
+                raise _no_subject(name)
+            content = yield from self._drafted(draft, name.context)
+            number = yield from lookups.id_of(name.context, content.guid)
+            same = [each for each in candidates if each.id == number]
+            if not same:
+                raise SchemaNotFound(f"subject {name} has no such schema")
+            found = max(same, key=lambda each: (not each.deleted, each.version))
+            return found, (yield from self._contents.content(name.context, found.id))
+
+        return _schema_version(name, *self._run(recipe))
 
     def check(
         self,
@@ -108,28 +160,58 @@ class SchemaRegistry:
         take, else against that one alone; "latest" of a subject without versions is nothing. Raises
         VersionNotFound, InvalidVersion, InvalidSchema.
         """
-        raise NotImplementedError("the registry is being built")
+        name = parse_subject(subject)
+        draft = AvroDraft(self._contents, name.context, schema, references)
+
+        def recipe() -> Recipe[list[Finding]]:
+            there = yield from lookups.subject_of(name)
+            yield from self._drafted(draft, name.context)
+            level = yield from settings.in_force(Transaction(), "compatibility", name, there)
+            previous = there.live()
+            if version == "latest":
+                previous = previous[-1:]
+            elif version is not None:
+                previous = [each for each in previous if each.version == _checked(version)]
+                if not previous:
+                    raise VersionNotFound(f"subject {name} has no version {version}")
+            return (yield from draft.findings(level, [each.id for each in previous]))
+
+        return self._run(recipe)
 
     def get(self, id: int, *, subject: str | None = None) -> StoredSchema:
         """The schema that an id names, in the context of `subject`. Raises SchemaNotFound.
 
         What an id names stays for ever, deleted or not, so it is cached.
         """
-        text = self._texts.get(id)
-        if text is None:
-            text = self._run(lambda: schema_ids.text_of(id))
-            if text is None:
-                raise SchemaNotFound(f"no schema has the id {id} in this cluster")
-            _remember(self._texts, id, text)
-        return StoredSchema(id, text)
+        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        content = self._contents.known(context, id)
+        if content is None:
+            content = self._run(lambda: self._contents.content(context, id))
+        return _stored_schema(id, content)
 
     def resolved(self, id: int, *, subject: str | None = None) -> str:
         """The schema that an id names as one canonical text, with all it refers to. Raises SchemaNotFound."""
-        return self.get(id, subject=subject).schema
+        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        return self._run(lambda: self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
-        raise NotImplementedError("the registry is being built")
+
+        def recipe() -> Recipe[StoredSchema]:
+            contexts = yield from lookups.contexts()
+            for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
+                number = yield from lookups.id_of(context, guid)
+                if number is not None:
+                    return _stored_schema(
+                        number, (yield from self._contents.content(context, number))
+                    )
+            raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
+
+        try:
+            guid = str(UUID(guid))
+        except ValueError:
+            raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
+        return self._run(recipe)
 
     # -- versions and subjects ---------------------------------------------------------------------
 
@@ -140,22 +222,25 @@ class SchemaRegistry:
 
         Raises SubjectNotFound, VersionNotFound, InvalidVersion.
         """
-        found = self._run(lambda: schema_ids.versions_of(subject))
-        if not found:
-            raise SubjectNotFound(f"no schema is registered under the subject {subject}")
-        number = len(found) if version == "latest" else version
-        if not 1 <= number <= len(found):
-            raise VersionNotFound(f"subject {subject} has no version {version}")
-        return SchemaVersion(subject, number, found[number - 1], self.get(found[number - 1]).schema)
+        name = parse_subject(subject)
+
+        def recipe() -> Recipe[tuple[Version, Content]]:
+            there = yield from lookups.subject_of(name)
+            found = _chosen(name, there, version, deleted=deleted)
+            return found, (yield from self._contents.content(name.context, found.id))
+
+        return _schema_version(name, *self._run(recipe))
 
     def versions(
         self, subject: str, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[int]:
         """The numbers of a subject's versions, oldest first. Raises SubjectNotFound."""
-        found = self._run(lambda: schema_ids.versions_of(subject))
+        name = parse_subject(subject)
+        there = self._run(lambda: lookups.subject_of(name))
+        found = there.versions if deleted or deleted_only else there.live()
         if not found:
-            raise SubjectNotFound(f"no schema is registered under the subject {subject}")
-        return list(range(1, len(found) + 1))
+            raise _no_subject(name)
+        return [each.version for each in found if each.deleted or not deleted_only]
 
     def subjects(
         self, prefix: str = "", *, deleted: bool = False, deleted_only: bool = False
@@ -165,8 +250,23 @@ class SchemaRegistry:
         Those of the default context; with `:.name:` in front of the prefix those of that context, with
         `:*:` in front those of all.
         """
-        found = self._run(schema_ids.subjects)
-        return [subject for subject in found if subject.startswith(prefix)]
+
+        def recipe() -> Recipe[list[SubjectName]]:
+            contexts, beginning = [DEFAULT_CONTEXT], prefix
+            if prefix.startswith(ALL_CONTEXTS):
+                contexts, beginning = (yield from lookups.contexts()), prefix[len(ALL_CONTEXTS) :]
+            elif prefix.startswith(":."):
+                name = parse(prefix)
+                contexts, beginning = [name.context], name.name
+            found = []
+            for context in contexts:
+                if not deleted_only:
+                    found += yield from lookups.subjects(context, beginning)
+                if deleted or deleted_only:
+                    found += yield from lookups.subjects(context, beginning, deleted=True)
+            return found
+
+        return sorted({str(name) for name in self._run(recipe)})
 
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False
@@ -176,7 +276,9 @@ class SchemaRegistry:
         Raises SubjectNotFound, VersionNotFound, VersionSoftDeleted, VersionNotSoftDeleted,
         ReferenceExists, OperationNotPermitted, InvalidVersion.
         """
-        raise NotImplementedError("the registry is being built")
+        name = parse_subject(subject)
+        number = version if version == "latest" else _checked(version)
+        return self._run(lambda: deletion.delete_version(name, number, permanent=permanent))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Delete all versions of a subject softly, or permanently after that → their numbers.
@@ -185,14 +287,22 @@ class SchemaRegistry:
         SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists,
         OperationNotPermitted.
         """
-        raise NotImplementedError("the registry is being built")
+        name = parse_subject(subject)
+        return self._run(lambda: deletion.delete_subject(name, permanent=permanent))
 
     def referenced_by(self, subject: str, version: int | Literal["latest"]) -> list[int]:
         """The ids of the schemas with live versions that refer to a version, sorted.
 
         Raises SubjectNotFound, VersionNotFound, InvalidVersion.
         """
-        raise NotImplementedError("the registry is being built")
+        name = parse_subject(subject)
+
+        def recipe() -> Recipe[list[int]]:
+            there = yield from lookups.subject_of(name)
+            chosen = _chosen(name, there, version, deleted=True)
+            return (yield from lookups.referrers(name, chosen.version))
+
+        return self._run(recipe)
 
     def versions_of(
         self, id: int, *, subject: str | None = None, deleted: bool = False
@@ -201,7 +311,17 @@ class SchemaRegistry:
 
         Raises SchemaNotFound.
         """
-        raise NotImplementedError("the registry is being built")
+        self.get(id, subject=subject)
+        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        names = self._run(lambda: lookups.users(context, id))
+        session = self._session()
+        found = execute_all(session, map(lookups.subject_of, names), timeout=self._timeout)
+        return sorted(
+            (str(name), each.version)
+            for name, there in zip(names, found, strict=True)
+            for each in (there.versions if deleted else there.live())
+            if each.id == id
+        )
 
     def subjects_of(
         self, id: int, *, subject: str | None = None, deleted: bool = False
@@ -211,7 +331,7 @@ class SchemaRegistry:
 
     def contexts(self) -> list[str]:
         """The contexts in use, sorted: "." is the default one, others are ".name"."""
-        raise NotImplementedError("the registry is being built")
+        return self._run(lookups.contexts)
 
     # -- levels and modes --------------------------------------------------------------------------
 
@@ -221,39 +341,49 @@ class SchemaRegistry:
         Raises NoSubjectCompatibility if it has none of its own, unless `default_to_global`: then the
         one in force.
         """
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        return self._run(lambda: settings.get("compatibility", name, default_to_global))
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Raises InvalidCompatibility, InvalidSubject, OperationNotPermitted."""
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        if level not in LEVELS:
+            raise InvalidCompatibility(f"{level!r:.80} is no level: use one of {', '.join(LEVELS)}")
+        self._run(lambda: settings.put("compatibility", level, name))
 
     def delete_compatibility(self, subject: str | None = None) -> str:
         """Back to the level of the context, or BACKWARD globally → the level that was set.
 
         Raises NoSubjectCompatibility, OperationNotPermitted.
         """
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        return self._run(lambda: settings.put("compatibility", None, name))
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """READWRITE, READONLY or IMPORT: of a subject, of a context (`:.name:`), or globally.
 
         Raises NoSubjectMode if it has none of its own, unless `default_to_global`: then the one in force.
         """
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        return self._run(lambda: settings.get("mode", name, default_to_global))
 
     def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
         """IMPORT where schemas exist needs `force`.
 
         Raises InvalidMode, InvalidSubject, OperationNotPermitted.
         """
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        if mode not in settings.MODES:
+            raise InvalidMode(f"{mode!r:.80} is no mode: use one of {', '.join(settings.MODES)}")
+        self._run(lambda: settings.put("mode", mode, name, force=force))
 
     def delete_mode(self, subject: str | None = None) -> str:
         """Back to the mode of the context, or READWRITE globally → the mode that was set.
 
         Raises NoSubjectMode.
         """
-        raise NotImplementedError("the registry is being built")
+        name = GLOBAL if subject is None else parse(subject)
+        return self._run(lambda: settings.put("mode", None, name))
 
     def close(self) -> None:
         """End the session that was opened here; what is cached can still be asked for."""
@@ -273,18 +403,25 @@ class SchemaRegistry:
     ) -> None:
         self.close()
 
+    def _drafted(self, draft: AvroDraft, context: str) -> Recipe[Content]:
+        """What a draft would be, in a question that changes nothing."""
+        references = yield from referred(Transaction(), context, draft.references)
+        return (yield from draft.content(references))
+
     def _run(self, recipe: Callable[[], Recipe[_T]]) -> _T:
         """Carry a recipe out. All of them may be done again in another session, done before or not."""
         for _ in range(ATTEMPTS - 1):
             try:
-                return execute(self._session(), recipe())
+                return execute(self._session(), recipe(), self._timeout)
             except SessionLost:
                 if self._connect is None:
                     raise
-        return execute(self._session(), recipe())
+        return execute(self._session(), recipe(), self._timeout)
 
     def _session(self) -> Session:
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if self._timeout is None else self._timeout):
+            raise ZooKeeperUnreachable("ZooKeeper could not be connected to in time")
+        try:
             if self._closed:
                 raise ClosedError("the schema registry was closed: open another one")
             if self._given is not None:
@@ -293,18 +430,58 @@ class SchemaRegistry:
                 self._own = self._connect(SESSION_TIMEOUT)
             assert self._own is not None
             return self._own
+        finally:
+            self._lock.release()
 
 
 def _is_over(store: Session | None) -> bool:
     return store is None or store.state is SessionState.LOST
 
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
+def _chosen(
+    name: SubjectName, there: Subject, version: int | Literal["latest"], *, deleted: bool = False
+) -> Version:
+    """Raises SubjectNotFound, VersionNotFound, InvalidVersion."""
+    candidates = list(there.versions if deleted else there.live())
+    if version != "latest":
+        _checked(version)
+    if not candidates:
+        raise _no_subject(name)
+    if version != "latest":
+        candidates = [each for each in candidates if each.version == version]
+    if not candidates:
+        raise VersionNotFound(f"subject {name} has no version {version}")
+    return candidates[-1]
 
 
-def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:
-    """Keep an answer; what was kept first goes when there are too many."""
-    cache[key] = value
-    while len(cache) > MAX_CACHED:
-        cache.pop(next(iter(cache)), None)
+def _checked(version: int) -> int:
+    if type(version) is not int or not 1 <= version <= MAX_NUMBER:
+        raise InvalidVersion(
+            f'{version!r:.80} is no version: use "latest", or a number from 1 to {MAX_NUMBER}'
+        )
+    return version
+
+
+def _no_subject(name: SubjectName) -> SubjectNotFound:
+    return SubjectNotFound(f"subject {name} has no schema")
+
+
+def _stored_schema(number: int, content: Content) -> StoredSchema:
+    references = content.given_references()
+    return StoredSchema(
+        number, content.schema, references, content.metadata, content.rule_set, content.guid
+    )
+
+
+def _schema_version(name: SubjectName, version: Version, content: Content) -> SchemaVersion:
+    return SchemaVersion(
+        str(name),
+        version.version,
+        version.id,
+        content.schema,
+        content.given_references(),
+        content.metadata,
+        content.rule_set,
+        content.guid,
+        version.deleted,
+    )

@@ -45,12 +45,16 @@ def decoder(
 ) -> Decode:
     """Reads what the schema `writer` wrote as `reader` says, without one as it was written; resolved texts.
 
-    `classes` says what becomes of the reader's named types. That the two schemas do not fit is raised
+    `classes` says what becomes of the reader's named types; a record of a class may have been written under
+    any name, since it is the application that wants it. That the two schemas do not fit is raised
     where the bytes have such a value, as the specification wants it.
     """
     written = json.loads(writer)
     wanted = written if reader is None else json.loads(reader)
-    return _Decoders(_named(written), _named(wanted), classes or {}).of(written, wanted)
+    decoders = _Decoders(_named(written), _named(wanted), classes or {})
+    if classes is not None and _is_record(written) and _is_record(wanted):
+        return decoders.of_record(written, wanted)
+    return decoders.of(written, wanted)
 
 
 # -- plain types --------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def _array(item: Decode) -> Decode:
                     made.append(value)
                 count, place = _block(data, place)
         except BROKEN as error:
-            raise _misfit(error, data).within(f"[{len(made)}]") from None
+            raise in_words(error).within(f"[{len(made)}]") from None
         return made, place
 
     return decode
@@ -185,7 +189,7 @@ def _map(item: Decode) -> Decode:
                     made[key], place = item(data, place)
                 count, place = _block(data, place)
         except BROKEN as error:
-            raise _misfit(error, data).within(f"[{key!r:.80}]") from None
+            raise in_words(error).within(f"[{key!r:.80}]") from None
         return made, place
 
     return decode
@@ -215,7 +219,7 @@ def _refused(why: str) -> Decode:
     return decode
 
 
-def _misfit(error: BaseException, data: bytes) -> Misfit:
+def in_words(error: BaseException) -> Misfit:
     """One of BROKEN in words of ours."""
     match error:
         case Misfit():
@@ -251,7 +255,7 @@ def _record(
             for name, read in fields:
                 made[name], place = read(data, place)
         except BROKEN as error:
-            raise _misfit(error, data).within(f".{name or '(a field that is skipped)'}") from None
+            raise in_words(error).within(f".{name or '(a field that is skipped)'}") from None
         if order is not None:
             for name, read, body in defaults:
                 made[name] = read(body, 0)[0]
@@ -344,7 +348,7 @@ class _Decoders:
             return _refused(f"the reader wants {_name(reader)}, and {_name(writer)} was written")
         match writer["type"]:
             case "record" | "error":
-                return self._of_record(writer, reader)
+                return self.of_record(writer, reader)
             case "array":
                 return _array(self.of(writer["items"], reader["items"]))
             case "map":
@@ -396,7 +400,7 @@ class _Decoders:
 
         return decode
 
-    def _of_record(self, writer: Json, reader: Json) -> Decode:
+    def of_record(self, writer: Json, reader: Json) -> Decode:
         pair = writer["name"], reader["name"]
         if pair in self._made:
             made = self._made[pair]
@@ -415,34 +419,32 @@ class _Decoders:
         return made
 
     def _resolved(self, writer: Json, reader: Json) -> Decode:
-        known = self._classes.get(reader["name"])
-        attributes = {} if known is None else known.attributes
-        sources: dict[str, Any] = {}  # the writer's field of each of the reader's
-        written: dict[str, Any] = {field["name"]: field for field in writer["fields"]}
-        field: Any
-        for field in reader["fields"]:
-            for name in (field["name"], *field.get("aliases", ())):
-                if name in written:
-                    sources[field["name"]] = written[name]
-                    break
-        fields: list[_Field] = []
-        for field in writer["fields"]:
-            for target in reader["fields"]:
-                if sources.get(target["name"]) is field:
-                    name = attributes.get(target["name"], target["name"])
-                    fields.append((name, self.of(field["type"], target["type"])))
-                    break
-            else:
-                fields.append((None, self._skipped(field["type"])))
+        known: Made | None = self._classes.get(reader["name"])
+        attributes: Mapping[str, str] = {} if known is None else known.attributes
+        targets: dict[str, Any] = {}  # the reader's field of each of the writer's
+        written = {field["name"] for field in writer["fields"]}
         defaults: list[tuple[str, Decode, bytes]] = []
+        own = {field["name"] for field in reader["fields"]}
         for field in reader["fields"]:
-            if field["name"] in sources:
-                continue
-            if "default" not in field:
+            names = (field["name"], *(set(field.get("aliases", ())) - own))
+            source = next((name for name in names if name in written), None)
+            if source is not None:
+                targets[source] = field
+            elif "default" in field:
+                name = attributes.get(field["name"], field["name"])
+                defaults.append((name, *self._default(field)))
+            else:
                 return _refused(
                     f"field {field['name']} of {reader['name']} was not written, and has no default"
                 )
-            defaults.append((attributes.get(field["name"], field["name"]), *self._default(field)))
+        fields: list[_Field] = []
+        for field in writer["fields"]:
+            target = targets.get(field["name"])
+            if target is None:
+                fields.append((None, self._skipped(field["type"])))
+            else:
+                name = attributes.get(target["name"], target["name"])
+                fields.append((name, self.of(field["type"], target["type"])))
         order = [attributes.get(field["name"], field["name"]) for field in reader["fields"]]
         is_in_order = [name for name, _ in fields] == order
         make = None if known is None else _maker(known.make)
@@ -515,6 +517,10 @@ def _maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
 
 def _name(schema: Json) -> str:
     return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else "a union"
+
+
+def _is_record(schema: Json) -> bool:
+    return isinstance(schema, dict) and schema["type"] in ("record", "error")
 
 
 def _short(name: str) -> str:

@@ -57,6 +57,11 @@ def derived(annotation: Any) -> Derived:
     return Derived(canonical(schema), deriving.classes)
 
 
+def avro_schema(annotation: Any) -> str:
+    """The text of the schema that follows from a class, as `derived` says. Raises InvalidSchema."""
+    return derived(annotation).text
+
+
 class _Field(NamedTuple):
     name: str
     attribute: str

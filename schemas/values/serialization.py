@@ -2,10 +2,17 @@
 producers and consumers."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
-from folkmoot.protocol.errors import ConfigError, FolkmootError, SerializationError
+from folkmoot.protocol.errors import (
+    ConcurrentUse,
+    ConfigError,
+    FolkmootError,
+    SchemaNotFound,
+    SerializationError,
+)
 
+Field = Literal["key", "value"]
 KEY: Final = "key"
 VALUE: Final = "value"
 
@@ -20,6 +27,9 @@ class TopicSerializer(Protocol[Given]):
 
     One whose values all begin with byte 0 and their schema's id (`wire`) says so by an attribute
     `writes_schema_id` that is True: then batches say which schema their values share.
+
+    One that may wait for a registry has a method `bound(field, may_wait)`, → the one that a producer is
+    to use for the `field` "key" or "value": while `may_wait()` is False it raises WouldWait instead.
     """
 
     def serialize(self, topic: str, value: Given, /) -> bytes: ...
@@ -31,18 +41,28 @@ class TopicDeserializer(Protocol[Made]):
     def deserialize(self, topic: str, data: bytes, /) -> Made: ...
 
 
+class WouldWait(ConcurrentUse):
+    """A serialiser has to ask a registry first, where nobody may wait: on an event loop, in a callback."""
+
+
 Serializer = Callable[[T], bytes] | TopicSerializer[T]
 Deserializer = Callable[[bytes], T] | TopicDeserializer[T]
 Convert = Callable[[str, Any], Any]
 
 
-def serializer(field: str, given: Serializer[Any] | None) -> Convert | None:
+def serializer(
+    field: Field, given: Serializer[Any] | None, may_wait: Callable[[], bool] = lambda: True
+) -> Convert | None:
     """A function of topic and value, for the `field` "key" or "value"; None if there is none.
 
     None stays None: it is a tombstone, or no key. What `given` raises becomes SerializationError, with
     topic and field, but for errors of the project that have nothing to do with the value (a registry
-    that cannot be reached). Raises ConfigError for what is neither callable nor has `serialize`.
+    that cannot be reached). `may_wait`: see TopicSerializer. Raises ConfigError for what is neither
+    callable nor has `serialize`.
     """
+    bound = getattr(given, "bound", None)
+    if bound is not None:
+        given = bound(field, may_wait)
     return _converter(f"{field}_serializer", field, given, "serialize")
 
 
@@ -51,12 +71,12 @@ def writes_schema_id(given: Serializer[Any] | None) -> bool:
     return getattr(given, "writes_schema_id", False) is True
 
 
-def deserializer(field: str, given: Deserializer[Any] | None) -> Convert | None:
+def deserializer(field: Field, given: Deserializer[Any] | None) -> Convert | None:
     """As `serializer`, of topic and bytes."""
     return _converter(f"{field}_deserializer", field, given, "deserialize")
 
 
-def _converter(option: str, field: str, given: Any, word: str) -> Convert | None:
+def _converter(option: str, field: Field, given: Any, word: str) -> Convert | None:
     if given is None:
         return None
     of_topic = getattr(given, word, None)
@@ -66,17 +86,24 @@ def _converter(option: str, field: str, given: Any, word: str) -> Convert | None
             f"{word}(topic, {'value' if word == 'serialize' else 'data'})"
         )
 
+    about_it = (
+        (SerializationError,) if word == "serialize" else (SerializationError, SchemaNotFound)
+    )
+
     def convert(topic: str, value: Any) -> Any:
         if value is None:
             return None
         try:
             return given(value) if of_topic is None else of_topic(topic, value)
         except Exception as error:
-            if isinstance(error, FolkmootError) and not isinstance(error, SerializationError):
+            is_about_it = isinstance(error, about_it)
+            if isinstance(error, FolkmootError) and not is_about_it:
                 raise
-            said = str(error) if isinstance(error, SerializationError) else repr(error)
-            raise SerializationError(
+            said = str(error) if is_about_it else repr(error)
+            failed = SerializationError(
                 f"the {field} of a record of topic {topic} cannot be {word}d: {said}"
-            ) from error
+            )
+            failed.schema_id = getattr(error, "schema_id", None)
+            raise failed from error
 
     return convert

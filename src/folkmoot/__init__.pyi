@@ -58,6 +58,7 @@ from folkmoot.protocol.errors import ConcurrentUse as ConcurrentUse
 from folkmoot.protocol.errors import ConfigError as ConfigError
 from folkmoot.protocol.errors import CorruptBatch as CorruptBatch
 from folkmoot.protocol.errors import DeliveryTimeout as DeliveryTimeout
+from folkmoot.protocol.errors import DeserializationError as DeserializationError
 from folkmoot.protocol.errors import DirectoryLocked as DirectoryLocked
 from folkmoot.protocol.errors import DiskFailed as DiskFailed
 from folkmoot.protocol.errors import DiskFull as DiskFull
@@ -135,12 +136,13 @@ from folkmoot.protocol.records import Record as Record
 from folkmoot.protocol.records import RecordMetadata as RecordMetadata
 from folkmoot.protocol.records import TopicPartition as TopicPartition
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry as SchemaRegistry
-from folkmoot.schemas.values.avro import AvroDeserializer as AvroDeserializer
-from folkmoot.schemas.values.avro import AvroSerializer as AvroSerializer
+from folkmoot.schemas.values.derivation import avro_schema as avro_schema
+from folkmoot.schemas.values.deserializer import AvroDeserializer as AvroDeserializer
 from folkmoot.schemas.values.serialization import Deserializer as Deserializer
 from folkmoot.schemas.values.serialization import Serializer as Serializer
 from folkmoot.schemas.values.serialization import TopicDeserializer as TopicDeserializer
 from folkmoot.schemas.values.serialization import TopicSerializer as TopicSerializer
+from folkmoot.schemas.values.serializer import AvroSerializer as AvroSerializer
 
 __all__: list[str]
 __version__: str

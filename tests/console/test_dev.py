@@ -26,7 +26,7 @@ from tests.processes import children, told
 
 @contextmanager
 def dev(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it says. Its brokers say where their metrics are, and are ready."""
+    """The process, and the address that it says. What it has started says where it is asked, and is ready."""
     command = [*FOLKMOOT, "dev", "--data", str(data), "--metrics-port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -34,7 +34,8 @@ def dev(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         said = list(iter(process.stdout.readline, "Ctrl-C stops all of it.\n"))
         pages = re.findall(r"^broker \d   \S+   http://(\S+)/metrics$", "".join(said), re.MULTILINE)
-        assert [health(each, "readyz")[0] for each in pages] == [200] * 3
+        registry = re.findall(r"^registry   http://(\S+)$", "".join(said), re.MULTILINE)
+        assert [health(each, "readyz")[0] for each in [*pages, *registry]] == [200] * 4
         yield process, said[-1].strip().removeprefix("export FOLKMOOT_ZOOKEEPER=")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

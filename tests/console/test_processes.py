@@ -14,7 +14,7 @@ from folkmoot.console import dev as dev_command
 from folkmoot.console import processes
 from folkmoot.console.children import StartFailed
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
-from folkmoot.protocol.errors import ConfigError, DirectoryLocked
+from folkmoot.protocol.errors import ConfigError, DirectoryLocked, pip_command
 from tests.processes import children, state, told
 from tests.servers import FOR_TESTS
 
@@ -27,7 +27,13 @@ parser.add_argument("command")
 for option in ("--id", "--data", "--zookeeper", "--session-timeout", "--set"):
     parser.add_argument(option)
 parser.add_argument("--listener", action="append")
+parser.add_argument("--port")
 args = parser.parse_args()
+if args.command == "registry":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    print(f"registry at http://127.0.0.1:{args.port}", flush=True)
+    signal.sigwait([signal.SIGTERM])
+    sys.exit()
 data = Path(args.data)
 data.mkdir(exist_ok=True)
 (data / "arguments").write_text(" ".join(sys.argv[1:]))
@@ -49,6 +55,7 @@ dev.add_arguments(parser)
 sys.exit(dev.run(parser.parse_args(sys.argv[2:])))
 """
 NOWHERE = "127.0.0.1:1/none"
+SERVER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 
 @pytest.fixture(autouse=True)
@@ -158,15 +165,17 @@ def dev(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
 def test_dev_says_where_everything_is_and_stops_all_of_it_on_a_signal(
     tmp_path: Path, how: signal.Signals, chroot: str
 ) -> None:
-    with dev(tmp_path, "--brokers", "2", "--zookeeper", chroot, "--broker-port", "9001") as process:
+    ports = ("--broker-port", "9001", "--registry-port", "9081")
+    with dev(tmp_path, "--brokers", "2", "--zookeeper", chroot, *ports) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline().rstrip() for _ in range(7)]
+        said = [process.stdout.readline().rstrip() for _ in range(8)]
         process.send_signal(how)
         rest, errors = process.communicate(timeout=20)
     assert said == [
         f"zookeeper  {chroot}",
         "broker 1   127.0.0.1:9001",
         "broker 2   127.0.0.1:9002",
+        "registry   http://127.0.0.1:9081",
         f"data       {tmp_path}",
         "",
         f"export FOLKMOOT_ZOOKEEPER={chroot}",
@@ -178,9 +187,9 @@ def test_dev_says_where_everything_is_and_stops_all_of_it_on_a_signal(
         assert arguments.endswith("--set default_replicas=2")
 
 
-def kill_child(process: subprocess.Popen[str], java: bool) -> None:
-    pids = children(process.pid)
-    (pid,) = (pid for pid in pids if (told(pid, "comm").strip() == "java") == java)
+def kill_child(process: subprocess.Popen[str], word: str) -> None:
+    """The one that has this word in its command line."""
+    (pid,) = (pid for pid in children(process.pid) if word in told(pid, "cmdline").split("\0"))
     os.kill(pid, signal.SIGKILL)
 
 
@@ -190,16 +199,21 @@ def test_dev_starts_again_what_dies_and_ends_when_zookeeper_dies_again_and_again
     with dev(tmp_path, "--brokers", "1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        said = [process.stdout.readline() for _ in range(6)]
+        said = [process.stdout.readline() for _ in range(7)]
         assert said[0].startswith("zookeeper  127.0.0.1:")
-        for java, name in ((False, "broker 1"), (True, "ZooKeeper on port"), (True, "ZooKeeper")):
-            kill_child(process, java)
+        for word, name in (
+            ("broker", "broker 1"),
+            ("registry", "registry"),
+            (SERVER, "ZooKeeper on port"),
+            (SERVER, "ZooKeeper"),
+        ):
+            kill_child(process, word)
             line = process.stderr.readline()
             assert line.startswith(f"folkmoot: {name}")
             assert "was killed by SIGKILL (log: " in line
             assert line.endswith("; it is started again\n")
             assert process.stderr.readline().endswith("is back\n")
-        kill_child(process, java=True)
+        kill_child(process, SERVER)
         assert "for the 3rd time in a minute: mend it, then start" in process.stderr.readline()
         assert process.wait(20) == 1
 
@@ -217,10 +231,19 @@ def test_dev_has_the_same_ports_again_and_says_whose_data_it_leaves_out(tmp_path
     assert first[0].count(",") == 2
     second, warning = run("--brokers", "1")
     assert second[:2] == first[:2]
+    assert second[2] == first[4]
+    assert second[2].startswith("registry   http://127.0.0.1:")
     assert warning == (
         f"folkmoot: {tmp_path} has data of brokers 2, 3, not started with --brokers 1: what only that has "
         "is missing until --brokers 3\n"
     )
+
+
+def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev_command._say_where_everything_is(EmbeddedCluster(tmp_path, 0, NOWHERE))
+    assert f"\nregistry   none: {pip_command('registry')} brings it\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

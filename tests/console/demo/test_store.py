@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.console.demo import store as store_module
-from folkmoot.console.demo.store import Result, ResultStore, Work, result
+from folkmoot.console.demo.store import Departure, Result, ResultStore, Work, result
 from folkmoot.protocol.errors import ClosedError, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 from tests.seeds import new_seed
@@ -76,7 +76,7 @@ def test_a_store_that_is_not_open_says_so(path: Path) -> None:
 
 
 def test_a_flight_without_departure_time_is_cancelled() -> None:
-    assert result(7, {"carrier": "UA", "dep_delay": None, "dep_time": None, "dest": "X"}) == (
+    assert result(7, Departure("UA", None, None)) == (
         7,
         "UA",
         None,

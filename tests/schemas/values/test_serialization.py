@@ -1,7 +1,7 @@
 """Applications' keys and values to bytes and back: one interface for producers and consumers."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_none_is_no_key_or_a_tombstone_and_nobody_is_asked() -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "value"])
-def test_what_it_raises_names_topic_and_field(field: str) -> None:
+def test_what_it_raises_names_topic_and_field(field: Literal["key", "value"]) -> None:
     def fail(value: Any) -> Any:
         raise value
 

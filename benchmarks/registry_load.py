@@ -1,0 +1,129 @@
+"""Load on the schema registry's server: look-ups by id and registrations, over connections kept open."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+from benchmarks.measuring import memory
+from folkmoot.console.processes import RegistryProcess
+
+SCHEMAS = 100
+"""Different schemas that are looked up."""
+CONNECTIONS = 8
+REGISTRARS = 20
+SERVERS = 3
+
+
+class Load(NamedTuple):
+    """What was measured: requests a second, their 99th percentile in seconds, and bytes resident at most of
+    one server."""
+
+    per_second: float
+    p99: float
+    resident: int
+
+
+class RefusedError(Exception):
+    """A request was not answered with status 200."""
+
+
+def lookups(zookeeper: str, work: Path, seconds: float) -> Load:
+    """Schemas by id, cached, of one server process. `zookeeper` is a connect string, `work` a folder."""
+    with RegistryProcess(work / "registry.log", zookeeper) as server:
+        return asyncio.run(_lookups(server, seconds))
+
+
+def registrations(zookeeper: str, work: Path, count: int) -> Load:
+    """`count` new schemas, by REGISTRARS over SERVERS processes, each under a subject of its own."""
+    servers = [RegistryProcess(work / f"registry-{n}.log", zookeeper) for n in range(SERVERS)]
+    try:
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait_until_ready()
+        return asyncio.run(_registrations(servers, count))
+    finally:
+        for server in servers:
+            server.stop()
+
+
+async def _lookups(server: RegistryProcess, seconds: float) -> Load:
+    ids = [
+        (await _once(server.address, _registration(f"lookup-{n}")))["id"] for n in range(SCHEMAS)
+    ]
+    requests = cycle([_get(f"/schemas/ids/{number}") for number in ids])
+    await _drive([server], [requests] * CONNECTIONS, until=time.perf_counter() + 0.2 * seconds)
+    return await _drive([server], [requests] * CONNECTIONS, until=time.perf_counter() + seconds)
+
+
+async def _registrations(servers: Sequence[RegistryProcess], count: int) -> Load:
+    names = (f"new-{time.time_ns()}-{n}" for n in range(count))
+    requests = map(_registration, names)
+    return await _drive(servers, [requests] * REGISTRARS)
+
+
+async def _drive(
+    servers: Sequence[RegistryProcess],
+    clients: Sequence[Iterator[bytes]],
+    until: float = float("inf"),
+) -> Load:
+    """Each client sends its next request when it has the answer to the last one."""
+    took: list[float] = []
+
+    async def client(server: RegistryProcess, requests: Iterator[bytes]) -> None:
+        host, _, port = server.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for request in requests:
+            begun = time.perf_counter()
+            if begun > until:
+                break
+            writer.write(request)
+            await _answer(reader)
+            took.append(time.perf_counter() - begun)
+        writer.close()
+
+    begun = time.perf_counter()
+    pairs = zip(cycle(servers), clients, strict=False)
+    await asyncio.gather(*(client(server, requests) for server, requests in pairs))
+    elapsed = time.perf_counter() - begun
+    resident = max(memory(server.pid).resident for server in servers)
+    return Load(len(took) / elapsed, quantiles(took, n=100)[98], resident)
+
+
+async def _once(address: str, request: bytes) -> Any:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    body = await _answer(reader)
+    writer.close()
+    return json.loads(body)
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    """The body of the next answer. Raises RefusedError."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    _, _, rest = head.lower().partition(b"content-length: ")
+    body = await reader.readexactly(int(rest.partition(b"\r")[0]))
+    if not head.startswith(b"HTTP/1.1 200 "):
+        raise RefusedError(f"{head[:50]!r} {body!r}")
+    return body
+
+
+def _get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def _registration(name: str) -> bytes:
+    """A request to register a schema of its own under the subject `name`."""
+    fields = [{"name": f"field_{n}", "type": ["null", "long"], "default": None} for n in range(10)]
+    schema = {"type": "record", "name": "R", "namespace": f"of_{name.replace('-', '_')}"}
+    body = json.dumps({"schema": json.dumps({**schema, "fields": fields})}).encode()
+    head = (
+        f"POST /subjects/{name}/versions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    )
+    return head.encode() + b"\r\n\r\n" + body

@@ -1,0 +1,97 @@
+"""What the registry has, as of now: whatever can change is read after a Sync.
+
+What an id names, and which id a guid has, never changes: a Sync is needed only before one says that it
+is not there.
+"""
+
+from typing import TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT, SubjectName
+from folkmoot.coordination.schemas.nodes import (
+    Content,
+    Subject,
+    content_decoder,
+    number_decoder,
+    subject_decoder,
+)
+from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync
+from folkmoot.coordination.zookeeper.recipes import children, read, retry_on_connection_loss
+
+_T = TypeVar("_T")
+
+
+def content_of(context: str, number: int) -> Recipe[Content | None]:
+    """All that an id names, None if it names nothing. Raises Malformed."""
+    if number < 1:
+        return None
+    return (yield from _read_certainly(content_decoder, paths.schema_id(context, number)))
+
+
+def id_of(context: str, guid: str) -> Recipe[int | None]:
+    """The id of an identity in a context, None if it has none there. Raises Malformed."""
+    found = yield from _read_certainly(number_decoder, paths.schema_guid(context, guid))
+    return None if found is None else found.id
+
+
+def subject_of(name: SubjectName) -> Recipe[Subject]:
+    """A subject's versions, none if it does not exist. Raises Malformed."""
+    yield from synced()
+    found, _ = yield from read(subject_decoder, paths.subject(name.context, name.name))
+    return found or Subject()
+
+
+def subjects(context: str, prefix: str = "", *, deleted: bool = False) -> Recipe[list[SubjectName]]:
+    """The subjects of a context with live versions, or those with softly deleted ones alone."""
+    listing = paths.DELETED_SUBJECTS if deleted else paths.LIVE_SUBJECTS
+    yield from synced()
+    names = yield from children(f"{paths.schema_context(context)}/{listing}")
+    beginning = paths.quoted(prefix)
+    return [SubjectName(context, unquote(name)) for name in names if name.startswith(beginning)]
+
+
+def contexts() -> Recipe[list[str]]:
+    """All contexts in use, and the default one."""
+    yield from synced()
+    names = yield from children(paths.SCHEMA_CONTEXTS)
+    return sorted({DEFAULT_CONTEXT, *map(unquote, names)})
+
+
+def users(context: str, number: int) -> Recipe[list[SubjectName]]:
+    """The subjects that have a version with that id, live or softly deleted."""
+    yield from synced()
+    names = yield from children(paths.schema_id(context, number))
+    return [SubjectName(context, unquote(name)) for name in sorted(names)]
+
+
+def referrers(name: SubjectName, version: int) -> Recipe[list[int]]:
+    """The ids of those live versions that refer to a version of a subject."""
+    yield from synced()
+    names = yield from children(paths.subject(name.context, name.name))
+    parts = [each.split("-") for each in names]
+    return sorted({int(each[1]) for each in parts if each[0] == str(version)})
+
+
+def is_known(context: str) -> Recipe[bool]:
+    """Whether anything was ever registered or set in a context, or tried to be."""
+    path = paths.schema_counter(context)
+    if (yield from retry_on_connection_loss(Exists(path))) is None:
+        yield from synced()
+        return (yield from retry_on_connection_loss(Exists(path))) is not None
+    return True
+
+
+def synced() -> Recipe[None]:
+    """Let our server catch up with every change that was answered before."""
+    yield from retry_on_connection_loss(Sync())
+
+
+def _read_certainly(decoder: msgspec.json.Decoder[_T], path: str) -> Recipe[_T | None]:
+    found, _ = yield from read(decoder, path)
+    if found is None:
+        yield from synced()
+        found, _ = yield from read(decoder, path)
+    return found

@@ -1,0 +1,241 @@
+"""Registering: an identity gets one id for ever, and a subject its next version, in one transaction.
+
+The transaction moves the context's counter on by its version, creates the nodes of the id and of the
+guid, and writes the subject's; it checks all that the verdict was made from: the subject's versions,
+the level and the mode in force, the versions referred to. A registrar that dies has done all of it or
+nothing. Of two that race one is refused, reads what has changed, and judges again. No id comes out of
+anybody's memory, so no stale holder of anything can give one out twice. A lost reply is answered by
+reading: the version is there, or it is not.
+
+The nodes of ids and guids are never deleted and never written again, so what was read of them holds
+for ever and may be cached. Subjects' nodes are never deleted either: their version numbers in
+ZooKeeper tell of every change.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.schemas import settings
+from folkmoot.coordination.schemas.names import SubjectName, parse_subject
+from folkmoot.coordination.schemas.nodes import (
+    MAX_NUMBER,
+    MAX_VERSIONS,
+    Content,
+    Counter,
+    Number,
+    StoredReference,
+    Subject,
+    Version,
+    content_decoder,
+    counter_decoder,
+    encode,
+    encode_content,
+    number_decoder,
+    subject_decoder,
+)
+from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.versions import Reference
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Recipe, TooLarge, Write
+from folkmoot.protocol.errors import InvalidSchema, InvalidVersion, OperationNotPermitted
+
+
+class Draft(Protocol):
+    """A schema that somebody has, as far as recipes have to know it."""
+
+    @property
+    def references(self) -> Sequence[Reference]: ...
+
+    def content(self, references: tuple[StoredReference, ...]) -> Recipe[Content]:
+        """What is to be stored, given what its references mean. Raises InvalidSchema."""
+        ...
+
+    def judge(self, level: str, previous: Sequence[int]) -> Recipe[None]:
+        """Whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
+        ...
+
+
+def register(
+    name: SubjectName, draft: Draft, *, number: int | None = None, version: int | None = None
+) -> Recipe[tuple[Version, Content | None]]:
+    """`draft` as a version of a subject, from now on or before, and what was stored if it is new.
+
+    `number` is the id to import. Raises InvalidSchema, InvalidVersion, InvalidSubject,
+    IncompatibleSchema, OperationNotPermitted, Malformed.
+    """
+    if number is not None and not 1 <= number <= MAX_NUMBER:
+        raise InvalidSchema(f"{number} cannot be the id of a schema: use 1 to {MAX_NUMBER}")
+    if version is not None and not 1 <= version <= MAX_NUMBER:
+        raise InvalidVersion(f"{version} cannot be a version: use 1 to {MAX_NUMBER}")
+    yield from settings.create_parents(name.context)
+    try:
+        return (yield from decided(_Registration(name, draft, number, version).decide))
+    except TooLarge as error:
+        raise InvalidSchema(f"the schema is too large for subject {name}: {error}") from None
+
+
+class _Registration:
+    def __init__(
+        self, name: SubjectName, draft: Draft, number: int | None, version: int | None
+    ) -> None:
+        self._name = name
+        self._draft = draft
+        self._number = number
+        self._version = version
+
+    def decide(self, transaction: Transaction) -> Recipe[tuple[Version, Content | None]]:
+        name, context = self._name, self._name.context
+        path = paths.subject(context, name.name)
+        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
+        references = yield from referred(transaction, context, self._draft.references)
+        content = yield from self._draft.content(references)
+        guid_path = paths.schema_guid(context, content.guid)
+        known = yield from transaction.read(number_decoder, guid_path)
+        found = self._registered(subject, known)
+        if found is not None:
+            return found, None
+        yield from self._check_allowed(transaction, subject)
+        number = yield from self._numbered(transaction, known, content)
+        version = self._next_version(subject, number, bool(references))
+        after = subject.with_versions([*subject.versions, version])
+        transaction.put(path, encode(after))
+        transaction.writes += listing_writes(name, subject, after)
+        if number not in {each.id for each in subject.versions}:
+            transaction.writes.append(Create(paths.schema_use(context, number, name.name)))
+        yield from self._refer(transaction, references, version)
+        return version, content if known is None else None
+
+    def _registered(self, subject: Subject, known: Number | None) -> Version | None:
+        """The live version that is there already, as asked for."""
+        if known is None or self._number not in (None, known.id):
+            return None
+        same = [each for each in subject.live() if each.id == known.id]
+        fitting = [each for each in same if self._version in (None, each.version)]
+        return fitting[-1] if fitting else None
+
+    def _check_allowed(self, transaction: Transaction, subject: Subject) -> Recipe[None]:
+        """Raises OperationNotPermitted, IncompatibleSchema, InvalidSchema."""
+        mode = yield from settings.check_writable(transaction, self._name, subject)
+        if mode == "IMPORT":
+            if self._number is None:
+                raise OperationNotPermitted(
+                    f"subject {self._name} is in mode IMPORT: schemas come with their ids"
+                )
+            return
+        if self._number is not None or self._version is not None:
+            raise OperationNotPermitted(
+                f"subject {self._name} is not in mode IMPORT: ids and versions are given by the registry"
+            )
+        level = yield from settings.in_force(transaction, "compatibility", self._name, subject)
+        previous = [each.id for each in subject.live()]
+        if not level.endswith("_TRANSITIVE"):
+            previous = previous[-1:]
+        if level != "NONE" and previous:
+            yield from self._draft.judge(level, previous)
+
+    def _numbered(
+        self, transaction: Transaction, known: Number | None, content: Content
+    ) -> Recipe[int]:
+        """The id of the content in this context: the one it has, the one given, or the next."""
+        context = self._name.context
+        if known is not None:
+            if self._number not in (None, known.id):
+                raise OperationNotPermitted(
+                    f"the schema has the id {known.id} already, it cannot be imported as {self._number}"
+                )
+            return known.id
+        data = encode_content(content)
+        counter_path = paths.schema_counter(context)
+        counter = yield from transaction.read(counter_decoder, counter_path)
+        last = counter.last if counter else 0
+        number = self._number or last + 1
+        path = paths.schema_id(context, number)
+        if self._number is not None:
+            if (yield from transaction.read(content_decoder, path)) is not None:
+                raise OperationNotPermitted(f"the id {number} names another schema already")
+        elif number > MAX_NUMBER:
+            raise OperationNotPermitted(f"context {context} has no ids left above {last}")
+        if number > last:
+            transaction.put(counter_path, encode(Counter(number)))
+        transaction.put(paths.schema_guid(context, content.guid), encode(Number(number)))
+        if self._number is None:
+            transaction.writes.append(Create(path, data))
+        else:
+            transaction.put(path, data)
+        return number
+
+    def _next_version(self, subject: Subject, number: int, refers: bool) -> Version:
+        taken = {each.version for each in subject.versions}
+        version = self._version or max(taken, default=0) + 1
+        if version in taken:
+            raise OperationNotPermitted(
+                f"subject {self._name} has a version {version} already: delete it permanently first"
+            )
+        if len(taken) >= MAX_VERSIONS or version > MAX_NUMBER:
+            raise OperationNotPermitted(
+                f"subject {self._name} has {len(taken)} versions up to {max(taken)}: use another subject"
+            )
+        return Version(version, number, False, refers)
+
+    def _refer(
+        self, transaction: Transaction, references: Sequence[StoredReference], version: Version
+    ) -> Recipe[None]:
+        """Note in the subjects referred to who refers to them.
+
+        Their nodes are written as they are, so that the deletion of a version, which writes it as well,
+        has seen this, or this has seen the deletion.
+        """
+        places = {each.place(self._name.context) for each in references} - {self._name}
+        for place in sorted(places, key=str):
+            path = paths.subject(place.context, place.name)
+            subject = yield from transaction.read(subject_decoder, path)
+            transaction.put(path, encode(subject or Subject()))
+        found = reference_paths(self._name, version, references)
+        transaction.writes += map(Create, found)
+
+
+def listing_writes(name: SubjectName, before: Subject, after: Subject) -> list[Write]:
+    """What keeps the lists of subjects true."""
+    was, now = _listing(name, before), _listing(name, after)
+    if was == now:
+        return []
+    return [*map(Delete, was), *map(Create, now)]
+
+
+def _listing(name: SubjectName, subject: Subject) -> list[str]:
+    if not subject.versions:
+        return []
+    where = paths.live_subject if subject.live() else paths.deleted_subject
+    return [where(name.context, name.name)]
+
+
+def reference_paths(
+    name: SubjectName, version: Version, references: Sequence[StoredReference]
+) -> list[str]:
+    """The nodes that say what a version refers to."""
+    found = set()
+    for each in references:
+        to = each.place(name.context)
+        who = str(name), version.version, version.id
+        found.add(paths.schema_reference(to.context, to.name, each.version, *who))
+    return sorted(found)
+
+
+def referred(
+    transaction: Transaction, context: str, references: Sequence[Reference]
+) -> Recipe[tuple[StoredReference, ...]]:
+    """What references of a schema in `context` mean now. Raises InvalidSchema, InvalidSubject."""
+    found = []
+    for reference in references:
+        name = parse_subject(reference.subject, context)
+        path = paths.subject(name.context, name.name)
+        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
+        live = {each.version: each.id for each in subject.live()}
+        version = reference.version if reference.version != -1 else max(live, default=0)
+        if version not in live:
+            raise InvalidSchema(
+                f"the schema refers to {reference.name} in version {reference.version} of subject "
+                f"{name}, which does not exist"
+            )
+        found.append(StoredReference(reference.name, reference.subject, version, live[version]))
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""Compatibility levels and modes: of a subject, of its context, and globally.
+
+The one in force is the subject's own, else its context's, else the global one, else BACKWARD and
+READWRITE.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.schemas.lookups import synced
+from folkmoot.coordination.schemas.names import GLOBAL, SubjectName
+from folkmoot.coordination.schemas.nodes import (
+    Counter,
+    Settings,
+    Subject,
+    encode,
+    settings_decoder,
+    subject_decoder,
+)
+from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Exists, Recipe
+from folkmoot.coordination.zookeeper.recipes import (
+    children,
+    ensure,
+    read,
+    retry_on_connection_loss,
+)
+from folkmoot.protocol.errors import (
+    NoSubjectCompatibility,
+    NoSubjectMode,
+    OperationNotPermitted,
+)
+
+Setting = Literal["compatibility", "mode"]
+
+MODES = ("READWRITE", "READONLY", "IMPORT")
+DEFAULTS: dict[Setting, str] = {"compatibility": "BACKWARD", "mode": "READWRITE"}
+
+
+def create_parents(context: str) -> Recipe[None]:
+    """The nodes that changes in a context write under; the counter, which comes last."""
+    if (yield from retry_on_connection_loss(Exists(paths.schema_counter(context)))) is not None:
+        return
+    yield from ensure(paths.SCHEMA_SETTINGS, encode(Settings()))
+    yield from ensure(paths.schema_context(context), encode(Settings()))
+    for path in (
+        paths.schema_ids(context),
+        paths.schema_guids(context),
+        paths.subjects(context),
+        f"{paths.schema_context(context)}/{paths.LIVE_SUBJECTS}",
+        f"{paths.schema_context(context)}/{paths.DELETED_SUBJECTS}",
+    ):
+        yield from ensure(path)
+    yield from ensure(paths.schema_counter(context), encode(Counter(0)))
+
+
+def in_force(
+    transaction: Transaction, setting: Setting, name: SubjectName, own: Settings
+) -> Recipe[str]:
+    """The level or the mode that rules `name`, whose node holds `own`. Raises Malformed."""
+    found: str | None = getattr(own, setting)
+    for path in _above(name):
+        if found is None:
+            above = yield from transaction.read(settings_decoder, path)
+            found = getattr(above, setting, None)
+    return found or DEFAULTS[setting]
+
+
+def check_writable(transaction: Transaction, name: SubjectName, own: Settings) -> Recipe[str]:
+    """The mode in force, if `name` may be changed in it. Raises OperationNotPermitted, Malformed."""
+    mode = yield from in_force(transaction, "mode", name, own)
+    if mode == "READONLY":
+        raise OperationNotPermitted(f"{_called(name)} is in mode READONLY")
+    return mode
+
+
+def get(setting: Setting, name: SubjectName, default_to_global: bool) -> Recipe[str]:
+    """What was set there, or is in force. Raises NoSubjectCompatibility, NoSubjectMode, Malformed."""
+    yield from synced()
+    own, _ = yield from read(*_node(name))
+    found: str | None = getattr(own, setting, None)
+    if found is None and name != GLOBAL and not default_to_global:
+        raise _missing(setting, name)
+    for path in _above(name):
+        if found is None:
+            above, _ = yield from read(settings_decoder, path)
+            found = getattr(above, setting, None)
+    return found or DEFAULTS[setting]
+
+
+def put(
+    setting: Setting, value: str | None, name: SubjectName, *, force: bool = False
+) -> Recipe[str]:
+    """Set it, or take it back (None) → what was set before.
+
+    `force`: IMPORT where there are schemas. Raises NoSubjectCompatibility, NoSubjectMode,
+    OperationNotPermitted, Malformed.
+    """
+    yield from create_parents(name.context)
+    decoder, path = _node(name)
+    before: str | None = None
+
+    def decide(transaction: Transaction) -> Recipe[None]:
+        nonlocal before
+        found = yield from transaction.read(decoder, path)
+        own = found or (Subject() if name.name else Settings())
+        if not transaction.uncertain:
+            before = getattr(own, setting)
+        if before is None and value is None and name != GLOBAL:
+            raise _missing(setting, name)
+        if setting == "compatibility":
+            yield from check_writable(transaction, name, own)
+        if getattr(own, setting) != value:
+            if value == "IMPORT" and not force:
+                yield from _check_empty(transaction, name, own)
+            transaction.put(path, encode(msgspec.structs.replace(own, **{setting: value})))
+
+    yield from decided(decide)
+    return before or DEFAULTS[setting]
+
+
+def _check_empty(transaction: Transaction, name: SubjectName, own: Settings) -> Recipe[None]:
+    """That there are no schemas which imported ones may contradict. Raises OperationNotPermitted."""
+    used = isinstance(own, Subject) and bool(own.live())
+    if not name.name:
+        contexts = [paths.quoted(name.context)]
+        if name == GLOBAL:
+            contexts = yield from children(paths.SCHEMA_CONTEXTS)
+        for context in contexts:
+            live = f"{paths.SCHEMA_CONTEXTS}/{context}/{paths.LIVE_SUBJECTS}"
+            used = used or bool((yield from children(live)))
+            # ZooKeeper deletes what is empty, and only that.
+            transaction.writes += (Delete(live), Create(live))
+    if used:
+        raise OperationNotPermitted(
+            f"{_called(name)} has schemas, which imported ones may contradict: "
+            "delete them, or use force"
+        )
+
+
+def _node(name: SubjectName) -> tuple[msgspec.json.Decoder[Settings], str]:
+    """Where the settings of a name are."""
+    if name == GLOBAL:
+        return settings_decoder, paths.SCHEMA_SETTINGS
+    if not name.name:
+        return settings_decoder, paths.schema_context(name.context)
+    return subject_decoder, paths.subject(name.context, name.name)  # type: ignore[return-value]
+
+
+def _above(name: SubjectName) -> list[str]:
+    """Where else to look for the settings of a name, in this order."""
+    if name == GLOBAL:
+        return []
+    if not name.name or name.context == GLOBAL.context:
+        return [paths.SCHEMA_SETTINGS]
+    return [paths.schema_context(name.context), paths.SCHEMA_SETTINGS]
+
+
+def _called(name: SubjectName) -> str:
+    if name == GLOBAL:
+        return "the registry"
+    return f"subject {name}" if name.name else f"context {name.context}"
+
+
+def _missing(setting: Setting, name: SubjectName) -> NoSubjectCompatibility | NoSubjectMode:
+    if setting == "mode":
+        return NoSubjectMode(f"{_called(name)} has no mode of its own")
+    return NoSubjectCompatibility(f"{_called(name)} has no compatibility level of its own")

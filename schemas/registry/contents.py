@@ -1,0 +1,111 @@
+"""What ids name, kept once it was read: it never changes."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import Generic, TypeVar
+
+from folkmoot.coordination.schemas.lookups import content_of
+from folkmoot.coordination.schemas.nodes import Content, StoredReference
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
+from folkmoot.schemas.avro.references import resolve
+
+MAX_CACHED_CHARACTERS = 16_000_000
+"""Of schemas as given, and as many of resolved ones. What was used longest ago is read again."""
+MAX_REFERENCES = 1_000
+"""Schemas that one refers to, through others too."""
+
+Key = tuple[str, int]
+"""A context and an id of it."""
+
+_V = TypeVar("_V")
+
+
+class Cache(Generic[_V]):
+    """A cache whose entries say how large they are. May be used from any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._entries: OrderedDict[Key, tuple[_V, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key) -> _V | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Key, value: _V, size: int) -> None:
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = value, size
+                self._size += size
+            while self._size > self._most:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._size -= freed
+
+
+class Contents:
+    """Reads what ids name, and the schemas that those refer to."""
+
+    def __init__(self) -> None:
+        self._contents: Cache[Content] = Cache(MAX_CACHED_CHARACTERS)
+        self._resolved: Cache[str] = Cache(MAX_CACHED_CHARACTERS)
+
+    def known(self, context: str, number: int) -> Content | None:
+        """What was read before."""
+        return self._contents.get((context, number))
+
+    def content(self, context: str, number: int) -> Recipe[Content]:
+        """All that an id names. Raises SchemaNotFound, Malformed."""
+        found = self.known(context, number)
+        if found is None:
+            found = yield from content_of(context, number)
+            if found is None:
+                where = "" if context == "." else f" in context {context}"
+                raise SchemaNotFound(f"no schema has the id {number}{where} in this cluster")
+            self.keep(context, number, found)
+        return found
+
+    def keep(self, context: str, number: int, content: Content) -> None:
+        self._contents.put((context, number), content, 500 + len(content.schema))
+
+    def resolved(self, context: str, number: int) -> Recipe[str]:
+        """The schema that an id names, with all it refers to. Raises SchemaNotFound, Malformed."""
+        text = self._resolved.get((context, number))
+        if text is None:
+            content = yield from self.content(context, number)
+            texts = yield from self.referred(context, content.references)
+            text = resolve(content.schema, texts, strict=False)
+            self._resolved.put((context, number), text, 200 + len(text))
+        return text
+
+    def referred(self, context: str, references: Sequence[StoredReference]) -> Recipe[list[str]]:
+        """The schemas that one in `context` refers to, and those that these do, which come before them.
+
+        Raises InvalidSchema (too many), SchemaNotFound, Malformed.
+        """
+        found: dict[Key, str] = {}
+        # Those to come, the next one last; True: what they refer to has been gone through.
+        stack = [(key, False) for key in reversed(_keys(context, references))]
+        while stack:
+            key, is_open = stack.pop()
+            if key in found:
+                continue
+            content = yield from self.content(*key)
+            if is_open or not content.references:
+                found[key] = content.schema
+            else:
+                stack.append((key, True))
+                stack += ((each, False) for each in reversed(_keys(key[0], content.references)))
+            if len(found) > MAX_REFERENCES:
+                raise InvalidSchema(f"the schema refers to more than {MAX_REFERENCES} others")
+        return list(found.values())
+
+
+def _keys(context: str, references: Sequence[StoredReference]) -> list[Key]:
+    return [(each.place(context).context, each.id) for each in references]

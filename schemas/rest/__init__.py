@@ -1,0 +1,1 @@
+"""The schema registry over HTTP, as Confluent's clients speak to it."""

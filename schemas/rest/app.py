@@ -1,0 +1,263 @@
+"""The registry as an ASGI application: routes, bodies, errors, and what is asked for most often."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from folkmoot.coordination.zookeeper.operations import ZooKeeperError
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    NoCluster,
+    Overloaded,
+    RegistryError,
+    RequestTimeout,
+    ZooKeeperUnreachable,
+)
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.rest.call import Call
+from folkmoot.schemas.rest.calls import CALLS, Function, Json, schema
+from folkmoot.schemas.rest.extra import (
+    ASGIApp,
+    BaseRoute,
+    ClientDisconnect,
+    Headers,
+    HTTPException,
+    Message,
+    Receive,
+    Request,
+    Response,
+    Route,
+    Scope,
+    Send,
+    Starlette,
+)
+from folkmoot.schemas.rest.observed import Observed
+from folkmoot.schemas.rest.users import Users
+from folkmoot.schemas.rest.workers import Workers
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+TIMEOUT: Final = 10.0
+BODY_TIMEOUT: Final = 60.0
+THREADS: Final = 16
+LARGEST_BODY: Final = 2 << 20
+"""Bytes. The largest schema that is kept has a quarter of it, which JSON's escapes may double."""
+PASSED_OVER: Final = 16 * LARGEST_BODY
+"""So much of a body that is too large is read, so that its client hears the answer."""
+MOST_CACHED: Final = 8 << 20
+"""Bytes of answers."""
+
+STORE_FAILED: Final = 50001
+STORE_TIMED_OUT: Final = 50002
+UNAUTHORIZED: Final = 40101
+STORE_ERRORS: Final = (ZooKeeperUnreachable, ZooKeeperError, NoCluster, ClosedError, Overloaded)
+
+
+class Answer(Response):
+    """Every answer of the registry, errors too."""
+
+    media_type = MEDIA_TYPE
+
+
+def create_app(
+    registry: SchemaRegistry,
+    *,
+    users: Users | None = None,
+    observed: Observed | None = None,
+    pages: Iterable[BaseRoute] = (),
+    timeout: float = TIMEOUT,
+) -> ASGIApp:
+    """The registry's calls, `/healthz` and `/readyz`, and further `pages`.
+
+    With `users` only they are let in, but for `/healthz`. A call that ZooKeeper does not answer
+    within `timeout` seconds is answered with status 503. `observed` counts the requests.
+    """
+    workers = Workers(THREADS, timeout)
+    by_id = _ById(registry, workers).answer
+    routes: list[BaseRoute] = []
+    for path, methods in CALLS.items():
+        endpoint = (
+            by_id if methods.get("GET") is schema else partial(_call, registry, workers, methods)
+        )
+        routes.append(Route(path, endpoint, methods=list(methods)))
+    ready = {"GET": _ready}
+    routes += [
+        Route("/healthz", _alive),
+        Route("/readyz", partial(_call, registry, workers, ready)),
+        *pages,
+    ]
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+        HTTPException: _http_error,
+        FolkmootError: _error,
+        Exception: _failed,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return _Front(app, users, observed or Observed())
+
+
+async def _call(
+    registry: SchemaRegistry, workers: Workers, methods: Mapping[str, Function], request: Request
+) -> Response:
+    method = "GET" if request.method == "HEAD" else request.method
+    body = await _body(request) if method in ("POST", "PUT") else b""
+    call = Call(registry, request.path_params, request.query_params, body)
+    return Answer(await workers.run(partial(_carry_out, methods[method], call)))
+
+
+def _carry_out(function: Function, call: Call) -> bytes:
+    return msgspec.json.encode(function(call))
+
+
+class _ById:
+    """Schemas by id, which never change: those asked for before are answered on the event loop."""
+
+    def __init__(self, registry: SchemaRegistry, workers: Workers) -> None:
+        self._registry = registry
+        self._workers = workers
+        self._answers: dict[tuple[str, str], Answer] = {}
+        self._bytes = 0
+
+    async def answer(self, request: Request) -> Response:
+        key = (request.path_params["id"], _context(request.query_params.get("subject", "")))
+        answer = self._answers.get(key)
+        if answer is None:
+            call = Call(self._registry, request.path_params, request.query_params, b"")
+            answer = Answer(await self._workers.run(partial(_carry_out, schema, call)))
+            self._remember(key, answer)
+        return answer
+
+    def _remember(self, key: tuple[str, str], answer: Answer) -> None:
+        self._answers[key] = answer
+        self._bytes += len(answer.body)
+        while self._bytes > MOST_CACHED:
+            self._bytes -= len(self._answers.pop(next(iter(self._answers))).body)
+
+
+class _Front:
+    """Before the routes: lets users in, counts, and has the path taken as it was sent.
+
+    Servers decode the path before it is routed, and a subject may have slashes: `a%2Fversions`.
+    """
+
+    def __init__(self, app: ASGIApp, users: Users | None, observed: Observed) -> None:
+        self._app = app
+        self._users = users
+        self._observed = observed
+        # One at a time, so that who tries many passwords takes no more than one processor.
+        self._porter = Workers(1, TIMEOUT)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        path = scope["raw_path"].decode("utf-8", "replace")
+        scope["path"] = path.rstrip("/") or "/"  # some clients ask for /config/
+        try:
+            refusal = await self._refusal(scope)
+            await (refusal or self._app)(scope, receive, noted)
+        finally:
+            self._observed.note(scope["method"], status, time.perf_counter() - started)
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        users = self._users
+        if users is None or scope["path"] == "/healthz":
+            return None
+        authorization = Headers(scope=scope).get("authorization", "")
+        if users.is_remembered(authorization):
+            return None
+        try:
+            if await self._porter.run(lambda: users.admits(authorization)):
+                return None
+        except FolkmootError as error:
+            return _refused(error)
+        answer = _answer(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED, "name a user and a password")
+        answer.headers["WWW-Authenticate"] = 'Basic realm="folkmoot"'
+        return answer
+
+
+async def _body(request: Request) -> bytes:
+    """The whole body. Raises HTTPException with 413 if it is too large, 408 if it does not come."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= LARGEST_BODY:
+                    chunks.append(chunk)
+                elif size > PASSED_OVER:
+                    break
+    except TimeoutError:
+        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
+    except ClientDisconnect:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "the client has gone") from None
+    if size > LARGEST_BODY:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {LARGEST_BODY} bytes"
+        )
+    return b"".join(chunks)
+
+
+def _context(subject: str) -> str:
+    """What of `:.name:subject` chooses the ids: the context."""
+    return subject[: subject.find(":", 2) + 1] if subject.startswith(":.") else ""
+
+
+async def _alive(request: Request) -> Response:
+    return Answer(b'{"ok":true}')
+
+
+def _ready(call: Call) -> Json:
+    call.registry.compatibility()
+    return {"ok": True}
+
+
+def _answer(status: int, code: int, message: str) -> Answer:
+    said = msgspec.json.encode({"error_code": code, "message": message})
+    return Answer(said, status_code=status)
+
+
+async def _error(request: Request, error: FolkmootError) -> Response:
+    return _refused(error)
+
+
+def _refused(error: FolkmootError) -> Answer:
+    status: int
+    if isinstance(error, RegistryError):
+        code = error.error_code
+        status = code // 100 if code > 999 else code
+    elif isinstance(error, STORE_ERRORS):
+        status, code = HTTPStatus.SERVICE_UNAVAILABLE, STORE_FAILED
+    elif isinstance(error, RequestTimeout):
+        status, code = HTTPStatus.SERVICE_UNAVAILABLE, STORE_TIMED_OUT
+    else:
+        status = code = HTTPStatus.INTERNAL_SERVER_ERROR
+    return _answer(status, code, str(error))
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    """What the routes themselves refuse: unknown paths, methods that a path does not have."""
+    answer = _answer(error.status_code, error.status_code, error.detail)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """An error of ours; the server logs it."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return _answer(status, status, "the log of the server says why")

@@ -1,0 +1,155 @@
+"""One call as the functions behind the routes see it: what was asked for, typed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from folkmoot.coordination.schemas.versions import Reference
+from folkmoot.protocol.errors import InvalidSubject, InvalidVersion, RegistryError
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+
+_T = TypeVar("_T")
+
+LARGEST: Final = 2**31 - 1
+"""Of ids and versions."""
+
+
+class BadRequest(RegistryError):
+    """The body is not JSON."""
+
+    error_code = 400
+
+
+class NotFound(RegistryError):
+    """There is nothing at this path."""
+
+    error_code = 404
+
+
+class Unprocessable(RegistryError, ValueError):
+    """A parameter, or the body, is JSON of another shape than the call takes."""
+
+    error_code = 422
+
+
+class SchemaBody(Struct, rename="camel"):
+    """The body with a schema. What else clients send in it is passed over."""
+
+    schema: str
+    schema_type: str | None = None
+    references: list[Reference] | None = None
+    metadata: dict[str, Any] | None = None
+    rule_set: dict[str, Any] | None = None
+    id: int | None = None
+    version: int | None = None
+
+
+class LevelBody(Struct, rename="camel"):
+    """The body with a compatibility level; clients write it under either name."""
+
+    compatibility: str | UnsetType = UNSET
+    compatibility_level: str | UnsetType = UNSET
+
+
+class ModeBody(Struct):
+    mode: str
+
+
+class Call:
+    """What was asked for. `path` has the parts of the path as they were sent, percent-encoded."""
+
+    __slots__ = ("_path", "_query", "body", "registry")
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        path: Mapping[str, str],
+        query: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        self.registry = registry
+        self.body = body
+        self._path = path
+        self._query = query
+
+    def part(self, name: str) -> str:
+        """A part of the path. Raises InvalidSubject for bytes that are no text."""
+        try:
+            return unquote(self._path[name], errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidSubject(f"{self._path[name]} is not UTF-8, percent-encoded") from None
+
+    @property
+    def subject(self) -> str:
+        return self.part("subject")
+
+    @property
+    def scope(self) -> str | None:
+        """What a level or mode is of: the subject in the path, None if there is none: all of them."""
+        return self.subject if "subject" in self._path else None
+
+    @property
+    def id(self) -> int:
+        """The id in the path. Raises NotFound."""
+        number = _number(self.part("id"))
+        if number is None:
+            raise NotFound(f"{self.part('id')} is no id: an id is a number from 1 on")
+        return number
+
+    @property
+    def version(self) -> int | Literal["latest"]:
+        """The version in the path; -1 is the latest, too. Raises InvalidVersion."""
+        text = self.part("version")
+        if text in ("latest", "-1"):
+            return "latest"
+        number = _number(text)
+        if not number:
+            raise InvalidVersion(
+                f'{text} is no version: versions are numbers from 1 to {LARGEST}, or "latest"'
+            )
+        return number
+
+    def flag(self, name: str) -> bool:
+        """A parameter that is true or not: clients write it in either case. Absent, it is not."""
+        return self._query.get(name, "").lower() == "true"
+
+    def text(self, name: str) -> str | None:
+        return self._query.get(name)
+
+    def page(self, found: Sequence[_T]) -> Sequence[_T]:
+        """From `offset` on, as many as `limit` says; all if it is negative. Raises Unprocessable."""
+        offset, limit = self._integer("offset", 0), self._integer("limit", -1)
+        if offset < 0:
+            raise Unprocessable(f"offset={offset} is negative")
+        return found[offset:] if limit < 0 else found[offset : offset + limit]
+
+    def _integer(self, name: str, default: int) -> int:
+        text = self._query.get(name)
+        if text is None:
+            return default
+        number = _number(text.removeprefix("-"))
+        if number is None:
+            raise Unprocessable(f"{name}={text:.80} is not a number of 32 bits")
+        return -number if text.startswith("-") else number
+
+    def read(self, shape: type[_T], refused: type[RegistryError] = Unprocessable) -> _T:
+        """The body, whatever Content-Type it has. Raises BadRequest, and `refused` for another shape."""
+        try:
+            return msgspec.json.decode(self.body, type=shape)
+        except msgspec.ValidationError as error:
+            raise refused(f"the body is not as this call takes it: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is not JSON: {error}") from None
+        except RecursionError:
+            raise BadRequest("the body is nested too deeply") from None
+
+
+def _number(text: str) -> int | None:
+    """A number of 31 bits in plain digits."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        return None
+    number = int(text)
+    return number if number <= LARGEST else None

@@ -1,0 +1,1 @@
+"""The registry: versions, ids, levels, modes, references, contexts."""
