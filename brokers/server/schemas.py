@@ -4,14 +4,21 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Final
 
 from folkmoot.brokers.storage.jobs import result_of
+from folkmoot.coordination.schemas import lookups
+from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT
+from folkmoot.coordination.schemas.nodes import Content
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
 from folkmoot.protocol.errors import (
     FolkmootError,
+    ResponseTooLarge,
     SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import GetSchemaResponse
+from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
 LIVE_FOR: Final = 30.0
 """So many seconds after it was read a subject is read again before it is believed."""
@@ -179,6 +186,31 @@ class Schemas:
 
             look = self._looks[what] = Look(read, done)
         return look
+
+
+def described(number: int) -> Recipe[GetSchemaResponse | None]:
+    """A schema and those that it refers to, None if the id was never given. Raises ResponseTooLarge,
+    InvalidSchema (too many), Malformed."""
+    found = yield from lookups.content_of(DEFAULT_CONTEXT, number)
+    if found is None:
+        return None
+    read: dict[tuple[str, int], Content] = {}
+    characters = len(found.schema)
+
+    def content(context: str, number: int) -> Recipe[Content]:
+        nonlocal characters
+        if (context, number) not in read:
+            other = yield from lookups.content_of(context, number)
+            if other is None:
+                raise Malformed(f"schema {number} of context {context} is referred to and missing")
+            read[context, number] = other
+            characters += len(other.schema)
+            if characters > MAX_ENVELOPE_BYTES:
+                raise ResponseTooLarge("the schema and those that it refers to fit into no answer")
+        return read[context, number]
+
+    texts = yield from lookups.referred(DEFAULT_CONTEXT, found.references, content)
+    return GetSchemaResponse(found.schema, texts)
 
 
 def _trouble(error: Exception) -> FolkmootError:

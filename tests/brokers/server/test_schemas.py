@@ -14,9 +14,19 @@ from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import LIVE_FOR, PAUSE_IN_VAIN, TRY_AGAIN_AFTER, Schemas
+from folkmoot.brokers.server.schemas import (
+    LIVE_FOR,
+    PAUSE_IN_VAIN,
+    TRY_AGAIN_AFTER,
+    Schemas,
+    described,
+)
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.coordination import topics
+from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
@@ -26,6 +36,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     CorruptBatch,
     OutOfOrderSequence,
+    ResponseTooLarge,
     SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
@@ -35,8 +46,10 @@ from folkmoot.protocol.messages import (
     GetSchemaRequest,
     GetSchemaResponse,
     HelloRequest,
+    MetadataRequest,
     ProduceResponse,
 )
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.brokers.parts import (
     BROKERS,
     TOPIC,
@@ -49,11 +62,16 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
+from tests.brokers.server.test_broker import make_broker
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.waiting import eventually
 
 NOW = Now(100.0, 1_700_000_000_000)
 SUBJECT = "orders-value"
 ASKING = replace(TOPIC, config={"value_schema": SUBJECT})
 FREE = replace(TOPIC, topic_id="id-2")
+ITEM = '{"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}'
+ORDER = '{"type": "record", "name": "shop.Order", "fields": [{"name": "i", "type": "shop.Item"}]}'
 
 
 class Registry:
@@ -422,3 +440,58 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
             jobs.close()
             socket.close()
     assert failures == []
+
+
+# -- a whole broker -----------------------------------------------------------------------------------
+
+
+def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVE_FOR", 0.0)
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    registry = SchemaRegistry(user)
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        options = {"value_schema": SUBJECT}
+        topic = execute(user, topics.create("t", 1, [1], options))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+
+        def errors(number: int) -> list[int]:
+            entry = into(0, topic_id=topic.topic_id)
+            answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
+            return [each.error for each in answer.results]
+
+        other = registry.register("other-value", ITEM).id
+        assert errors(other) == [SchemaRefused.code]
+        mine = registry.register(SUBJECT, '"long"').id
+        assert errors(mine) == [0]
+        schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
+        assert schemas.resolved(mine) == '"long"'
+        order = registry.register(
+            "orders", ORDER, references=[Reference("shop.Item", "other-value", 1)]
+        ).id
+        assert schemas.resolved(order) == registry.resolved(order)
+        assert '"shop.Item"' in schemas.resolved(order)
+        with pytest.raises(SchemaNotFound):
+            schemas.resolved(order + 100)
+        registry.delete_version(SUBJECT, 1)
+        assert errors(mine) == [SchemaRefused.code]
+        assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
+
+
+def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = MemoryZooKeeper().connect()
+    registry = SchemaRegistry(session)
+    registry.register("items", ITEM)
+    order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
+    assert execute(session, described(order)) == GetSchemaResponse(ORDER, [ITEM])
+    assert execute(session, described(order + 1)) is None
+    monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
+    with pytest.raises(ResponseTooLarge):
+        execute(session, described(order))
