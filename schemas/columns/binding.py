@@ -33,11 +33,15 @@ class Source(NamedTuple):
 class Binding:
     """The nodes that write some rows as values of a schema, and the sources that they read."""
 
-    def __init__(self, layout: Layout, array: Any) -> None:
-        """Raises SerializationError for columns that are not those of the schema."""
+    def __init__(self, layout: Layout, array: Any, begun: int = 0) -> None:
+        """Raises SerializationError for columns that are not those of the schema.
+
+        `begun`: rows before the first one, for what it says.
+        """
         self.nodes: list[Node] = []
         self.sources: list[Source] = []
         self._layout = layout
+        self._begun = begun
         self.root = self._node(layout.parsed.root, layout.root, array, "")
 
     def _add(self, op: Op, where: str, column: int = -1, size: int = 0, data: bytes = b"") -> int:
@@ -143,10 +147,13 @@ class Binding:
         kind, size = self._layout.columns[shape.column].kind, s.get("size", 0)
         array = _cast(array, shape.type, where)
         if shape.symbols:
-            array = _numbers(array, shape, s["name"], where)
+            numbers = pc.index_in(array, value_set=texts(shape.symbols))
+            fits = pc.or_(numbers.is_valid(), array.is_null())
+            self._check(shape, fits, array, where, f"is no symbol of {s['name']}")
+            array = numbers
         elif kind is Kind.UUID:
-            fits = pc.match_substring_regex(array, _UUID)
-            _check(pc.fill_null(fits, True), array, where, "is no UUID")
+            fits = pc.fill_null(pc.match_substring_regex(array, _UUID), True)
+            self._check(shape, fits, array, where, "is no UUID")
         elif kind in (Kind.INT32, Kind.INT64):
             size = self._layout.columns[shape.column].size
         if kind in (Kind.TEXT, Kind.UUID):
@@ -154,18 +161,13 @@ class Binding:
         column = self._source(kind, array, WIDTHS.get(kind, size))
         return self._add(OPS[s["type"]], where, column, size)
 
-
-def _numbers(array: Any, shape: Shape, name: str, where: str) -> Any:
-    """Those of an enum's symbols."""
-    found = pc.index_in(array, value_set=texts(shape.symbols))
-    _check(pc.or_(found.is_valid(), array.is_null()), array, where, f"is no symbol of {name}")
-    return found
-
-
-def _check(fits: Any, array: Any, where: str, what: str) -> None:
-    if len(fits) and not pc.all(fits).as_py():
-        row = pc.index(fits, False).as_py()
-        raise SerializationError(f"row {row}: {where}: {str(array[row])!r:.80} {what}")
+    def _check(self, shape: Shape, fits: Any, array: Any, where: str, what: str) -> None:
+        if not len(fits) or pc.all(fits).as_py():
+            return
+        place = pc.index(fits, False).as_py()
+        is_row = self._layout.columns[shape.column].level == 0
+        row = f"row {self._begun + place}: " if is_row else ""
+        raise SerializationError(f"{row}{where}: {str(array[place])!r:.80} {what}")
 
 
 def _cast(array: Any, target: Any, where: str) -> Any:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, texts
 from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind, Node
 from folkmoot.schemas.columns.resolution import resolve
+from folkmoot.schemas.values.deserializer import SchemaLookup
 from folkmoot.schemas.values.wire import schema_id
 
 MAX_PROGRAMS = 1_000
@@ -27,12 +28,6 @@ MAX_PROGRAMS = 1_000
 
 _compiled = speedups.compiled("folkmoot.schemas.columns._speedups")
 _Decoder = (_compiled or interpreter).Decoder
-
-
-class SchemaLookup(Protocol):
-    """Where the schema of an id comes from: a registry, or a client that asks brokers."""
-
-    def resolved(self, id: int) -> str: ...
 
 
 class BadRow(NamedTuple):

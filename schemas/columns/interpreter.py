@@ -216,7 +216,9 @@ class Decoder:
         column, values = self._columns[number], self._values[number]
         valid = bytes(value is not None for value in values)
         if column.kind in _TYPES:
-            found = np.array([value or 0 for value in values], _TYPES[column.kind])
+            found = np.array(
+                [0 if value is None else value for value in values], _TYPES[column.kind]
+            )
             return valid, None, found.tobytes()
         if column.kind is Kind.BOOLEAN:
             return valid, None, bytes(value or 0 for value in values)

@@ -83,7 +83,7 @@ class Schemas:
         if kind < 0.9:
             symbols = [f"S{place}" for place in range(self.chance.randint(1, 5))]
             return {"type": "enum", "name": self._name("E"), "symbols": symbols}
-        fixed = {"type": "fixed", "name": self._name("F"), "size": self.chance.randint(0, 9)}
+        fixed: Json = {"type": "fixed", "name": self._name("F"), "size": self.chance.randint(0, 9)}
         if fixed["size"] > 3 and self.chance.random() < 0.5:
             fixed |= {"logicalType": "decimal", "precision": 7, "scale": 3}
         return fixed
@@ -222,6 +222,11 @@ def body(parsed: Json, value: Any) -> bytes:
     out = BytesIO()
     fastavro.schemaless_writer(out, parsed, value)
     return out.getvalue()
+
+
+def read(parsed: Json, data: bytes) -> Any:
+    """What fastavro reads."""
+    return fastavro.schemaless_reader(BytesIO(data), parsed, None)
 
 
 def framed(number: int, data: bytes) -> bytes:

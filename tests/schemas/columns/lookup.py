@@ -1,17 +1,12 @@
 """Schemas by id, without a registry."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from folkmoot.protocol.errors import SchemaNotFound
 
 
-class _Registered(NamedTuple):
-    id: int
-
-
 class Known:
-    """A list of texts, of which the first has id 1; it registers only those."""
+    """A list of texts, of which the first has id 1."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)
@@ -22,6 +17,3 @@ class Known:
         if not 0 < id <= len(self.texts):
             raise SchemaNotFound(f"there is no schema {id}")
         return self.texts[id - 1]
-
-    def register(self, subject: str, schema: Any, **_: Any) -> Any:
-        return _Registered(self.texts.index(schema) + 1)
