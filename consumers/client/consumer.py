@@ -284,7 +284,7 @@ class Consumer(Generic[K, V]):
     ) -> "pa.Table":
         from folkmoot.consumers.records.typed import TypedColumns
 
-        columns = TypedColumns(schema, headers=headers, skips=self.config.on_decode_error == "skip")
+        columns = TypedColumns(schema, headers, self.config.on_decode_error)
         take = partial(self._take_made, columns)
         made = self._read(timeout, limit, columns.batch_of, take=take)
         self._fetcher.counters.records_skipped += columns.skipped

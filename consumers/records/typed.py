@@ -16,6 +16,12 @@ BESIDE: Final = ("topic", "partition", "offset", "timestamp")
 """What stands beside a record's fields, each with `_` in front."""
 
 
+_NO_RAW: Final = (
+    "a table with a schema has no place for raw bytes: have on_decode_error raise or skip, or poll "
+    "without a schema"
+)
+
+
 class TypedView(RecordBatchView):
     """Records of a batch as `batch`; what was skipped is not in it."""
 
@@ -27,11 +33,13 @@ class TypedView(RecordBatchView):
 class TypedColumns:
     """What `poll_arrow` was given to make columns with."""
 
-    def __init__(self, schema: ColumnDeserializer, *, headers: bool, skips: bool) -> None:
+    def __init__(self, schema: ColumnDeserializer, headers: bool, on_decode_error: object) -> None:
         """Raises ConfigError for a schema with a field that is named as what stands beside it."""
+        if on_decode_error == "raw":
+            raise ConfigError(_NO_RAW)
         self._values = schema
         self._headers = headers
-        self._skips = skips
+        self._skips = on_decode_error == "skip"
         self._beside = (*BESIDE, "headers") if headers else BESIDE
         self.skipped = 0
         """How many records were left out."""
@@ -66,10 +74,7 @@ class TypedColumns:
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
         """Raises ConfigError: bytes are none of the schema's columns."""
-        raise ConfigError(
-            f"{row.topic_partition}, offset {row.offsets[0]}: a table with a schema has no place for raw "
-            "bytes: have on_decode_error skip or raise, or poll without a schema"
-        )
+        raise ConfigError(f"{row.topic_partition}, offset {row.offsets[0]}: {_NO_RAW}")
 
     def batch_of(self, view: RecordBatchView) -> pa.RecordBatch | None:
         """Of a view that `rows_of` has made; None if all of it was skipped."""

@@ -48,7 +48,9 @@ class ColumnDeserializer:
 
     def __init__(self, schemas: SchemaLookup, schema: Schema | int) -> None:
         """Raises InvalidSchema, also for a schema that contains itself; SchemaNotFound."""
-        text = schemas.resolved(schema) if isinstance(schema, int) else canonical(schema)
+        text = (
+            schemas.resolved(schema) if isinstance(schema, int) else canonical(schema, strict=False)
+        )
         self._schemas = schemas
         self._layout = Layout(Parsed(text))
         self.arrow_schema: pa.Schema = self._layout.schema
@@ -56,7 +58,9 @@ class ColumnDeserializer:
         self._nodes: list[Node] = []
         self._roots: dict[int, int] = {}
 
-    def __call__(self, values: "pa.Array | Sequence[bytes | None]") -> pa.RecordBatch:
+    def __call__(
+        self, values: "pa.Array | pa.ChunkedArray | Sequence[bytes | None]"
+    ) -> pa.RecordBatch:
         """Raises SerializationError that names the first bad row, and what the lookup raises."""
         batch, bad = self.decode(values)
         if bad:
@@ -65,7 +69,7 @@ class ColumnDeserializer:
         return batch
 
     def decode(
-        self, values: "pa.Array | Sequence[bytes | None]"
+        self, values: "pa.Array | pa.ChunkedArray | Sequence[bytes | None]"
     ) -> tuple[pa.RecordBatch, list[BadRow]]:
         """A row for each value, bad ones all null, and those in order. Raises what the lookup raises.
 

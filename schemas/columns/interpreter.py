@@ -77,6 +77,9 @@ class Decoder:
             except _BadRow as error:
                 self._forget(row, before)
                 bad.append((row, schema, error.node, error.fault))
+            except RecursionError:
+                self._forget(row, before)
+                bad.append((row, schema, roots[1], Fault.DEPTH))
         return bad
 
     def _forget(self, row: int, before: list[int]) -> None:

@@ -29,7 +29,7 @@ class ColumnEncoder:
     def __init__(self, schema: Schema, schema_id: int) -> None:
         """Raises InvalidSchema, also for a schema that contains itself."""
         self.schema_id = schema_id
-        self._layout = Layout(Parsed(canonical(schema)))
+        self._layout = Layout(Parsed(canonical(schema, strict=False)))
         self.arrow_schema: pa.Schema = self._layout.schema
 
     def __call__(self, rows: "pa.Table | pa.RecordBatch | pa.StructArray") -> Any:
