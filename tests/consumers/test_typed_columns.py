@@ -162,9 +162,9 @@ def test_a_table_with_a_schema_has_no_place_for_bytes_or_for_two_columns_of_a_na
 ) -> None:
     bad_in_the_middle(bench, registry)
     schema = ColumnDeserializer(registry, OLD)
-    with bench.reader(on_decode_error="raw") as consumer:
-        with pytest.raises(ConfigError, match="has no place for raw bytes"):
-            consumer.poll_arrow(0.0, schema=schema)
+    raw = pytest.raises(ConfigError, match="has no place for raw bytes")
+    with bench.reader(on_decode_error="raw") as consumer, raw:
+        consumer.poll_arrow(0.0, schema=schema)
     with bench.reader(on_decode_error=lambda consumer, error: "raw") as consumer:
         assert consumer.poll_arrow(20.0, 2, schema=schema).column("number").to_pylist() == [0, 1]
         with pytest.raises(ConfigError, match="offset 2: a table with a schema has no place"):
