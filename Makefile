@@ -18,7 +18,7 @@ PROBE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 env: $(READY)
 
 # An editable install builds the compiled modules in place; a change of one builds it anew.
-$(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx)
+$(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx */*/*.pyx)
 	@if ! $(BIN)/python -c '$(PROBE)' 2>/dev/null; then \
 	    for python in $(PYTHONS); do \
 	        if $$python -c '$(PROBE)' 2>/dev/null; then found=$$python; break; fi; \
@@ -63,8 +63,10 @@ test-spark: env
 test-chaos: env
 	$(BIN)/python -m pytest -m chaos $(TEST_ARGS)
 
-# Clients of schema registries that others wrote, and other readers of Avro.
+# Clients of schema registries that others wrote, and other readers of Avro. Some need node, Maven or Go; with
+# FOLKMOOT_REQUIRE_FOREIGN=1 none is left out.
 test-schemas: env
+	$(BIN)/python -m tests.foreign.environments
 	$(BIN)/python -m pytest -m schemas $(TEST_ARGS)
 
 test-all: test test-slow test-spark test-chaos test-schemas

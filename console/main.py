@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from folkmoot import __version__
 from folkmoot.console import streams
-from folkmoot.console.options import DEGRADED, NotConfirmed, NotReadToTheEnd
+from folkmoot.console.options import DEGRADED, NotConfirmed, NotReadToTheEnd, RegistryUnreachable
 from folkmoot.console.parser import Parser
 from folkmoot.protocol.errors import (
     BrokerIdTaken,
@@ -28,6 +28,9 @@ from folkmoot.protocol.errors import (
     GroupNotEmpty,
     InvalidName,
     InvalidReplicationFactor,
+    InvalidSubject,
+    OperationNotPermitted,
+    ReferenceExists,
     RequestTimeout,
     StaleTopicId,
     ZooKeeperUnreachable,
@@ -88,6 +91,9 @@ COMMANDS: Final = {
     "log": Command(
         "folkmoot.console.log", "look into a broker's files: verify, dump, find orphans, sizes"
     ),
+    "schema": Command(
+        "folkmoot.console.schema.command", "register, judge, compare, delete and copy schemas"
+    ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
     "completion": Command("folkmoot.console.completion", "have the shell complete words"),
@@ -98,6 +104,7 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     ConfigError: USAGE,
     InvalidName: USAGE,
     InvalidReplicationFactor: USAGE,
+    InvalidSubject: USAGE,
     BrokerUnreachable: UNREACHABLE,
     DeliveryTimeout: UNREACHABLE,
     FlushTimeout: UNREACHABLE,
@@ -110,6 +117,9 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     GroupNotEmpty: REFUSED,
     NotConfirmed: REFUSED,
     NotReadToTheEnd: INCOMPLETE,
+    OperationNotPermitted: REFUSED,
+    ReferenceExists: REFUSED,
+    RegistryUnreachable: UNREACHABLE,
     StaleTopicId: REFUSED,
 }
 

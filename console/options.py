@@ -34,6 +34,10 @@ class NotConfirmed(FolkmootError):
     """Something that cannot be undone was asked for, and not confirmed."""
 
 
+class RegistryUnreachable(FolkmootError):
+    """A schema registry behind HTTP does not answer."""
+
+
 class NotReadToTheEnd(FolkmootError):
     """The ends of some partitions were not reached, and nothing more comes."""
 

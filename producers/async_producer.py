@@ -16,7 +16,12 @@ from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_topic
 from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
-from folkmoot.producers.columns import HeadersArgument, as_headers
+from folkmoot.producers.columns import (
+    HeadersArgument,
+    RecordColumns,
+    TableSerializer,
+    as_headers,
+)
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.futures import Run
 from folkmoot.producers.partition_queue import Batch
@@ -342,20 +347,27 @@ class AsyncProducer(Generic[K, V]):
         timestamps: Any = None,
         headers: Sequence[HeadersArgument] | None = None,
         partition: int | None = None,
+        serializer: TableSerializer | None = None,
     ) -> AsyncBatchDelivery:
         """Append many records, given as columns; await the delivery that it returns.
 
         Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
-        come in between.
+        come in between; `serializer` works in another thread.
         """
-        columns_of = partial(
-            self._core._columns, topic, values, keys, timestamps, headers, partition
-        )
+        made: list[RecordColumns] = []
+
+        def make() -> None:
+            given = (topic, values, keys, timestamps, headers, partition, serializer)
+            made.append(self._core._columns(*given))
+
         try:
-            columns = columns_of()
+            if serializer is None:
+                make()
         except WouldWait:
-            await _in_thread(columns_of)
-            columns = columns_of()
+            pass
+        if not made:
+            await _in_thread(make)
+        (columns,) = made
         runs: list[Run] = []
         delivery = AsyncBatchDelivery(BatchDelivery(runs, self._accumulator), self._hub)
         row = 0

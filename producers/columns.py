@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -132,6 +132,16 @@ def no_partition(topic: str, partition: int, count: int) -> FolkmootError:
 
 
 # -- many ---------------------------------------------------------------------------------------------
+
+
+class TableSerializer(Protocol):
+    """Makes a column of values of what is sent to a topic as a whole. May be called from any thread.
+
+    One whose values all begin with byte 0 and their schema's id says so by an attribute
+    `writes_schema_id` that is True.
+    """
+
+    def serialize(self, topic: str, rows: Any, /) -> Any: ...
 
 
 class RecordColumns:

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
 from folkmoot.producers.appender import BatchDelivery, Delivery
-from folkmoot.producers.columns import HeadersArgument, RecordColumns
+from folkmoot.producers.columns import HeadersArgument, RecordColumns, TableSerializer
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import discovery_of
 from folkmoot.producers.sender import Sender
@@ -205,6 +205,7 @@ class Producer(Generic[K, V]):
         timestamps: Any = None,
         headers: Sequence[HeadersArgument] | None = None,
         partition: int | None = None,
+        serializer: TableSerializer | None = None,
     ) -> BatchDelivery:
         """Append many records, given as columns: lists of bytes and None, or Arrow arrays.
 
@@ -212,13 +213,14 @@ class Producer(Generic[K, V]):
         is one for all or one per row, in ms since the epoch (a list, numpy, or Arrow, also of a
         timestamp type); `headers` has those of each row. All of it goes to `partition`, or each row
         where the partitioner says. Rows keep their order, among themselves and with `send`.
-        Serialisers are asked for each cell of a list; Arrow arrays are bytes already.
+        Serialisers are asked for each cell of a list; Arrow arrays are bytes already. With a
+        `serializer`, `values` is what that takes as a whole: an Arrow table, for a ColumnSerializer.
 
         What does not fit into the buffer waits for room, part by part: after BufferFull the rows before
         have been taken, and the error's `delivery` is theirs. Raises as `send` does, TypeError and
         ValueError for columns that are none or differ in length.
         """
-        columns = self._columns(topic, values, keys, timestamps, headers, partition)
+        columns = self._columns(topic, values, keys, timestamps, headers, partition, serializer)
         runs: list[Any] = []
         delivery = BatchDelivery(runs, self._accumulator)
         row = 0
@@ -233,11 +235,21 @@ class Producer(Generic[K, V]):
         return delivery
 
     def _columns(
-        self, topic: str, values: Any, keys: Any, timestamps: Any, headers: Any, partition: Any
+        self,
+        topic: str,
+        values: Any,
+        keys: Any,
+        timestamps: Any,
+        headers: Any,
+        partition: Any,
+        of_all: TableSerializer | None = None,
     ) -> RecordColumns:
         """Checked. Raises TypeError, ValueError, InvalidName, SerializationError."""
         framed = False
-        if self._value_bytes is not None and isinstance(values, list | tuple):
+        if of_all is not None:
+            framed = writes_schema_id(of_all)
+            values = of_all.serialize(topic, values)
+        elif self._value_bytes is not None and isinstance(values, list | tuple):
             framed = writes_schema_id(self.config.value_serializer)
             values = [self._value_bytes(topic, value) for value in values]
         if self._key_bytes is not None and isinstance(keys, list | tuple):

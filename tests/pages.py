@@ -19,7 +19,7 @@ _BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE 
 _END = "== end of a command, exit code "
 
 # What a reader does in another terminal, or once; a test's fixtures have done it.
-_PREPARED = ("make ", ". .venv/", "folkmoot dev", "export ")
+_PREPARED = ("make ", ". .venv/", "folkmoot dev", "folkmoot registry", "export ")
 # These only look: a reader whom the page shows more than the screen looks again.
 _LOOKS = ("folkmoot group describe", "folkmoot consume", "cat ", "sort ")
 

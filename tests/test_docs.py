@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from folkmoot.console.options import ENVIRONMENT
 from folkmoot.console.processes import EmbeddedCluster
 from tests import databases
 from tests.pages import blocks_of, follow
+from tests.registries import registry_process
 from tests.tree import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+PAGES = [DOCS / "tutorial.md", DOCS / "schemas.md", *sorted((DOCS / "howto").glob("*.md"))]
 RUN = {"python", "console"}
 FROM_CONFLUENT = DOCS / "howto" / "from-confluent-kafka.md"
 
@@ -53,11 +55,16 @@ def test_a_page_can_be_followed_block_by_block(
     environment = {ENVIRONMENT: cluster.zookeeper}
     if page.stem == "postgresql":
         environment["RESULTS"] = request.getfixturevalue("results")
-    follow(page, tmp_path, environment)
+    with ExitStack() as stack:
+        if page.stem == "schemas":
+            environment["REGISTRY"] = stack.enter_context(registry_process(cluster.zookeeper))
+        follow(page, tmp_path, environment)
 
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
-    assert {block.language for page in PAGES for block in blocks_of(page)} == RUN | {"yaml"}
+    assert {block.language for page in PAGES for block in blocks_of(page)} == RUN | {
+        *("json", "yaml")
+    }
 
 
 def test_alarms_are_about_metrics_that_there_are() -> None:

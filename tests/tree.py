@@ -65,6 +65,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "schemas/avro": frozenset(),
     "schemas/registry": frozenset({"schemas/avro"}),
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
+    "schemas/columns": frozenset({"schemas/avro", "schemas/registry", "schemas/values"}),
     "schemas/rest": frozenset({"schemas/avro", "schemas/registry"}),
 }
 

@@ -60,6 +60,9 @@ from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartiti
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from folkmoot.consumers.records.typed import TypedColumns
+    from folkmoot.schemas.columns.deserializer import ColumnDeserializer
+
 _Made = TypeVar("_Made")
 
 CLOSE_TIMEOUT: Final = 10.0
@@ -253,17 +256,39 @@ class Consumer(Generic[K, V]):
         return self._read_one(timeout, max_records, _as_it_is)
 
     def poll_arrow(
-        self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False
+        self,
+        timeout: float = 1.0,
+        max_records: int | None = None,
+        *,
+        headers: bool = False,
+        schema: "ColumnDeserializer | None" = None,
     ) -> "pa.Table":
         """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
 
         Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
-        timestamp, timestampType, and headers if asked for. Raises MissingExtra without pyarrow.
+        timestamp, timestampType, and headers if asked for. With a `schema`, they are the fields of
+        that one, and `_topic`, `_partition`, `_offset`, `_timestamp` (`_headers`); a value that cannot
+        be read is treated as `on_decode_error` says, where bytes ("raw") have no place. Raises
+        MissingExtra without pyarrow, ConfigError for a field that is named as what stands beside it.
         """
+        limit = _limit(max_records, TABLE_RECORDS)
+        if schema is not None:
+            return self._poll_typed(timeout, limit, schema, headers)
         from folkmoot.consumers.records.arrow import table
 
         make = partial(RecordBatchView.arrow, headers=headers)
-        return table(self._read(timeout, _limit(max_records, TABLE_RECORDS), make), headers=headers)
+        return table(self._read(timeout, limit, make), headers=headers)
+
+    def _poll_typed(
+        self, timeout: float, limit: int, schema: "ColumnDeserializer", headers: bool
+    ) -> "pa.Table":
+        from folkmoot.consumers.records.typed import TypedColumns
+
+        columns = TypedColumns(schema, headers, self.config.on_decode_error)
+        take = partial(self._take_made, columns)
+        made = self._read(timeout, limit, columns.batch_of, take=take)
+        self._fetcher.counters.records_skipped += columns.skipped
+        return columns.table(made)
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
@@ -617,7 +642,7 @@ class Consumer(Generic[K, V]):
         self,
         timeout: float,
         limit: int,
-        make: Callable[[RecordBatchView], _Made],
+        make: Callable[[RecordBatchView], _Made | None],
         *,
         one: bool = False,
         take: Callable[[int], RecordBatchView | Skipped | None] | None = None,
@@ -641,7 +666,8 @@ class Consumer(Generic[K, V]):
                     views.append(view)
                     # The group is looked at behind a record that is skipped: there may be many.
                     left = 0 if one or isinstance(view, Skipped) else left - len(view)
-                made = [make(view) for view in views if isinstance(view, RecordBatchView)]
+                all_made = (make(view) for view in views if isinstance(view, RecordBatchView))
+                made = [each for each in all_made if each is not None]
                 remaining = deadline - time.monotonic()
                 is_over = bool(made) or remaining <= 0 or self._stopped or self._is_wanted()
                 if views:
@@ -711,9 +737,13 @@ class Consumer(Generic[K, V]):
         if not self._deserialization.is_wanted:
             self._taken = self._fetcher.take_view(limit)
             return self._taken
-        limit = min(limit, self.config.max_poll_records)
+        return self._take_made(self._deserialization, min(limit, self.config.max_poll_records))
+
+    def _take_made(
+        self, deserialization: "Deserialization | TypedColumns", limit: int
+    ) -> RecordBatchView | Skipped | None:
         while (view := self._fetcher.take_view(limit)) is not None:
-            made, failed = self._deserialization.rows_of(view)
+            made, failed = deserialization.rows_of(view)
             self._taken = view if failed is None else None
             what: OnDecodeError | None = "raise"
             if isinstance(failed, DeserializationError) and self.config.on_decode_error != "raise":
@@ -726,7 +756,7 @@ class Consumer(Generic[K, V]):
             if len(made) > 0:
                 return made
             if what == "raw":
-                return self._deserialization.raw(view.part(0, 1))
+                return deserialization.raw(view.part(0, 1))
             if what == "skip":
                 self._fetcher.counters.records_skipped += 1
                 return Skipped(view.topic_partition, view.offsets[0])

@@ -66,7 +66,7 @@ def serializer(
     return _converter(f"{field}_serializer", field, given, "serialize")
 
 
-def writes_schema_id(given: Serializer[Any] | None) -> bool:
+def writes_schema_id(given: object) -> bool:
     """Whether a serialiser says that all it makes begins with a schema's id."""
     return getattr(given, "writes_schema_id", False) is True
 

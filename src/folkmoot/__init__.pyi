@@ -136,6 +136,10 @@ from folkmoot.protocol.records import OffsetAndMetadata as OffsetAndMetadata
 from folkmoot.protocol.records import Record as Record
 from folkmoot.protocol.records import RecordMetadata as RecordMetadata
 from folkmoot.protocol.records import TopicPartition as TopicPartition
+from folkmoot.schemas.columns.deserializer import BadRow as BadRow
+from folkmoot.schemas.columns.deserializer import ColumnDeserializer as ColumnDeserializer
+from folkmoot.schemas.columns.serializer import ColumnEncoder as ColumnEncoder
+from folkmoot.schemas.columns.serializer import ColumnSerializer as ColumnSerializer
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry as SchemaRegistry
 from folkmoot.schemas.values.derivation import avro_schema as avro_schema
 from folkmoot.schemas.values.deserializer import AvroDeserializer as AvroDeserializer

@@ -370,3 +370,24 @@ def test_a_partitioner_that_fails_fails_the_call_and_not_the_producer(
             producer.send("t", b"v")
         assert producer.send_batch("t", VALUES, partition=1).result(10) == {1: [range(1000)]}
         assert producer.unacknowledged() == 0
+
+
+class OfTables:
+    """Makes values of a column of numbers, and says that they begin with an id."""
+
+    writes_schema_id = True
+
+    def serialize(self, topic: str, rows: Any) -> Any:
+        return pa.array([topic.encode() + b"%d" % number for number in rows.to_pylist()])
+
+
+def test_a_serializer_of_tables_makes_the_values_and_says_whether_they_begin_with_an_id(
+    cluster: FakeCluster,
+) -> None:
+    numbers = pa.array([1, 2])
+    with make(cluster) as producer:
+        given = ("t", numbers, None, None, None, 0)
+        assert producer._columns(*given, OfTables()).framed
+        producer.send_batch("t", numbers, partition=0, serializer=OfTables()).result(10)
+    log = cluster.logs[TopicPartition("t", 0)]
+    assert [record.value for record in log] == [b"t1", b"t2"]

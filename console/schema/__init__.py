@@ -1,0 +1,1 @@
+"""`folkmoot schema`: schemas as they are registered, judged, compared and moved."""

@@ -1,0 +1,277 @@
+"""Where schemas are copied from and to: this cluster's registry, one behind HTTP, a file."""
+
+import http.client
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from msgspec import ValidationError, convert, to_builtins
+
+from folkmoot.console.options import RegistryUnreachable
+from folkmoot.coordination.schemas.versions import SchemaVersion
+from folkmoot.protocol.errors import (
+    ConfigError,
+    NoSubjectCompatibility,
+    NoSubjectMode,
+    RegistryError,
+    SchemaNotFound,
+    SubjectNotFound,
+)
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_NOT_FOUND: Final = 404
+
+_T = TypeVar("_T")
+
+
+class Source(Protocol):
+    """Where schemas are read from. What it does not have is no error here."""
+
+    def subjects(self, prefix: str) -> list[str]:
+        """All that begin so, deleted ones, too."""
+
+    def versions(self, subject: str) -> list[SchemaVersion]:
+        """All of them, deleted ones, too."""
+
+    def level(self, subject: str) -> str | None:
+        """Its own compatibility level."""
+
+
+class Place(Source, Protocol):
+    """A registry, to be written to as well."""
+
+    def text(self, each: SchemaVersion) -> str | None:
+        """What the id of that version names there."""
+
+    def put(self, each: SchemaVersion) -> None:
+        """Have it be a live version by its id and number; the subject's mode is IMPORT."""
+
+    def delete(self, each: SchemaVersion) -> None:
+        """Softly."""
+
+    def set_level(self, subject: str, level: str) -> None: ...
+
+    def mode(self, subject: str) -> str | None:
+        """Its own mode."""
+
+    def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
+        """None: it has no mode of its own from now on."""
+
+
+class Here:
+    """The registry of this cluster."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+
+    def subjects(self, prefix: str) -> list[str]:
+        return self._registry.subjects(prefix, deleted=True)
+
+    def versions(self, subject: str) -> list[SchemaVersion]:
+        try:
+            numbers = self._registry.versions(subject, deleted=True)
+        except SubjectNotFound:
+            return []
+        return [self._registry.version(subject, each, deleted=True) for each in numbers]
+
+    def text(self, each: SchemaVersion) -> str | None:
+        try:
+            return self._registry.get(each.id, subject=each.subject).schema
+        except SchemaNotFound:
+            return None
+
+    def put(self, each: SchemaVersion) -> None:
+        self._registry.register(
+            each.subject,
+            each.schema,
+            references=each.references,
+            metadata=each.metadata,
+            rule_set=each.rule_set,
+            id=each.id,
+            version=each.version,
+        )
+
+    def delete(self, each: SchemaVersion) -> None:
+        self._registry.delete_version(each.subject, each.version)
+
+    def level(self, subject: str) -> str | None:
+        try:
+            return self._registry.compatibility(subject)
+        except NoSubjectCompatibility:
+            return None
+
+    def set_level(self, subject: str, level: str) -> None:
+        self._registry.set_compatibility(level, subject)
+
+    def mode(self, subject: str) -> str | None:
+        try:
+            return self._registry.mode(subject)
+        except NoSubjectMode:
+            return None
+
+    def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
+        if mode is None:
+            self._registry.delete_mode(subject)
+        else:
+            self._registry.set_mode(mode, subject, force=force)
+
+
+class Remote:
+    """A registry behind HTTP, asked as Confluent's clients ask it. Over one connection, by one thread."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        try:
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise ConfigError(f"{url!r} is no address of a registry: {error}") from None
+        self._name = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+        self._path = parts.path.rstrip("/")
+        self._headers = {
+            "Accept": f"{CONTENT_TYPE}, application/json",
+            "Content-Type": CONTENT_TYPE,
+        }
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        secure = parts.scheme == "https"
+        connection = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self._connection = connection(host, port, timeout=timeout)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def subjects(self, prefix: str) -> list[str]:
+        found = self._ask("GET", f"/subjects?deleted=true&subjectPrefix={quote(prefix, '')}")
+        return [each for each in made(found, list[str]) if each.startswith(prefix)]
+
+    def versions(self, subject: str) -> list[SchemaVersion]:
+        path = f"{_subject(subject)}/versions"
+        live = set(self._numbers(path))
+        found = []
+        for number in self._numbers(f"{path}?deleted=true"):
+            told = made(self._ask("GET", f"{path}/{number}?deleted=true"), dict[str, Any])
+            found.append(version_of({**told, "deleted": number not in live}))
+        return found
+
+    def _numbers(self, path: str) -> list[int]:
+        return made(self._ask("GET", path, missing=[]), list[int])
+
+    def text(self, each: SchemaVersion) -> str | None:
+        path = f"/schemas/ids/{each.id}?subject={quote(each.subject, '')}"
+        return made(self._ask("GET", path, missing={}), dict[str, Any]).get("schema")
+
+    def put(self, each: SchemaVersion) -> None:
+        told = json_of(each)
+        del told["subject"], told["deleted"]
+        self._ask("POST", f"{_subject(each.subject)}/versions", told)
+
+    def delete(self, each: SchemaVersion) -> None:
+        self._ask("DELETE", f"{_subject(each.subject)}/versions/{each.version}")
+
+    def level(self, subject: str) -> str | None:
+        found = self._ask("GET", f"/config/{quote(subject, '')}", missing={})
+        return made(found, dict[str, Any]).get("compatibilityLevel")
+
+    def set_level(self, subject: str, level: str) -> None:
+        self._ask("PUT", f"/config/{quote(subject, '')}", {"compatibility": level})
+
+    def mode(self, subject: str) -> str | None:
+        found = self._ask("GET", f"/mode/{quote(subject, '')}", missing={})
+        return made(found, dict[str, Any]).get("mode")
+
+    def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
+        path = f"/mode/{quote(subject, '')}"
+        if mode is None:
+            self._ask("DELETE", path)
+        else:
+            self._ask("PUT", f"{path}?force={str(force).lower()}", {"mode": mode})
+
+    def _ask(self, method: str, path: str, body: object = None, *, missing: object = None) -> Any:
+        """What it answers; `missing`, if that is not None, where it says that there is none."""
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, self._path + path, data, self._headers)
+            response = self._connection.getresponse()
+            said = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise RegistryUnreachable(
+                f"the registry at {self._name} does not answer: {error!r}"
+            ) from None
+        if response.status == _NOT_FOUND and missing is not None:
+            return missing
+        try:
+            told = json.loads(said)
+        except ValueError:
+            told = None
+        if response.status == http.client.OK and told is not None:
+            return told
+        reason = told.get("message") if isinstance(told, dict) else None
+        raise RegistryError(
+            f"the registry at {self._name} answers {method} {path} with {response.status}: "
+            f"{reason or response.reason}"
+        )
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+@contextmanager
+def remote(url: str, timeout: float) -> Iterator[Remote]:
+    """A registry behind HTTP. Raises ConfigError for what is no address of one."""
+    place = Remote(url, timeout)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def json_of(each: SchemaVersion) -> dict[str, Any]:
+    """A version as the REST interface shows it, and whether it is deleted."""
+    told: dict[str, Any] = {
+        "subject": each.subject,
+        "version": each.version,
+        "id": each.id,
+        "schemaType": "AVRO",
+        "schema": each.schema,
+        "deleted": each.deleted,
+    }
+    if each.references:
+        told["references"] = to_builtins(each.references)
+    if each.metadata is not None:
+        told["metadata"] = each.metadata
+    if each.rule_set is not None:
+        told["ruleSet"] = each.rule_set
+    return told
+
+
+def version_of(given: object) -> SchemaVersion:
+    """Back from `json_of`. Raises RegistryError for what is none, or no Avro schema."""
+    told = made(given, dict[str, Any])
+    kind = told.get("schemaType") or "AVRO"
+    if kind != "AVRO":
+        where = f"{told.get('subject')} version {told.get('version')}"
+        raise RegistryError(f"{where} is a schema of type {kind}: only AVRO can be kept here")
+    fields = {name: told[name] for name in SchemaVersion.__struct_fields__ if name in told}
+    if "ruleSet" in told:
+        fields["rule_set"] = told["ruleSet"]
+    fields["references"] = told.get("references") or ()
+    return made(fields, SchemaVersion)
+
+
+def made(told: object, kind: type[_T]) -> _T:
+    """Raises RegistryError for what is not of that shape."""
+    try:
+        return convert(told, kind)
+    except ValidationError as error:
+        raise RegistryError(f"this is not what a registry says: {error}") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{quote(name, '')}"

@@ -1,0 +1,157 @@
+"""Copying schemas between registries and files: ids and versions stay what they are."""
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from folkmoot.console.schema.places import Place, Source, json_of, made, version_of
+from folkmoot.coordination.schemas.versions import SchemaVersion
+from folkmoot.protocol.errors import ConfigError, RegistryError
+
+IMPORT: Final = "IMPORT"
+
+_Key = tuple[str, int]
+"""A subject, and the number of a version."""
+
+
+class Schemas(NamedTuple):
+    """Versions, deleted ones, too, and the levels of subjects that have their own."""
+
+    versions: list[SchemaVersion]
+    levels: dict[str, str]
+
+
+def gather(source: Source, prefix: str) -> Schemas:
+    """All versions of the subjects that begin so, and of those that they refer to."""
+    versions: dict[str, list[SchemaVersion]] = {}
+    wanted = source.subjects(prefix)
+    while wanted:
+        subject = wanted.pop()
+        versions[subject] = source.versions(subject)
+        named = {other.subject for each in versions[subject] for other in each.references}
+        wanted += sorted(named - versions.keys() - set(wanted))
+    levels = {subject: source.level(subject) for subject in sorted(versions)}
+    own = {subject: level for subject, level in levels.items() if level is not None}
+    return Schemas([each for name in sorted(versions) for each in versions[name]], own)
+
+
+def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
+    """Have a registry have them all. → how many versions it did not have.
+
+    Whatever the registry has for another id or number is found before anything is written.
+    Raises RegistryError.
+    """
+    subjects = sorted({each.subject for each in schemas.versions})
+    there = {
+        (each.subject, each.version): each
+        for subject in subjects
+        for each in place.versions(subject)
+    }
+    missing, to_delete = [], []
+    for each in ordered(schemas.versions):
+        known = there.get((each.subject, each.version))
+        if known is not None and known.id != each.id:
+            raise _conflict(each, f"that version is the schema {known.id}")
+        if (text := place.text(each)) is not None and json.loads(text) != json.loads(each.schema):
+            raise _conflict(each, f"{each.id} is another schema")
+        if known is None:
+            missing.append(each)
+        if each.deleted and (known is None or not known.deleted):
+            to_delete.append(each)
+    with ExitStack() as stack:
+        for subject in sorted({each.subject for each in missing}):
+            mode = place.mode(subject)
+            place.set_mode(subject, IMPORT, force=force)
+            stack.callback(place.set_mode, subject, mode)
+        for each in missing:
+            place.put(each)
+        for each in reversed(to_delete):
+            place.delete(each)
+    for subject, level in schemas.levels.items():
+        if place.level(subject) != level:
+            place.set_level(subject, level)
+    return len(missing)
+
+
+def _conflict(each: SchemaVersion, found: str) -> RegistryError:
+    return RegistryError(
+        f"{each.subject} version {each.version} is the schema {each.id}, but {found} where it is to be "
+        "copied to: nothing was copied; leave subjects out with --prefix"
+    )
+
+
+def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
+    """Each behind those that it refers to, and behind its subject's earlier ones. Raises RegistryError."""
+    graph: dict[_Key, list[_Key]] = {}
+    named = {(each.subject, each.version): each for each in versions}
+    earlier: dict[str, list[_Key]] = {}
+    for key in sorted(named):
+        subject, _ = key
+        graph[key] = [(each.subject, each.version) for each in named[key].references]
+        for other in graph[key]:
+            if other not in named:
+                raise RegistryError(f"{_said(key)} refers to {_said(other)}, which is missing")
+        graph[key] += earlier.get(subject, ())
+        earlier[subject] = [key]
+    try:
+        return [named[key] for key in TopologicalSorter(graph).static_order()]
+    except CycleError as error:
+        raise RegistryError(f"{_said(error.args[1][0])} refers to itself through others") from None
+
+
+def _said(key: _Key) -> str:
+    return f"{key[0]} version {key[1]}"
+
+
+def save(schemas: Schemas, path: Path) -> None:
+    """A JSON object a line: first the versions, then the levels. Raises ConfigError."""
+    lines = [json_of(each) for each in ordered(schemas.versions)]
+    lines += [{"subject": name, "compatibility": level} for name, level in schemas.levels.items()]
+    text = "".join(f"{json.dumps(each)}\n" for each in lines)
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def load(path: Path) -> "Lines":
+    """What `save` has written. Raises ConfigError, RegistryError with the line's number."""
+    found = Lines({}, {})
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            told = made(json.loads(line), dict[str, Any])
+            if "compatibility" in told:
+                level = made(told, dict[str, str])
+                found.levels[level["subject"]] = level["compatibility"]
+            else:
+                each = version_of(told)
+                found.by_subject.setdefault(each.subject, []).append(each)
+        except (ValueError, KeyError, RegistryError) as error:
+            raise RegistryError(f"{path}, line {number}: {error}") from None
+    return found
+
+
+class Lines(NamedTuple):
+    """What a file has."""
+
+    by_subject: dict[str, list[SchemaVersion]]
+    levels: dict[str, str]
+
+    def subjects(self, prefix: str) -> list[str]:
+        return [each for each in self.by_subject if each.startswith(prefix)]
+
+    def versions(self, subject: str) -> list[SchemaVersion]:
+        return self.by_subject.get(subject, [])
+
+    def level(self, subject: str) -> str | None:
+        return self.levels.get(subject)

@@ -1,0 +1,92 @@
+"""Batches as the columns of a schema, for `poll_arrow(schema=…)`; importing this needs pyarrow."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
+from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.protocol.errors import ConfigError, DeserializationError
+from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
+from folkmoot.schemas.values.serialization import VALUE
+
+BESIDE: Final = ("topic", "partition", "offset", "timestamp")
+"""What stands beside a record's fields, each with `_` in front."""
+
+
+_NO_RAW: Final = (
+    "a table with a schema has no place for raw bytes: have on_decode_error raise or skip, or poll "
+    "without a schema"
+)
+
+
+class TypedView(RecordBatchView):
+    """Records of a batch as `batch`; what was skipped is not in it."""
+
+    __slots__ = ("batch",)
+
+    batch: pa.RecordBatch
+
+
+class TypedColumns:
+    """What `poll_arrow` was given to make columns with."""
+
+    def __init__(self, schema: ColumnDeserializer, headers: bool, on_decode_error: object) -> None:
+        """Raises ConfigError for a schema with a field that is named as what stands beside it."""
+        if on_decode_error == "raw":
+            raise ConfigError(_NO_RAW)
+        self._values = schema
+        self._headers = headers
+        self._skips = on_decode_error == "skip"
+        self._beside = (*BESIDE, "headers") if headers else BESIDE
+        self.skipped = 0
+        """How many records were left out."""
+        fields = [schema.arrow_schema.field(name) for name in schema.arrow_schema.names]
+        for name in self._beside:
+            if f"_{name}" in schema.arrow_schema.names:
+                raise ConfigError(f"the schema has a field _{name}, which the table has, too")
+            fields.append(pa.field(f"_{name}", SCHEMA_WITH_HEADERS.field(name).type))
+        self._schema = pa.schema(fields)
+
+    def rows_of(self, view: RecordBatchView) -> tuple[TypedView, Exception | None]:
+        """The view's columns, up to the first row of which nothing can be made → and why.
+
+        Rows that are skipped count as made.
+        """
+        values, bad = self._values.decode(view.values)
+        count, failed = len(view), None
+        if bad and not self._skips:
+            count, failed = bad[0].row, self._error(view, bad[0])
+        beside = view.arrow(headers=self._headers)
+        arrays = [*values.columns, *(beside.column(name) for name in self._beside)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if bad and self._skips:
+            self.skipped += len(bad)
+            kept = np.setdiff1d(np.arange(count, dtype=np.int64), [each.row for each in bad])
+            rows = [None, pa.py_buffer(kept.astype(np.int64))]
+            batch = batch.take(pa.Array.from_buffers(pa.int64(), len(kept), rows))
+        part = view.part(0, count)
+        made = TypedView(part.topic_partition, part.columns, part.offsets, part.append_time)
+        made.batch = batch.slice(0, count)
+        return made, failed
+
+    def raw(self, row: RecordBatchView) -> RecordBatchView:
+        """Raises ConfigError: bytes are none of the schema's columns."""
+        raise ConfigError(f"{row.topic_partition}, offset {row.offsets[0]}: {_NO_RAW}")
+
+    def batch_of(self, view: RecordBatchView) -> pa.RecordBatch | None:
+        """Of a view that `rows_of` has made; None if all of it was skipped."""
+        return view.batch if isinstance(view, TypedView) and view.batch.num_rows else None
+
+    def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """All rows of what was made."""
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+    def _error(self, view: RecordBatchView, bad: BadRow) -> DeserializationError:
+        where = f"{view.topic_partition}, offset {view.offsets[bad.row]}"
+        error = DeserializationError(f"{where}: {bad.error}")
+        (error.record,) = view.part(bad.row, bad.row + 1)
+        error.field, error.schema_id = VALUE, bad.schema_id
+        return error

@@ -1,0 +1,133 @@
+"""Programs that read and write columns of Avro values, and what they are made of.
+
+A program is a list of nodes, made from schemas once and run for every row by one of two interpreters:
+`_speedups` in C, or its twin `interpreter` in plain Python. A node reads (or writes) one place of the
+writer's schema; its children are named by their numbers. Each column has one slot per row, or, within
+arrays and maps (a level below), one per item.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Op(IntEnum):
+    """What is read or written. `_speedups` has the same numbers."""
+
+    NULL = 0
+    BOOLEAN = 1
+    INT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    BYTES = 6  # and strings
+    FIXED = 7
+    ENUM = 8  # children: the reader's number of each symbol, -1 for none
+    RECORD = 9
+    UNION = 10
+    ARRAY = 11  # a map is an array of records of key and value
+    CONSTANT = 12  # the child reads `data`, or `data` is written: a default
+    FAIL = 13  # the reader has nothing for this; `data` says why
+
+
+OPS = {
+    "boolean": Op.BOOLEAN,
+    "int": Op.INT,
+    "long": Op.LONG,
+    "float": Op.FLOAT,
+    "double": Op.DOUBLE,
+    "bytes": Op.BYTES,
+    "string": Op.BYTES,
+    "fixed": Op.FIXED,
+    "enum": Op.ENUM,
+}
+
+
+class Kind(IntEnum):
+    """How the values of a column are kept. `_speedups` has the same numbers."""
+
+    GROUP = 0  # of records and unions: only whether there is one
+    BOOLEAN = 1
+    INT32 = 2
+    INT64 = 3
+    FLOAT = 4
+    DOUBLE = 5
+    BINARY = 6
+    TEXT = 7
+    UUID = 8
+    FIXED = 9
+    DECIMAL = 10
+    LIST = 11
+
+
+WIDTHS = {Kind.BOOLEAN: 1, Kind.INT32: 4, Kind.INT64: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8} | {
+    Kind.DECIMAL: 16
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`size`: bytes of a fixed, digits of a decimal, level of a list's items, limit of a time of day."""
+
+    kind: Kind
+    level: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """`size`: bytes of a fixed; what a number is multiplied by, or, written, its limit; of an array, 1 if
+    its items take no bytes. `where` names the field."""
+
+    op: Op
+    where: str
+    column: int = -1
+    size: int = 0
+    children: list[int] = field(default_factory=list)
+    data: bytes = b""
+
+
+class Fault(IntEnum):
+    """What is wrong with a row. `_speedups` has the same numbers."""
+
+    FRAME = 1
+    SCHEMA = 2
+    CUT = 3
+    LEFT_OVER = 4
+    VARINT = 5
+    RANGE = 6
+    BOOLEAN = 7
+    BRANCH = 8
+    SYMBOL = 9
+    TEXT = 10
+    UUID = 11
+    DECIMAL = 12
+    LENGTH = 13
+    EMPTY_ITEMS = 14
+    DEPTH = 15
+    FAIL = 16
+    MISSING = 17
+    SIZE = 18
+
+
+SAID = {
+    Fault.CUT: "the bytes end within it",
+    Fault.LEFT_OVER: "bytes are left over behind the value",
+    Fault.VARINT: "a number has more than 64 bits",
+    Fault.RANGE: "a number is out of range",
+    Fault.BOOLEAN: "a boolean is neither 0 nor 1",
+    Fault.BRANCH: "the union has no such branch",
+    Fault.SYMBOL: "the enum has no such symbol",
+    Fault.TEXT: "a string is not UTF-8",
+    Fault.UUID: "a string is no UUID",
+    Fault.DECIMAL: "a decimal has too many digits",
+    Fault.LENGTH: "a length is negative",
+    Fault.EMPTY_ITEMS: "an array has too many items that take no bytes",
+    Fault.DEPTH: "it is nested too deeply",
+    Fault.MISSING: "there is no value, and the schema allows no null",
+    Fault.SIZE: "the number does not fit into the fixed",
+}
+
+MAX_DEPTH = 500
+"""Of what is skipped; what is read is as deep as its schema."""
+MOST = 2**31 - 1
+"""More bytes, or items, an Arrow column cannot have."""

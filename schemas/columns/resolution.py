@@ -1,0 +1,246 @@
+"""How values of a writer's schema are read as those of a reader's: Avro's rules, made into a program.
+
+What cannot be read is no error before a value needs it: a branch of a union that the reader has not,
+for example, is one only for values that have it.
+"""
+
+from collections.abc import Callable
+
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, decimal_of
+from folkmoot.schemas.columns.program import OPS, Node, Op
+from folkmoot.schemas.values.encoding import default_body
+
+_RECORDS = ("record", "error")
+_NAMED = (*_RECORDS, "enum", "fixed")
+_PROMOTED = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_UNITS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
+
+
+def resolve(nodes: list[Node], writer: Parsed, layout: Layout) -> int:
+    """Adds the nodes that read the writer's values into the layout's columns. → the first of them."""
+    return _Pair(nodes, writer, layout.parsed).node(
+        writer.root, layout.parsed.root, layout.root, ""
+    )
+
+
+class _Pair:
+    def __init__(self, nodes: list[Node], writer: Parsed, reader: Parsed) -> None:
+        self._nodes = nodes
+        self._writer = writer
+        self._reader = reader
+        self._skipped: dict[str, int] = {}
+
+    def _add(self, op: Op, where: str, column: int = -1, size: int = 0, data: bytes = b"") -> int:
+        self._nodes.append(Node(op, where, column, size, [], data))
+        return len(self._nodes) - 1
+
+    def node(self, writer: Json, reader: Json, shape: Shape, where: str) -> int:
+        w, r = self._writer.of(writer), self._reader.of(reader)
+        if isinstance(w, list):
+            union = self._add(Op.UNION, where)
+            self._nodes[union].children = [self.node(each, r, shape, where) for each in w]
+            return union
+        if isinstance(r, list):
+            return self._into_union(w, r, shape, where)
+        why = _misfit(w, r)
+        if why:
+            return self._add(Op.FAIL, where, data=why.encode())
+        kind = w["type"]
+        if kind in _RECORDS:
+            return self._record(w, r, shape, where)
+        if kind == "null":
+            return self._add(Op.NULL, where)
+        if kind == "fixed":
+            return self._add(Op.FIXED, where, shape.column, w["size"])
+        if kind == "enum":
+            node = self._add(Op.ENUM, where, shape.column)
+            otherwise = r["symbols"].index(r["default"]) if r.get("default") in r["symbols"] else -1
+            self._nodes[node].children = [
+                r["symbols"].index(each) if each in r["symbols"] else otherwise
+                for each in w["symbols"]
+            ]
+            return node
+        if kind == "array" or kind == "map":
+            return self._array(w, r, shape, where)
+        return self._add(OPS[kind], where, shape.column, int(_factor(w, r)))
+
+    def _into_union(self, w: Json, r: list[Json], shape: Shape, where: str) -> int:
+        branches = [self._reader.of(each) for each in r]
+        chosen = _branch(w, branches)
+        if chosen is None:
+            why = f"the reader's union has no branch for {_named(w)}"
+            return self._add(Op.FAIL, where, data=why.encode())
+        if branches[chosen]["type"] == "null":
+            return self._add(Op.NULL, where)
+        kept = [number for number, each in enumerate(branches) if each["type"] != "null"]
+        if len(kept) == 1:
+            return self.node(w, branches[chosen], shape, where)
+        member = self.node(w, branches[chosen], shape.children[kept.index(chosen)], where)
+        node = self._add(Op.RECORD, where, shape.column)
+        self._nodes[node].children = [member]
+        return node
+
+    def _array(self, w: Json, r: Json, shape: Shape, where: str) -> int:
+        inside = f"{where}[]"
+        node = self._add(Op.ARRAY, where, shape.column)
+        if w["type"] == "array":
+            self._nodes[node].size = int(self._is_empty(w["items"]))
+            item = self.node(w["items"], r["items"], shape.children[0], inside)
+        else:
+            key = self._add(Op.BYTES, inside, shape.children[0].column)
+            value = self.node(w["values"], r["values"], shape.children[1], inside)
+            item = self._add(Op.RECORD, inside)
+            self._nodes[item].children = [key, value]
+        self._nodes[node].children = [item]
+        return node
+
+    def _record(self, w: Json, r: Json, shape: Shape, where: str) -> int:
+        node = self._add(Op.RECORD, where, shape.column)
+        children, found = [], set()
+        places = _places(w, r)
+        for field in w["fields"]:
+            inside = f"{where}.{field['name']}" if where else field["name"]
+            place = places.get(field["name"])
+            if place is None or place in found:
+                children.append(self._skip(field["type"], inside))
+                continue
+            found.add(place)
+            there = r["fields"][place]["type"]
+            children.append(self.node(field["type"], there, shape.children[place], inside))
+        for place, field in enumerate(r["fields"]):
+            if place not in found:
+                inside = f"{where}.{field['name']}" if where else field["name"]
+                children.append(self._default(field, shape.children[place], inside))
+        self._nodes[node].children = children
+        return node
+
+    def _default(self, field: Json, shape: Shape, where: str) -> int:
+        if "default" not in field:
+            why = "the writer has no such field, and the reader no default for it"
+            return self._add(Op.FAIL, where, data=why.encode())
+        try:
+            data = default_body(field["type"], field["default"], self._reader.names)
+        except ValueError as error:
+            why = f"the reader's default does not fit: {error}"
+            return self._add(Op.FAIL, where, data=why.encode())
+        node = self._add(Op.CONSTANT, where, data=data)
+        same = _Pair(self._nodes, self._reader, self._reader)
+        self._nodes[node].children = [same.node(field["type"], field["type"], shape, where)]
+        return node
+
+    def _skip(self, writer: Json, where: str) -> int:
+        """Reads what the reader has no column for. A type may contain itself."""
+        w = self._writer.of(writer)
+        if isinstance(w, list):
+            node = self._add(Op.UNION, where)
+            self._nodes[node].children = [self._skip(each, where) for each in w]
+            return node
+        kind = w["type"]
+        if kind in _RECORDS:
+            if w["name"] in self._skipped:
+                return self._skipped[w["name"]]
+            node = self._skipped[w["name"]] = self._add(Op.RECORD, where)
+            self._nodes[node].children = [self._skip(each["type"], where) for each in w["fields"]]
+            return node
+        if kind == "array" or kind == "map":
+            inner = w["items"] if kind == "array" else w["values"]
+            node = self._add(Op.ARRAY, where, size=int(kind == "array" and self._is_empty(inner)))
+            item = self._skip(inner, where)
+            if kind == "map":
+                entry, key = self._add(Op.RECORD, where), self._add(Op.BYTES, where)
+                self._nodes[entry].children = [key, item]
+                item = entry
+            self._nodes[node].children = [item]
+            return node
+        if kind == "enum":
+            node = self._add(Op.ENUM, where)
+            self._nodes[node].children = [0] * len(w["symbols"])
+            return node
+        if kind == "fixed":
+            return self._add(Op.FIXED, where, size=w["size"])
+        return self._add(Op.NULL if kind == "null" else OPS[kind], where)
+
+    def _is_empty(self, writer: Json, around: tuple[str, ...] = ()) -> bool:
+        """Whether a value may take no bytes."""
+        w = self._writer.of(writer)
+        if isinstance(w, list):
+            return False
+        if w["type"] in _RECORDS:
+            around = (*around, w["name"])
+            return all(
+                self._is_empty(field["type"], around)
+                for field in w["fields"]
+                if field["type"] not in around
+            )
+        return bool(w["type"] == "null" or (w["type"] == "fixed" and not w["size"]))
+
+
+def _places(w: Json, r: Json) -> dict[str, int]:
+    """Where the writer's fields lie in the reader's record: by name, or else by alias."""
+    written = {field["name"] for field in w["fields"]}
+    places: dict[str, int] = {}
+    for place, field in enumerate(r["fields"]):
+        if field["name"] not in written:
+            for alias in field.get("aliases", ()):
+                places.setdefault(alias, place)
+    return places | {field["name"]: place for place, field in enumerate(r["fields"])}
+
+
+def _branch(w: Json, branches: list[Json]) -> int | None:
+    """The reader's branch for what was written: of the same name, of the same type, or promoted."""
+    rules: list[Callable[[Json], bool]] = [
+        lambda r: bool(w["type"] == r["type"] and w.get("name") == r.get("name")),
+        lambda r: w["type"] == r["type"] and not _misfit(w, r),
+        lambda r: not _misfit(w, r),
+    ]
+    for rule in rules:
+        for number, r in enumerate(branches):
+            if rule(r):
+                return number
+    return None
+
+
+def _misfit(w: Json, r: Json) -> str:
+    """Why a value of `w` cannot be one of `r`, looking at the two alone; nothing if it can."""
+    kinds = [("record" if each["type"] == "error" else each["type"]) for each in (w, r)]
+    if kinds[0] != kinds[1]:
+        if kinds[1] in _PROMOTED.get(kinds[0], ()):
+            return _other_meaning(w, r)
+        return f"{_named(w)} cannot be read as {_named(r)}"
+    if kinds[0] in _NAMED:
+        short = w["name"].rpartition(".")[2]
+        if r["name"].rpartition(".")[2] != short and w["name"] not in r.get("aliases", ()):
+            return f"{_named(w)} cannot be read as {_named(r)}: give that an alias"
+        if kinds[0] == "fixed" and w["size"] != r["size"]:
+            return f"{_named(w)} has {w['size']} bytes, and not {r['size']}"
+    return _other_meaning(w, r)
+
+
+def _other_meaning(w: Json, r: Json) -> str:
+    """Numbers that would silently be others: of another scale, or in a unit that has no room for them."""
+    mean = [each.get("logicalType") for each in (w, r)]
+    if mean[0] == mean[1] == "decimal":
+        digits = [decimal_of(each) for each in (w, r)]
+        if digits[0] and digits[1] and digits[0][1] != digits[1][1]:
+            return f"a decimal of scale {digits[0][1]} cannot be read as one of {digits[1][1]}"
+    return "" if _factor(w, r) >= 1 else f"{mean[0]} cannot be read as {mean[1]}, which is coarser"
+
+
+def _factor(w: Json, r: Json) -> float:
+    """What a time is multiplied by, since a point in time is the same in whatever unit it is written."""
+    (theirs, ours) = (str(each.get("logicalType")).rpartition("-") for each in (w, r))
+    if theirs[0] != ours[0] or not {theirs[2], ours[2]} <= _UNITS.keys():
+        return 1
+    return _UNITS[ours[2]] / _UNITS[theirs[2]]
+
+
+def _named(schema: Json) -> str:
+    name = schema.get("name")
+    return f"{schema['type']} {name}" if name else f"a {schema['type']}"

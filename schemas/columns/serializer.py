@@ -1,0 +1,96 @@
+"""Arrow tables to columns of Avro values, in Confluent's wire format."""
+
+from typing import Any, Final
+
+from folkmoot.protocol import speedups
+from folkmoot.protocol.errors import BatchTooLarge, SerializationError
+from folkmoot.schemas.avro.identity import Schema, canonical
+from folkmoot.schemas.columns import interpreter
+from folkmoot.schemas.columns.binding import Binding
+from folkmoot.schemas.columns.extra import pa
+from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.columns.program import SAID, Fault
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.serializer import AvroSerializer
+from folkmoot.schemas.values.wire import FRAME, MAGIC
+
+_compiled = speedups.compiled("folkmoot.schemas.columns._speedups")
+_Encoder = (_compiled or interpreter).Encoder
+
+
+class ColumnEncoder:
+    """Rows of Arrow tables to values of a schema whose id is known.
+
+    A table has a column for every field of the record, in any order; it may leave out those with a
+    default, and has no others. For a schema that is no record it has one, `value`. Columns are cast
+    where no value changes. May be called from any thread.
+    """
+
+    def __init__(self, schema: Schema, schema_id: int) -> None:
+        """Raises InvalidSchema, also for a schema that contains itself."""
+        self.schema_id = schema_id
+        self._layout = Layout(Parsed(canonical(schema, strict=False)))
+        self.arrow_schema: pa.Schema = self._layout.schema
+
+    def __call__(self, rows: "pa.Table | pa.RecordBatch | pa.StructArray") -> Any:
+        """The values, as an array of binary; of a table, chunked as it is.
+
+        Raises SerializationError that names the row or column that does not fit, BatchTooLarge where
+        the values of a chunk have more than 2 GiB.
+        """
+        if not isinstance(rows, pa.Table):
+            return self._encoded(rows, 0)
+        chunks, begun = [], 0
+        for batch in rows.to_batches():
+            chunks.append(self._encoded(batch, begun))
+            begun += len(batch)
+        return pa.chunked_array(chunks, pa.binary())
+
+    def _encoded(self, rows: Any, begun: int) -> Any:
+        """`begun`: rows before the first one, for what an error says."""
+        array = rows.to_struct_array() if isinstance(rows, pa.RecordBatch) else rows
+        if not isinstance(array, pa.StructArray):
+            raise TypeError(f"rows must be an Arrow table, not {type(rows).__name__}")
+        if not self._layout.is_record:
+            if [field.name for field in array.type] != ["value"]:
+                raise SerializationError("the schema is no record: give one column, value")
+            array = array.field(0)
+        bound = Binding(self._layout, array, begun)
+        encoder = _Encoder(bound.sources)
+        encoder.load(bound.nodes)
+        frame = FRAME.pack(MAGIC, self.schema_id)
+        try:
+            offsets, data, failed = encoder.run(bound.root, len(array), frame)
+        except OverflowError as error:
+            raise BatchTooLarge(f"{error}; encode fewer rows at a time") from None
+        if failed is not None:
+            row, node, fault = failed
+            where = bound.nodes[node].where or "value"
+            raise SerializationError(f"row {begun + row}: {where}: {SAID[Fault(fault)]}")
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), len(array), buffers, 0)
+
+
+class ColumnSerializer:
+    """Arrow tables to values by a schema that a registry knows, for `send_batch(…, serializer=…)`.
+
+    `options` are those of `AvroSerializer`: which subject, which version, whether to register. May be
+    called from any thread.
+    """
+
+    writes_schema_id: Final = True
+
+    def __init__(self, registry: SchemaRegistry, schema: Schema | None = None, **options: Any):
+        """Raises ConfigError."""
+        self._registry = registry
+        self._values: AvroSerializer[Any] = AvroSerializer(registry, schema, **options)
+        self._encoders: dict[str, ColumnEncoder] = {}
+
+    def serialize(self, topic: str, rows: "pa.Table | pa.RecordBatch | pa.StructArray", /) -> Any:
+        """As `ColumnEncoder` has it; with the first rows of a topic also what the registry raises."""
+        encoder = self._encoders.get(topic)
+        if encoder is None:
+            number = self._values.prepare(topic)
+            encoder = ColumnEncoder(self._registry.resolved(number), number)
+            self._encoders[topic] = encoder
+        return encoder(rows)

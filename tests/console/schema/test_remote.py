@@ -1,0 +1,106 @@
+"""`folkmoot schema export` and `import` over HTTP, here to and from our own server."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from uvicorn import Config, Server
+
+from folkmoot.console.schema.places import Here
+from folkmoot.console.schema.transfer import gather
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.rest.app import create_app
+from folkmoot.schemas.rest.users import Users, line_for
+from tests.console.schema.conftest import GATE, NOTE, Terminal, record
+from tests.console.schema.test_transfer import fill
+from tests.memory_zookeeper import MemoryZooKeeper
+
+
+@contextmanager
+def served(registry: SchemaRegistry, users: Users | None = None) -> Iterator[str]:
+    """A server in this process; what stands between http:// and the end of its address."""
+    config = Config(create_app(registry, users=users), log_config=None, lifespan="off", ws="none")
+    server = Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_schemas_go_to_another_registry_and_come_from_it(terminal: Terminal) -> None:
+    fill(terminal.registry())
+    before = gather(Here(terminal.registry()), "")
+    other = SchemaRegistry(MemoryZooKeeper().connect())
+    with served(other) as address:
+        assert terminal.done("export", f"http://{address}") == "copied 4 versions; 0 were there\n"
+        assert gather(Here(other), "") == before
+        assert terminal.done("export", f"http://{address}") == "copied 0 versions; 4 were there\n"
+        other.register("a b/c?-value", record(NOTE, name="More"))
+        terminal.ensemble = MemoryZooKeeper()
+        words = ("import", f"http://{address}/")
+        assert terminal.done(*words) == "copied 5 versions; 0 were there\n"
+        assert gather(Here(terminal.registry()), "") == gather(Here(other), "")
+
+
+def test_a_subject_that_is_in_use_there_needs_force(terminal: Terminal) -> None:
+    other = SchemaRegistry(MemoryZooKeeper().connect())
+    other.set_mode("IMPORT", "s")
+    other.register("s", record(GATE), id=7, version=2)
+    other.delete_mode("s")
+    registry = terminal.registry()
+    registry.register("s", record(NOTE))
+    with served(other) as address:
+        assert "s" in terminal.refused(1, "export", f"http://{address}")
+        assert other.versions("s") == [2]
+        terminal.done("export", f"http://{address}", "--force")
+    assert other.versions("s") == [1, 2]
+    assert other.mode("s", default_to_global=True) == "READWRITE"
+
+
+def test_a_registry_that_knows_its_users_is_told_who_asks(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"{line_for('me', 'p@ss:word')}\n")
+    other = SchemaRegistry(MemoryZooKeeper().connect())
+    other.register("s", record(NOTE))
+    with served(other, Users.read(file)) as address:
+        for wrong in (address, f"me:wrong@{address}"):
+            said = terminal.refused(1, "import", f"http://{wrong}")
+            assert "401" in said
+            assert "wrong" not in said
+        terminal.done("import", f"http://me:p%40ss%3Aword@{address}")
+    assert [each["subject"] for each in terminal.told("list")] == ["s"]
+
+
+def test_what_is_no_registry_is_said_in_one_line(terminal: Terminal) -> None:
+    with served(SchemaRegistry(MemoryZooKeeper().connect())) as address:
+        said = terminal.refused(1, "import", f"http://{address}/elsewhere")
+        assert f"http://{address} answers GET /subjects" in said
+        assert "404" in said
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\n\r\n<html>", b"SSH-2.0\r\n", b""])
+def test_a_server_that_says_something_else_is_said_in_one_line(
+    said: bytes, terminal: Terminal
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, _, err = terminal.run("import", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    assert (code, err.count("\n")) == (1 if said[:4] == b"HTTP" else 3, 1)

@@ -1,0 +1,132 @@
+"""`folkmoot schema export` and `import`: ids and versions stay what they are."""
+
+import json
+
+import pytest
+
+from folkmoot.console.schema import transfer
+from folkmoot.console.schema.places import Here
+from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
+from folkmoot.protocol.errors import RegistryError
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from tests.console.schema.conftest import GATE, NOTE, NUMBER, Terminal, record
+from tests.memory_zookeeper import MemoryZooKeeper
+
+KIND = json.dumps({"type": "enum", "name": "Kind", "symbols": ["A", "B"]})
+
+
+def fill(registry: SchemaRegistry) -> None:
+    """Subjects with references, gaps among ids, deleted versions, a level of their own."""
+    registry.register("zebra", KIND)
+    registry.register("flights", record(NUMBER))
+    registry.register("gone", record(GATE))
+    registry.delete_subject("gone")
+    registry.delete_subject("gone", permanent=True)
+    registry.register(
+        "flights",
+        record(NUMBER, NOTE, {"name": "kind", "type": ["null", "Kind"], "default": None}),
+        references=[Reference("Kind", "zebra", 1)],
+    )
+    registry.delete_version("flights", 1)
+    registry.register("planes", record(NUMBER))
+    registry.set_compatibility("FULL", "planes")
+
+
+def all_of(registry: SchemaRegistry) -> transfer.Schemas:
+    return transfer.gather(Here(registry), "")
+
+
+def test_schemas_go_through_a_file_into_another_cluster(terminal: Terminal) -> None:
+    fill(terminal.registry())
+    before = all_of(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    assert terminal.done("export", file) == "copied 4 versions; 0 were there\n"
+    terminal.ensemble = MemoryZooKeeper()
+    assert terminal.done("import", file) == "copied 4 versions; 0 were there\n"
+    assert all_of(terminal.registry()) == before
+    assert terminal.done("import", file) == "copied 0 versions; 4 were there\n"
+    assert all_of(terminal.registry()) == before
+    assert terminal.done("mode", "flights") == "READWRITE\n"
+    # Numbers go on behind what was imported.
+    made = terminal.registry().register("new", record(GATE, name="New"))
+    assert made.id > max(each.id for each in before.versions)
+
+
+def test_what_subjects_refer_to_comes_along(terminal: Terminal) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file, "--prefix", "fl")
+    terminal.ensemble = MemoryZooKeeper()
+    terminal.done("import", file)
+    assert [each["subject"] for each in terminal.told("list")] == ["flights", "zebra"]
+
+
+def test_an_id_that_names_another_schema_is_found_before_anything_is_written(
+    terminal: Terminal,
+) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file)
+    terminal.ensemble = MemoryZooKeeper()
+    terminal.registry().register("other", record(GATE))
+    said = terminal.refused(1, "import", file)
+    assert "1 is another schema" in said
+    assert [each["subject"] for each in terminal.told("list")] == ["other"]
+
+
+def test_a_version_that_is_another_schema_is_found_before_anything_is_written(
+    terminal: Terminal,
+) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file)
+    terminal.ensemble = MemoryZooKeeper()
+    registry = terminal.registry()
+    registry.set_mode("IMPORT")
+    registry.register("planes", record(GATE), id=99, version=1)
+    registry.delete_mode()
+    assert "that version is the schema 99" in terminal.refused(1, "import", file)
+    assert [each["subject"] for each in terminal.told("list")] == ["planes"]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "line 2"),
+        ("[]", "line 2"),
+        ('{"subject": "s"}', "line 2"),
+        ('{"subject": "s", "version": 1, "id": 1, "schema": 7}', "line 2"),
+        (
+            '{"subject": "s", "version": 1, "id": 1, "schema": "x", "schemaType": "JSON"}',
+            "type JSON: only AVRO",
+        ),
+        (
+            '{"subject": "s", "version": 2, "id": 2, "schema": "\\"int\\"", "references": '
+            '[{"name": "R", "subject": "r", "version": 1}]}',
+            "s version 2 refers to r version 1, which is missing",
+        ),
+        (
+            '{"subject": "s", "version": 2, "id": 2, "schema": "\\"int\\"", "references": '
+            '[{"name": "R", "subject": "s", "version": 2}]}',
+            "s version 2 refers to itself",
+        ),
+    ],
+)
+def test_a_file_that_is_wrong_changes_nothing(line: str, sentence: str, terminal: Terminal) -> None:
+    first = json.dumps({"subject": "s", "version": 1, "id": 1, "schema": '"long"'})
+    file = terminal.file(f"{first}\n{line}\n", "schemas.jsonl")
+    assert sentence in terminal.refused(1, "import", file)
+    assert terminal.told("list", "--deleted") == []
+
+
+def test_versions_come_behind_what_they_refer_to_and_their_subjects_earlier_ones() -> None:
+    versions = [
+        SchemaVersion("a", 1, 5, "x", (Reference("R", "b", 2),)),
+        SchemaVersion("b", 2, 4, "x"),
+        SchemaVersion("b", 1, 9, "x", (Reference("R", "c", 1),)),
+        SchemaVersion("c", 1, 3, "x"),
+    ]
+    found = [(each.subject, each.version) for each in transfer.ordered(versions)]
+    assert found == [("c", 1), ("b", 1), ("b", 2), ("a", 1)]
+    with pytest.raises(RegistryError, match="refers to itself"):
+        transfer.ordered([SchemaVersion("a", 1, 5, "x", (Reference("R", "a", 1),))])
