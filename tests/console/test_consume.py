@@ -268,7 +268,7 @@ def test_values_are_decoded_by_the_schema_that_each_was_written_with(
         path.write_text(SCHEMA % kind)
         if kind == "bytes":
             continue
-        words = ("--schema", str(path), "--partition", "0")
+        words = ("--value-schema", str(path), "--partition", "0")
         shell.done("produce", shell.topic, *words, stdin=line)
     shown = [json.loads(line) for line in shell.lines("-o", "json")]
     assert [each["value"] for each in shown] == [{"n": 1}, {"n": "x"}]
@@ -279,7 +279,7 @@ def test_values_are_decoded_by_the_schema_that_each_was_written_with(
 def test_numbers_that_json_does_not_have_are_strings_in_it(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "r.avsc"
     path.write_text(SCHEMA.replace('"%s"', '{"type": "array", "items": "double"}'))
-    words = ("--schema", str(path), "--partition", "0")
+    words = ("--value-schema", str(path), "--partition", "0")
     line = '{"n": [NaN, Infinity, -Infinity, 1.5]}'
     shell.done("produce", shell.topic, *words, stdin=line)
 
@@ -308,7 +308,7 @@ def test_without_fastavro_values_are_bytes_and_the_pip_command_is_named_once(
 ) -> None:
     path = tmp_path / "r.avsc"
     path.write_text(SCHEMA % "int")
-    words = ("--schema", str(path), "--partition", "0")
+    words = ("--value-schema", str(path), "--partition", "0")
     shell.done("produce", shell.topic, *words, stdin='{"n": 1}\n{"n": 2}\n')
     child = shell.start("consume", shell.topic, site=without(tmp_path / "site", "fastavro"))
     out, err = child.communicate(timeout=60)
