@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{field}-schema",
             metavar="FILE.avsc|latest|ID",
-            help=f"{field}s are JSON, sent as Avro by this schema, which is registered under TOPIC-{field}; or "
-            "by the latest one there, or by that of an id",
+            help=f"{field}s are JSON, sent as Avro by this schema, which is registered under "
+            f"TOPIC-{field}; or by the latest one there, or by that of an id",
         )
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument(
@@ -208,7 +208,7 @@ def _encoders(
     from folkmoot.schemas.values.serializer import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
-    found = {}
+    found: dict[str, _Encode] = {}
     for field, arguments in schemas.items():
         serializer = AvroSerializer(registry, subject=f"{args.topic}-{field}", **arguments)
         serializer.prepare(args.topic)  # registers it, or says what is wrong with it

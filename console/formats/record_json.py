@@ -69,8 +69,8 @@ def draft_of(
 ) -> Draft:
     """What a line says is to be sent; where it lay is left out. Raises SerializationError.
 
-    A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has its bytes, which must mean what
-    `value` says: that was perhaps changed on the way.
+    A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
+    bytes, which must mean what `value` says: that was perhaps changed on the way.
     """
     fields = json_of(line)
     if not isinstance(fields, dict):

@@ -18,9 +18,9 @@ MAX_UNKNOWN = 10_000
 class Decoder:
     """Values by the schema whose id they carry; without one, or without Avro or ZooKeeper here, as they are.
 
-    What cannot be decoded is shown as bytes: a value may begin with a zero by chance. `readers` are the
-    schemas that values and keys are read as, by "value" and "key"; without one values are as they were
-    written, and keys are bytes.
+    `readers` are the schemas that values and keys are read as, by "value" and "key"; without one values
+    are as they were written, and keys are bytes. What cannot be decoded is shown as bytes, as a value may
+    begin with a zero by chance; what cannot be read by one of `readers` is an error.
     """
 
     def __init__(self, zookeeper: str | None, readers: Mapping[str, str] | None = None) -> None:
@@ -58,7 +58,8 @@ class Decoder:
             if len(self._unknown) < MAX_UNKNOWN:
                 self._unknown.add(number)
         except SerializationError:
-            pass
+            if field in self._readers:  # which was asked for, so that it is told
+                raise
         return None
 
     def _is_ready(self) -> bool:

@@ -112,6 +112,33 @@ def records_of(shell: Shell, partition: int) -> list[tuple[object, ...]]:
     return found
 
 
+def test_keys_and_values_are_sent_by_a_registered_schema(shell: Shell, schema: str) -> None:
+    said = shell.refused(1, "produce", shell.topic, "--value-schema", "latest", stdin="{}\n")
+    assert f"{shell.topic}-value" in said
+    shell.done("schema", "register", f"{shell.topic}-value", schema)
+    made = json.loads(shell.done("schema", "register", f"{shell.topic}-key", schema, "-o", "json"))
+    words = ("--key-schema", str(made["id"]), "--value-schema", "latest", "--key-separator", "|")
+    line = '{"carrier": "UA", "delay": 1}|{"carrier": "DL", "delay": null}'
+    shell.done("produce", shell.topic, *words, stdin=f"{line}\n")
+    (found,) = map(json.loads, shell.lines("-o", "json"))
+    assert found["schema_id"] == made["id"]
+    assert isinstance(found["key"], str)  # its bytes
+    (found,) = map(json.loads, shell.lines("-o", "json", "--key-schema", schema))
+    assert found["key"] == {"carrier": "UA", "delay": 1}
+    # The same line is the same record again.
+    again = ("-i", "json", *words[:2])
+    shell.done("produce", shell.topic, *again, stdin=json.dumps(found))
+    both = shell.lines("--key-schema", schema, "--format", "%k|%s\\n")
+    assert both == [line, line]
+    said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=json.dumps(found))
+    assert "or give --key-schema" in said
+
+
+def test_a_key_schema_wants_keys(shell: Shell, schema: str) -> None:
+    words = ("--key-schema", schema)
+    assert "--key-separator" in shell.refused(2, "produce", shell.topic, *words, stdin="{}\n")
+
+
 def test_a_value_in_json_can_be_written_anew_by_a_schema(shell: Shell, schema: str) -> None:
     lines = '{"key": "k", "value": {"carrier": "UA", "delay": 3}}\n{"key": "k", "value": null}\n'
     words = ("-i", "json", "--value-schema", schema, "--partition", "0", "--header", "a=b")
