@@ -86,7 +86,7 @@ class Scene:
         self.sent += count
 
     def query(self, **options: Any) -> Any:
-        named = {"handOver": 10, "maxOffsetsPerTrigger": 200} | options
+        named = {"revokeTimeout": 10, "maxOffsetsPerTrigger": 200} | options
         reader = self.spark.readStream.format("folkmoot").option("zookeeper", self.zookeeper)
         reader = reader.option("group", GROUP).option("subscribe", TOPIC)
         for name, value in named.items():
@@ -217,8 +217,8 @@ def test_a_batch_that_failed_is_replayed_whole_from_the_checkpoint(scene: Scene)
 
 
 def test_a_wrong_option_is_told_when_the_stream_is_loaded(scene: Scene) -> None:
-    with pytest.raises(AnalysisException, match="did you mean 'handOver'"):
-        scene.query(handover_=3)
+    with pytest.raises(AnalysisException, match="did you mean 'revokeTimeout'"):
+        scene.query(revoketimeouts=3)
 
 
 def test_workers_run_on_this_very_python_and_its_unzipped_pyspark(spark: SparkSession) -> None:
