@@ -6,6 +6,7 @@ the checks, `docs/configuration.md` and the error for a slip are made of that (p
 
 # ruff: noqa: N815 The names of options are Spark's.
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -282,7 +283,10 @@ def _flag(name: str, value: str) -> bool:
 def _unknown(name: str, known: list[str]) -> ConfigError:
     ours = _KAFKAS.get(name.lower())
     if ours is None and not name.lower().startswith("kafka."):
-        return declared.unknown_option(name, known, f"format {FORMAT}: option")
+        lowered = {each.lower(): each for each in known}
+        near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+        hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+        return ConfigError(f"option {name!r} is not known to format {FORMAT}: {hint}")
     said = f"use {ours!r}" if ours else f"known are {', '.join(known)}"
     return ConfigError(
         f"option {name!r} is one of Kafka's, which format {FORMAT} does not read: {said}"

@@ -86,7 +86,8 @@ class LogWatch(Lookups):
     ) -> dict[TopicPartition, End]:
         """The ends of these partitions, as far as they are known.
 
-        If none of them has more than its place, waits so long (s) for that to change, or for `wake`.
+        If some are not yet, or none has more than its place, waits so long (s) for that to change, or
+        for `wake`.
         """
         deadline = monotonic() + wait
         while True:
@@ -95,7 +96,8 @@ class LogWatch(Lookups):
                 each: at for each in places if (at := self._end(each, places[each])) is not None
             }
             has_more = any(at.offset > places[each].offset for each, at in ends.items())
-            left = 0.0 if has_more or self.truncated else deadline - monotonic()
+            enough = has_more and len(ends) == len(places)
+            left = 0.0 if enough or self.truncated else deadline - monotonic()
             replies = self._cluster.poll(max(0.0, left), wake)
             for reply in replies:
                 self._take(reply)
@@ -127,7 +129,7 @@ class LogWatch(Lookups):
             for address, entries in self._waiting.values()
             for each, entry in entries.items()
         }
-        by_leader: dict[str, dict[TopicPartition, End]] = {}
+        by_leader: dict[tuple[str, float], dict[TopicPartition, End]] = {}
         now = monotonic()
         for partition, place in places.items():
             self._cluster.want(partition.topic)
@@ -137,20 +139,21 @@ class LogWatch(Lookups):
                 continue
             if self._not_before.get(partition, now) > now:
                 continue
-            told = self._end(partition, place)
+            told, wait = self._end(partition, place), WATCH
             if told is None or told.epoch != epoch:
+                wait = 0.0  # even that there is nothing is news
                 self._told.pop(partition, None)
                 doubts = NO_EPOCH if place.epoch == epoch else place.epoch
                 told = End(place.topic_id, place.offset, epoch, doubts=doubts)
-            by_leader.setdefault(address, {})[partition] = told
-        for address, ends in by_leader.items():
+            by_leader.setdefault((address, wait), {})[partition] = told
+        for (address, wait), ends in by_leader.items():
             left = iter(ends.items())
             while some := dict(islice(left, MAX_ENTRIES)):
                 entries = [
                     FetchEntry(*(topic, at.topic_id, number, at.epoch, at.offset, 0, at.doubts))
                     for (topic, number), at in some.items()
                 ]
-                request = FetchRequest(WATCH, 1, _ROOM, entries)
+                request = FetchRequest(wait, 1, _ROOM, entries)
                 self._waiting[self._cluster.send(address, Api.FETCH, request)] = address, some
 
     def _take(self, reply: Reply) -> None:

@@ -83,9 +83,10 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
     rows = Rows(options.columns)
     try:
         for part in task:
-            for chunk in _Reading(part, cluster, options).chunks():
+            reading = _Reading(part, cluster, options)
+            for chunk in reading.chunks():
                 for header, data in chunk:
-                    rows.add(part, header, data)
+                    rows.add(reading.part, header, data)
                     if rows.full:
                         yield from rows.take()
         yield from rows.take()
@@ -130,7 +131,8 @@ class _Reading:
     """The fetches of one read. What fails is tried again until nothing has come for the patience."""
 
     def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:
-        self._part = part
+        self.part = part
+        """What is read, without what turned out to be gone from its beginning."""
         self._cluster = cluster
         self._options = options
         self._partition = TopicPartition(part.topic, part.partition)
@@ -140,7 +142,7 @@ class _Reading:
 
     def chunks(self) -> Iterator[list[_Batch]]:
         """The batches that hold the slice, in order, some at a time."""
-        self._cluster.want(self._part.topic)
+        self._cluster.want(self.part.topic)
         asked = self._ask()
         deadline = time.monotonic() + self._options.patience
         while True:
@@ -154,7 +156,7 @@ class _Reading:
                 log.info("%s at offset %d: %s", self._partition, self._offset, error)
                 self._hint = None
                 self._rest()
-            done = self._offset >= self._part.end
+            done = self._offset >= self.part.end
             if not done:
                 asked = self._ask()  # travels while the caller opens what was found
             if found:
@@ -168,7 +170,7 @@ class _Reading:
         address = self._hint or self._cluster.leader_address(self._partition)
         if address is None:
             return None
-        part = self._part
+        part = self.part
         left = int((part.end - self._offset) * self._record_bytes * SPARE)
         room = min(FETCH_BYTES, max(LEAST_FETCH, left))
         entry = FetchEntry(
@@ -199,7 +201,7 @@ class _Reading:
         found, error = whole_batches(reply.payloads[0])
         if error is not None:
             where = found[-1][0].next_offset if found else self._offset
-            topic_id = self._part.topic_id
+            topic_id = self.part.topic_id
             self._cluster.report_damage(reply.address, self._partition, topic_id, where)
             raise CorruptBatch(f"{self._partition}: {error}")
         if not found or found[-1][0].next_offset <= self._offset:
@@ -209,7 +211,7 @@ class _Reading:
         self._offset = found[-1][0].next_offset
         records = sum(header.record_count for header, _ in found)
         self._record_bytes = sum(header.length for header, _ in found) / max(1, records)
-        return [each for each in found if each[0].base_offset < self._part.end]
+        return [each for each in found if each[0].base_offset < self.part.end]
 
     def _reply(self, asked: int) -> Reply:
         while True:
@@ -225,19 +227,19 @@ class _Reading:
 
     def _skip_to(self, log_start: int) -> None:
         """Go on after records that retention has removed. Raises if that is not wanted."""
-        first, end = self._offset, min(log_start, self._part.end)
+        first, end = self._offset, min(log_start, self.part.end)
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRange(
                 f"{self._partition}: records {first} to {end - 1} are gone (retention): "
                 "set failOnDataLoss=false to go on without them"
             )
         log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
-        self._offset = end
+        self._offset, self.part = end, self.part._replace(first=end)
 
     def _give_up(self, error: RetriableError) -> None:
         """Raise, or leave out what is lost for good if that is wanted."""
         lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
-        where = f"{self._partition}: records {self._offset} to {self._part.end - 1}"
+        where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
         if not lost or self._options.fail_on_data_loss:
             raise type(error)(f"{where} could not be read: {error}")
         log.warning("%s are gone: %s", where, error)

@@ -8,6 +8,7 @@ the group) is imported there.
 # ruff: noqa: N802 The names of methods are Spark's.
 
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 2**31 - 1
 """The engine's limit where the options have none: `Share` knows better."""
+_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
+"""Loaded in the process in which Spark hands filters down, and there alone."""
 LEAVE_TIMEOUT = 5.0
 DRAIN_SIGNAL = signal.SIGUSR1
 """Tells the process of a running query's source to start no new batch (session.stop_gracefully)."""
@@ -71,7 +74,9 @@ class FolkmootDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         config = BatchConfig.of(self.options)
-        return FolkmootReader(config, chosen(schema, config.includeHeaders))
+        # In a session that hands no filters down Spark refuses a reader that would take them.
+        kind = FilteringReader if _FILTERS in sys.modules else FolkmootReader
+        return kind(config, chosen(schema, config.includeHeaders))
 
 
 class FolkmootReader(DataSourceReader):
@@ -82,12 +87,6 @@ class FolkmootReader(DataSourceReader):
         self._names = names
         self._filters: list[Filter] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        from folkmoot.spark_apps.batch import is_exact, is_known
-
-        self._filters = [each for each in filters if is_known(each)]
-        return [each for each in filters if not is_exact(each)]
-
     def partitions(self) -> Sequence[InputPartition]:
         from folkmoot.spark_apps.batch import tasks
 
@@ -97,9 +96,21 @@ class FolkmootReader(DataSourceReader):
         return _read(partition, self._config, self._names)
 
 
+class FilteringReader(FolkmootReader):
+    """Takes the filters that Spark hands down, and says which of them it sees to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from folkmoot.spark_apps.batch import is_exact, is_known
+
+        self._filters = [each for each in filters if is_known(each)]
+        return [each for each in filters if not is_exact(each)]
+
+
 def _read(
     partition: InputPartition, config: SourceConfig, names: tuple[str, ...]
 ) -> "Iterator[pa.RecordBatch]":
+    if partition.value is None:  # Spark's own, if there is no task
+        return iter(())
     from folkmoot.spark_apps.reading import ReadOptions, read
 
     options = ReadOptions(config.clientId, config.listener, names, config.failOnDataLoss)

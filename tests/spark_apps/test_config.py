@@ -70,7 +70,7 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
     [
         ({"maxoffsetpertrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'?"),
         ({"subscribepatern": "fl.*"}, "did you mean 'subscribePattern'?"),
-        ({"zzzz": "5"}, "option 'zzzz' is not known: known are zookeeper, subscribe"),
+        ({"zzzz": "5"}, "option 'zzzz' is not known to format folkmoot: known are zookeeper"),
         ({"group": " "}, "needs option 'group'"),
         ({"zookeeper": " "}, "needs option 'zookeeper'"),
         ({"subscribe": ","}, "names no topic"),

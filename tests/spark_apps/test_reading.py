@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StructType
 
-from folkmoot.consumers.records.arrow import SCHEMA
+from folkmoot.consumers.records.arrow import SCHEMA, SCHEMA_WITH_HEADERS
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
@@ -34,7 +36,7 @@ from folkmoot.protocol.messages import (
     TopicMetadata,
 )
 from folkmoot.spark_apps import arrow, reading
-from folkmoot.spark_apps.columns import COLUMNS
+from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
 from folkmoot.spark_apps.planning import Slice, Task
 from folkmoot.spark_apps.reading import ReadOptions, read
 from tests.network.stub import StubBroker
@@ -64,6 +66,7 @@ class Log:
         self.per_fetch = per_fetch
         self.start = start
         self.fetches: list[int] = []
+        self.rooms: list[int] = []
         self.reported: list[int] = []
         self.refusals: list[Any] = []
         self.leader_address = ""
@@ -80,6 +83,7 @@ class Log:
         (entry,) = body.entries
         assert (entry.topic, entry.topic_id, entry.partition) == ("flights", "id", 0)
         self.fetches.append(entry.offset)
+        self.rooms.append(max(entry.max_bytes, body.max_bytes))
         if self.refusals:
             return self._result(envelope, self.refusals.pop(0), b"")
         headers = [batch_header.read_header(each) for each in self.batches]
@@ -178,6 +182,74 @@ def test_what_unfolds_into_more_than_it_weighs_comes_in_portions(
         found = list(read(a_task(broker, log, 0, 51)))
     assert [each.num_rows for each in found] == [9, 9, 9, 9, 9, 5, 1]
     assert offsets(iter(found)) == list(range(51))
+
+
+def test_the_slices_of_a_task_make_one_batch_of_rows() -> None:
+    log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        task = a_task(broker, log, 3, 5) + a_task(broker, log, 40, 42)
+        (found,) = read(task)
+    assert found.column("offset").to_pylist() == [3, 4, 40, 41]
+
+
+def test_only_the_batches_of_the_slice_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def of(cls: Any, partition: Any, header: Any, data: Any) -> RecordBatchView:
+        opened.append(header.base_offset)
+        return whole(partition, header, data)
+
+    whole = RecordBatchView.of
+    monkeypatch.setattr(RecordBatchView, "of", classmethod(of))
+    log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        assert offsets(read(a_task(broker, log, 15, 25))) == list(range(15, 25))
+    assert opened == [10, 20]
+
+
+def test_a_fetch_asks_for_no_more_than_the_slice() -> None:
+    log = Log(*(made(1000 * number, 1000) for number in range(2)))
+    with serve(log) as broker:
+        (part,) = a_task(broker, log, 0, 2000)
+        assert len(offsets(read((part._replace(record_bytes=100.0),)))) == 2000
+        first, second = log.rooms
+        assert 200_000 <= first <= 250_000
+        # By now it is known how small they are.
+        assert second == reading.LEAST_FETCH
+
+
+def test_the_collector_is_spared_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    froze = []
+    monkeypatch.setattr(reading, "_spared", set())
+    monkeypatch.setattr(reading.gc, "freeze", lambda: froze.append(1))
+    log = Log(made(0, 5))
+    with serve(log) as broker:
+        for _ in range(3):
+            rows(read(a_task(broker, log, 0, 5)))
+    assert len(froze) == 1
+
+
+def test_rows_have_the_columns_that_are_asked_for_and_no_others() -> None:
+    schema = StructType().add("offset", LongType()).add("value", BinaryType())
+    log = Log(made(0, 2), made(2, 2), per_fetch=2)
+    with serve(log) as broker:
+        options = QUICK._replace(columns=chosen(schema, False))
+        for end in (1, 4):  # of one batch, and of two that are joined
+            (found,) = read(a_task(broker, log, 0, end), options)
+            assert found.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert found.to_pylist()[3] == {"offset": 3, "value": b"3"}
+
+
+def test_headers_come_as_sparks_kafka_source_has_them() -> None:
+    log = Log(made(0, 2, headers=[(("to", b"JFK"), ("via", None)), ()]))
+    with serve(log) as broker:
+        options = QUICK._replace(columns=tuple(columns(True).names))
+        (found,) = read(a_task(broker, log, 0, 2), options)
+    assert found.schema.equals(to_arrow_schema(columns(True), timezone="UTC"))
+    assert found.schema.equals(SCHEMA_WITH_HEADERS)
+    first, second = found.column("headers").to_pylist()
+    assert first == [{"key": "to", "value": b"JFK"}, {"key": "via", "value": None}]
+    assert second is None
 
 
 def test_offsets_that_compaction_has_left_out_are_left_out_here() -> None:
