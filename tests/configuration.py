@@ -51,8 +51,8 @@ SECTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
     (
         "Spark streams",
         StreamConfig,
-        'Options of `spark.readStream.format("folkmoot")`: `.option("group", "delays")` (`spark.md`). Lengths '
-        "of time are seconds, or `15m`; sizes bytes, or `64MiB`. `none` is written for None.",
+        'Options of `spark.readStream.format("folkmoot")`: `.option("group", "delays")` (`spark.md`). '
+        "Lengths of time are seconds, or `15m`; sizes bytes, or `64MiB`. `none` is written for None.",
     ),
     (
         "Spark batch reads",

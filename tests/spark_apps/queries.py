@@ -19,8 +19,9 @@ from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import local_session
 
-LONG = 60.0
+LONG = 60
 PARTITIONS = 6
+Option = str | int | float | bool | None
 
 
 @pytest.fixture(scope="session")
@@ -84,32 +85,38 @@ class Scene:
                 producer.send(self.topic, str(number).encode(), key, partition, **more)
         self.sent += count
 
-    def stream(self, schema: str | None = None, **options: Any) -> DataFrame:
+    def stream(self, schema: Any = None, **options: Option) -> DataFrame:
         """As `spark.readStream`; None leaves an option out."""
-        named = {"group": self.group, "subscribe": self.topic, "revokeTimeout": 10} | options
+        named: dict[str, Option] = {
+            "group": self.group,
+            "subscribe": self.topic,
+            "revokeTimeout": 10,
+        } | options
         reader = self.spark.readStream.format("folkmoot").option("zookeeper", self.zookeeper)
         for name, value in named.items():
             if value is not None:
                 reader = reader.option(name, value)
         return (reader if schema is None else reader.schema(schema)).load()
 
-    def batch(self, schema: str | None = None, **options: Any) -> DataFrame:
+    def batch(self, schema: Any = None, **options: Option) -> DataFrame:
         """As `spark.read`."""
         reader = self.spark.read.format("folkmoot").option("zookeeper", self.zookeeper)
-        for name, value in ({"subscribe": self.topic} | options).items():
+        named: dict[str, Option] = {"subscribe": self.topic}
+        named |= options
+        for name, value in named.items():
             if value is not None:
                 reader = reader.option(name, value)
         return (reader if schema is None else reader.schema(schema)).load()
 
-    def query(self, **options: Any) -> Any:
+    def query(self, **options: Option) -> Any:
         """A writer that remembers in `seen`, with the scene's checkpoint."""
-        return self.into(self.stream(**({"maxOffsetsPerTrigger": 200} | options)))
+        return self.into(self.stream(**{"maxOffsetsPerTrigger": 200, **options}))
 
     def into(self, frame: DataFrame, checkpoint: str | None = None) -> Any:
         writer = frame.writeStream.foreachBatch(self.seen.take)
         return writer.option("checkpointLocation", checkpoint or self.checkpoint)
 
-    def read_all(self, **options: Any) -> list[Any]:
+    def read_all(self, **options: Option) -> list[Any]:
         """The rows of a query by AvailableNow, collected by a table in memory."""
         name = f"rows_{next(self._names)}"
         frame = self.stream(**options)

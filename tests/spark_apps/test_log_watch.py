@@ -1,6 +1,7 @@
 """Ends that are watched at brokers which the test plays."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ class Leader:
             return MetadataResponse(info, [known] if body.topics else [])
         assert isinstance(body, FetchRequest)
         self.fetches.append(body)
-        results, chunks = [], []
+        results: list[FetchResult] = []
+        chunks: list[bytes] = []
         for entry in body.entries:
             where = "flights", entry.partition
             end, parts = self.ends[entry.partition], self.parts.get(entry.partition)
@@ -60,7 +62,7 @@ class Leader:
                 continue
             elif entry.last_epoch >= 0 and parts is not None:
                 said = *where, LogTruncated.code, "parted", 0, end
-                results.append(FetchResult(*said, None, 2, parts))  # type: ignore[arg-type]
+                results.append(FetchResult(*said, None, 2, parts))
             else:
                 results.append(FetchResult(*where, 0, "", 0, end))
             chunks.append(b"" if chunks or self.refusals else made(entry.offset, 2))
@@ -85,20 +87,18 @@ def logs(leader: Leader) -> Iterator[LogWatch]:
     watch.close()
 
 
-def look(logs: LogWatch, wait: float = LONG, **places: Place) -> dict[TopicPartition, End]:
-    with_wakeup = Wakeup()
-    named = {TopicPartition("flights", int(name[1:])): each for name, each in places.items()}
-    try:
-        return logs.watch(named, wait, with_wakeup)
-    finally:
-        with_wakeup.close()
+def look(
+    logs: LogWatch, places: Mapping[TopicPartition, Place], wait: float = LONG
+) -> dict[TopicPartition, End]:
+    with closing(Wakeup()) as nobody:
+        return logs.watch(places, wait, nobody)
 
 
 def test_one_fetch_tells_the_ends_of_all_partitions_and_how_large_records_are(
     logs: LogWatch, leader: Leader
 ) -> None:
     leader.ends = [40, 50]
-    found = look(logs, p0=Place("id", 7, -1), p1=Place("id", 50, -1))
+    found = look(logs, {P0: Place("id", 7, -1), P1: Place("id", 50, -1)})
     assert found == {P0: End("id", 40, 3), P1: End("id", 50, 3)}
     first = leader.fetches[0]
     assert [(each.offset, each.leader_epoch, each.last_epoch) for each in first.entries] == [
@@ -111,12 +111,10 @@ def test_one_fetch_tells_the_ends_of_all_partitions_and_how_large_records_are(
 
 def test_what_has_nothing_new_is_not_asked_for_again(logs: LogWatch, leader: Leader) -> None:
     leader.ends = [40, 50]
-    places = {"p0": Place("id", 7, -1), "p1": Place("id", 50, -1)}
-    look(logs, **places)
-    at_end = {"p0": Place("id", 40, 3), "p1": Place("id", 50, 3)}
+    ends = {P0: End("id", 40, 3), P1: End("id", 50, 3)}
+    assert look(logs, {P0: Place("id", 7, -1), P1: Place("id", 50, -1)}) == ends
     for _ in range(20):
-        found = look(logs, 0.005, **at_end)
-    assert found == {P0: End("id", 40, 3), P1: End("id", 50, 3)}
+        assert look(logs, {P0: Place("id", 40, 3), P1: Place("id", 50, 3)}, 0.005) == ends
     assert len(leader.fetches) == 2
     assert [each.offset for each in leader.fetches[1].entries] == [40, 50]
     assert leader.fetches[1].max_wait > 0
@@ -126,7 +124,7 @@ def test_another_leader_is_asked_whether_it_has_what_was_read(
     logs: LogWatch, leader: Leader
 ) -> None:
     leader.ends, leader.parts = [12, 0], {0: 6}
-    assert look(logs, p0=Place("id", 10, 2)) == {}
+    assert look(logs, {P0: Place("id", 10, 2)}) == {}
     assert logs.truncated == {P0: 6}
     assert leader.fetches[0].entries[0].last_epoch == 2
 
@@ -136,7 +134,7 @@ def test_a_leader_that_has_nothing_of_that_epoch_but_all_before_is_believed(
 ) -> None:
     """It names an earlier epoch, whose records end where reading goes on, or behind that."""
     leader.ends, leader.parts = [12, 0], {0: 11}
-    found = look(logs, p0=Place("id", 10, 2))
+    found = look(logs, {P0: Place("id", 10, 2)})
     assert (found, logs.truncated) == ({P0: End("id", 12, 3)}, {})
 
 
@@ -144,16 +142,16 @@ def test_a_doubt_stays_as_long_as_there_is_nothing_to_compare(
     logs: LogWatch, leader: Leader
 ) -> None:
     leader.ends, leader.parts = [10, 0], {0: 6}
-    look(logs, 0.3, p0=Place("id", 10, 2))
+    look(logs, {P0: Place("id", 10, 2)}, 0.3)
     leader.ends[0] = 13
     # The fetch that waits is answered only by a broker that is no stub: it is asked anew here.
     logs._waiting.clear()
-    look(logs, p0=Place("id", 10, 2))
+    look(logs, {P0: Place("id", 10, 2)})
     assert logs.truncated == {P0: 6}
 
 
 def test_a_broker_that_refuses_is_not_asked_without_a_pause(logs: LogWatch, leader: Leader) -> None:
     leader.ends = [40, 0]
     leader.refusals = [NotLeader("not yet"), NotLeader("not yet")]
-    assert look(logs, p0=Place("id", 7, -1)) == {P0: End("id", 40, 3)}
+    assert look(logs, {P0: Place("id", 7, -1)}) == {P0: End("id", 40, 3)}
     assert len(leader.fetches) == 3

@@ -2,13 +2,14 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.functions import col, lit
 
 from folkmoot.producers.producer import Producer
-from tests.spark_apps.queries import Scene
+from tests.spark_apps.queries import Option, Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -43,7 +44,10 @@ def test_bounds_of_offsets_and_times_narrow_a_read(queries: Scene) -> None:
     assert queries.batch(startingOffsets=starting).count() == 10
     ending = json.dumps({queries.topic: {"0": 3, "1": -1}})
     assert queries.batch(endingOffsets=ending).count() == 103
-    times = {"startingTimestamp": BASE + 10_000, "endingTimestamp": BASE + 15_000}
+    times: dict[str, Option] = {
+        "startingTimestamp": BASE + 10_000,
+        "endingTimestamp": BASE + 15_000,
+    }
     lenient = {"startingOffsetsByTimestampStrategy": "latest"}
     rows = queries.batch(**times, **lenient).collect()
     assert sorted((row.partition, row.offset) for row in rows) == [
@@ -61,16 +65,17 @@ def test_filters_on_partition_offset_and_time_are_handed_down(queries: Scene) ->
     filled(queries, partitions=3)
     whole = queries.batch()
     moment = datetime.fromtimestamp(BASE / 1000 + 50, UTC)
-    for condition, expected, scanned in (
+    cases: tuple[tuple[Any, int, int], ...] = (
         ((col("partition") == 1) & (col("offset") >= 95), 5, 5),
         (col("partition").isin(0, 2) & (col("offset") < 10), 20, 20),
         ((col("offset") > 97) & (col("offset") <= 98), 3, 3),
         (col("timestamp") >= lit(moment), 150, 150),
         (col("timestamp") < lit(moment), 150, 300),
-        (col("topic") == "another", 0, 0),
+        (col("topic").isin("another"), 0, 0),
         (col("offset").isin(3, 7), 6, 15),
         (col("value") == b"3", 3, 300),
-    ):
+    )
+    for condition, expected, scanned in cases:
         found = whole.where(condition)
         assert found.count() == expected
         assert rows_scanned(found) == scanned

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.producers.producer import Producer
-from tests.spark_apps.queries import LONG, PARTITIONS, Scene
+from tests.spark_apps.queries import LONG, PARTITIONS, Option, Scene
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -135,15 +135,13 @@ def test_two_queries_of_an_app_are_two_members(queries: Scene) -> None:
 
 
 def test_an_instance_id_keeps_the_partitions_while_a_query_starts_anew(queries: Scene) -> None:
-    options = {"instanceId": "spark-1", "rejoinTimeout": 60, "assignor": "range"}
-    for round_ in range(2):
+    options: dict[str, Option] = {"instanceId": "spark-1", "rejoinTimeout": 60, "assignor": "range"}
+    for _ in range(2):
         query = queries.query(**options).trigger(processingTime="100 milliseconds").start()
         queries.send(50)
-        eventually(lambda r=round_: len(queries.seen.records) == 50 * (r + 1), LONG)
+        eventually(lambda: len(queries.seen.records) == queries.sent, LONG)
         assert set(queries.owners().values()) == {"spark-1="}
         query.stop()
-    view = queries.admin.describe_group(queries.group)
-    assert view is not None
 
 
 def test_the_schema_that_is_given_is_what_is_read(queries: Scene) -> None:
@@ -170,9 +168,9 @@ def test_headers_are_read_if_they_are_asked_for(queries: Scene) -> None:
 def test_records_divide_into_as_many_tasks_as_are_asked_for(queries: Scene) -> None:
     queries.send(600)
     tasks: list[int] = []
-    for number, options in enumerate(
-        ({}, {"minPartitions": 12}, {"maxRecordsPerPartition": 50}), start=1
-    ):
+    divided: tuple[dict[str, Option], ...]
+    divided = {}, {"minPartitions": 12}, {"maxRecordsPerPartition": 50}
+    for number, options in enumerate(divided, start=1):
         frame = queries.stream(group=f"{queries.group}-{number}", **options)
         query = frame.writeStream.foreachBatch(
             lambda rows, _: tasks.append(rows.rdd.getNumPartitions())
@@ -185,7 +183,7 @@ def test_records_divide_into_as_many_tasks_as_are_asked_for(queries: Scene) -> N
 
 def test_a_batch_waits_for_records_and_then_no_longer(queries: Scene) -> None:
     queries.send(10)
-    options = {"minOffsetsPerTrigger": 50, "maxTriggerDelay": "2s"}
+    options: dict[str, Option] = {"minOffsetsPerTrigger": 50, "maxTriggerDelay": "2s"}
     query = queries.query(**options).trigger(processingTime="100 milliseconds").start()
     eventually(lambda: len(queries.seen.records) == 10, LONG)
     for _ in range(5):
@@ -245,7 +243,7 @@ def test_an_engine_that_stays_away_gives_its_partitions_up(queries: Scene) -> No
     ],
 )
 def test_a_wrong_option_is_told_at_load(
-    queries: Scene, options: dict[str, str | int | None], said: str
+    queries: Scene, options: dict[str, Option], said: str
 ) -> None:
     with pytest.raises(AnalysisException, match=said):
         queries.stream(**options)
