@@ -19,6 +19,7 @@ from benchmarks.programs import ROOT
 BENCH: Final = ROOT / ".bench"
 REQUIREMENTS: Final = ROOT / "benchmarks" / "requirements.txt"
 KAFKA_VERSION: Final = "4.3.1"
+SPARK_VERSION: Final = "4.0.0"
 INSTALL_TIMEOUT: Final = 600
 
 # Without a binding, slf4j drops what a broker that cannot start has to say.
@@ -49,6 +50,24 @@ _POM: Final = f"""\
 </project>
 """
 
+# Spark's own jars are PySpark's: scope `provided`, as in the source's pom.
+_SPARK_POM: Final = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>folkmoot.benchmarks</groupId>
+  <artifactId>spark-kafka</artifactId>
+  <version>{SPARK_VERSION}</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-sql-kafka-0-10_2.13</artifactId>
+      <version>{SPARK_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
 
 def peer_python() -> str:
     """The Python that has the peers' clients. Raises Unavailable."""
@@ -72,20 +91,39 @@ def peer_python() -> str:
 
 def kafka_jars() -> Path:
     """The folder of Kafka's jars and all that they need. Raises Unavailable."""
-    folder = BENCH / "kafka"
+    return _jars("kafka", f"Apache Kafka {KAFKA_VERSION}", _POM)
+
+
+def kafka_spark() -> tuple[str, Path]:
+    """A Python with the PySpark that has a source for Kafka, and that source's jars. Raises Unavailable."""
+    jars = _jars("spark-kafka", f"Spark's source for Kafka {SPARK_VERSION}", _SPARK_POM)
+    folder = BENCH / "spark-venv"
+    python, stamp = folder / "bin" / "python", folder / "installed"
+    if not (stamp.is_file() and stamp.read_text() == SPARK_VERSION):
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"installing PySpark {SPARK_VERSION} into {folder.relative_to(ROOT)}", flush=True)
+        _do([sys.executable, "-m", "venv", str(folder)], "making an environment failed")
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _do([*pip, f"pyspark=={SPARK_VERSION}"], f"installing PySpark {SPARK_VERSION} failed")
+        stamp.write_text(SPARK_VERSION)
+    return str(python), jars
+
+
+def _jars(name: str, title: str, pom: str) -> Path:
+    folder = BENCH / name
     stamp = folder / "installed"
-    wanted = hashlib.sha256(_POM.encode()).hexdigest()
+    wanted = hashlib.sha256(pom.encode()).hexdigest()
     jars = folder / "jars"
     if stamp.is_file() and stamp.read_text() == wanted:
         return jars
     debian_program("mvn", "maven")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "pom.xml").write_text(_POM)
-    print(f"fetching Apache Kafka {KAFKA_VERSION} with Maven", flush=True)
+    (folder / "pom.xml").write_text(pom)
+    print(f"fetching {title} with Maven", flush=True)
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
     command = ["mvn", "--quiet", "--batch-mode", "--file", str(folder / "pom.xml"), *goal]
-    _do(command, "fetching Kafka's jars failed")
+    _do(command, f"fetching the jars of {title} failed")
     stamp.write_text(wanted)
     return jars
 

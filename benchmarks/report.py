@@ -27,6 +27,7 @@ ORDER: Final = (
     "restart",
     "groups",
     "growth",
+    "spark",
 )
 
 Rows = Sequence[Sequence[str]]

@@ -9,6 +9,7 @@ from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.options import documented
+from folkmoot.spark_apps.config import BatchConfig, StreamConfig
 from tests.tree import ROOT
 
 PAGE: Final = ROOT / "docs" / "configuration.md"
@@ -46,6 +47,17 @@ SECTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
         "Of one topic: `folkmoot topic create NAME --config option=value`, `folkmoot topic config NAME "
         "option=value`. Of all topics that have none of their own: `[log]` in a broker's file, "
         "`FOLKMOOT_LOG_<OPTION>`, `--set log.option=value`.",
+    ),
+    (
+        "Spark streams",
+        StreamConfig,
+        'Options of `spark.readStream.format("folkmoot")`: `.option("group", "delays")` (`spark.md`). '
+        "Lengths of time are seconds, or `15m`; sizes bytes, or `64MiB`. `none` is written for None.",
+    ),
+    (
+        "Spark batch reads",
+        BatchConfig,
+        'Options of `spark.read.format("folkmoot")`.',
     ),
 )
 
