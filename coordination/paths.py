@@ -19,12 +19,13 @@
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted     | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; until the next plan is noted   | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
+| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "begins": {"flights": [[500, 7019]]}}; producer_takeovers.py | who takes the name over, compare-and-set | – |
 | /schemas/ids/<id, ten digits>           | persistent | {"schema": "{…}"}                                           | any client, in one transaction | –        |
 | /schemas/texts/<sha-256 of the text>    | persistent | {"id": 3}                                                   | the same transaction | –                  |
 | /schemas/counter                        | persistent | {"last": 3}                                                 | the same transaction | –                  |
 | /schemas/subjects/<subject>             | persistent | {"versions": [1, 3]} (ids, oldest first)                    | the same transaction | –                  |
 
-Subjects are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
+Subjects and producers' names are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
 gave it when it joined, so that age needs no further read.
 """
 
@@ -44,6 +45,7 @@ TOPICS = "/topics"
 GROUPS = "/groups"
 PRODUCERS = "/producers"
 PRODUCER_IDS = "/producers/ids"
+PRODUCER_NAMES = "/producers/names"
 SCHEMA_IDS = "/schemas/ids"
 SCHEMA_TEXTS = "/schemas/texts"
 SCHEMA_COUNTER = "/schemas/counter"
@@ -126,6 +128,10 @@ def departure(group_name: str, member_name: str) -> str:
     return f"{GROUPS}/{group_name}/events/gone-{member_name}"
 
 
+def producer_name(name: str) -> str:
+    return f"{PRODUCER_NAMES}/{_node_name(name)}"
+
+
 def schema_id(number: int) -> str:
     return f"{SCHEMA_IDS}/{number:010d}"
 
@@ -135,4 +141,8 @@ def schema_text(digest: str) -> str:
 
 
 def subject(name: str) -> str:
-    return f"{SUBJECTS}/{quote(name, safe='').replace('.', '%2E')}"
+    return f"{SUBJECTS}/{_node_name(name)}"
+
+
+def _node_name(text: str) -> str:
+    return quote(text, safe="").replace(".", "%2E")

@@ -37,6 +37,7 @@ def encode(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    continues: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
     """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
@@ -46,7 +47,9 @@ def encode(
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
     (batch,) = compress([pack(columns, last_offset_delta)], codec, level)
-    return seal(batch, producer_id, producer_epoch, base_sequence, schema_id)
+    return seal(
+        *(batch, producer_id, producer_epoch, base_sequence, schema_id), continues=continues
+    )
 
 
 def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatch:
