@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from folkmoot.network.client import Reply
@@ -37,7 +37,7 @@ class LeaderRequests:
         cluster: Cluster,
         api: Api,
         entries: Mapping[TopicPartition, Callable[[int], Any]],
-        request: Callable[[Sequence[Any], float], Any],
+        request: Callable[[list[Any], float], Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.results: dict[TopicPartition, Any] = {}

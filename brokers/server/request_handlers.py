@@ -656,24 +656,28 @@ class RequestHandlers:
         delayed = DelayedResponse(len(body.entries), messages.DescribeProducersResponse)
         yield from self._prepared(body.entries, lambda log, _: log.prepare_append())
 
-        def told(number: int, found: tuple[int, ...], error: FolkmootError | None) -> None:
+        def told(
+            number: int, found: messages.DescribeProducersResult, error: FolkmootError | None
+        ) -> None:
             entry = body.entries[number]
-            result = kind(entry.topic, entry.partition, 0, "", *found)
-            delayed.put(number, self._refused(kind, entry, error) if error else result)
+            delayed.put(number, self._refused(kind, entry, error) if error else found)
 
         for number, entry in enumerate(body.entries):
-            found: tuple[int, ...] = -1, 0, 0
+            found = kind(entry.topic, entry.partition, 0, "", -1, 0, 0)
             try:
                 log = self.metadata.leader_log(entry, entry.leader_epoch)
                 if log is not None:
-                    found = *log.producers().next_of(entry.producer_id), log.log_end
+                    epoch, sequence = log.producers().next_of(entry.producer_id)
+                    found = kind(
+                        *(entry.topic, entry.partition, 0, "", epoch, sequence, log.log_end)
+                    )
             except FolkmootError as error:
                 told(number, found, error)
                 continue
             if log is None or log.high_watermark >= log.log_end:
                 told(number, found, None)
             else:
-                done = delayed.later(partial(told, number, found))
+                done = delayed.later(told, number, found)
                 deadline = now.monotonic + body.timeout
                 self.purgatory.delay_produce(log, DelayedProduce(log.log_end, 0, deadline, done))
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:

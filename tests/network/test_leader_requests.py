@@ -83,7 +83,7 @@ def delete(leaders: Leaders, *numbers: int, timeout: float = 5.0) -> LeaderReque
         leaders,  # type: ignore[arg-type]
         Api.DELETE_RECORDS,
         wanted,
-        lambda entries, _: DeleteRecordsRequest(list(entries)),
+        lambda entries, _: DeleteRecordsRequest(entries),
         lambda: leaders.now,
     )
     deletion.run(timeout)
