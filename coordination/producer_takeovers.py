@@ -12,8 +12,8 @@ lies between the two is written.
 - **A round that runs again** finds where it begins. It asks how far the attempt before got, looks whether
   these are its own records, and goes on behind them, with batches that say that sequences go on over
   epochs: if that attempt has written meanwhile they are refused, and once one is in the log it is fenced.
-  If they are others (rows that came in another order), it writes all of its own behind them: at least
-  once, and nothing is lost.
+  If they are others (rows that came in another order), it notes that (`begin_again`) and gives up: the
+  next one writes all of its own behind them, at least once, and nothing is lost.
 
 A holder that dies before it has noted where its round begins has written nothing; one that dies after
 that leaves all that the next one needs. A lost reply is answered by reading: `attempt` says whose the
@@ -112,7 +112,7 @@ def begin(name: str, attempt: str, begins: dict[str, list[Begin]]) -> Recipe[Tak
     while True:
         found, stat = yield from read(_decoder, path)
         if found is None or stat is None or found.attempt != attempt:
-            raise ProducerFenced(f"producer {name} was taken over by another attempt")
+            raise _taken_over(name)
         if begins.keys() <= found.begins.keys():
             return found
         taken = msgspec.structs.replace(found, begins={**begins, **found.begins})
@@ -121,6 +121,29 @@ def begin(name: str, attempt: str, begins: dict[str, list[Begin]]) -> Recipe[Tak
         except (BadVersion, NoNode, ConnectionLost):
             continue
         return taken
+
+
+def begin_again(name: str, attempt: str) -> Recipe[None]:
+    """Let the round begin behind all that was written of it: those are not its records.
+
+    Raises ProducerFenced if another attempt has taken the name over, Malformed.
+    """
+    path = paths.producer_name(name)
+    while True:
+        found, stat = yield from read(_decoder, path)
+        if found is None or stat is None or found.attempt != attempt:
+            raise _taken_over(name)
+        if not found.begins:
+            return
+        try:
+            yield Set(path, _encode(msgspec.structs.replace(found, begins={})), stat.version)
+        except (BadVersion, NoNode, ConnectionLost):
+            continue
+        return
+
+
+def _taken_over(name: str) -> ProducerFenced:
+    return ProducerFenced(f"producer {name} was taken over by another attempt")
 
 
 def _anew(round_: int, attempt: str) -> Recipe[Takeover]:

@@ -118,25 +118,26 @@ class TakenOver(Sequences):
 
     def __init__(self) -> None:
         super().__init__()
-        self._given: Mapping[TopicPartition, Identity] | None = None
+        self._given: deque[Mapping[TopicPartition, Identity]] = deque()
 
     @property
     def wants_ids(self) -> bool:
         return False
 
     def go_on(self, places: Mapping[TopicPartition, Identity]) -> None:
-        """These are the next ones, from any thread while nothing is under way or waits to be sent."""
-        self._given = places
+        """These are the next ones, from any thread while nothing of these partitions is under way or waits
+        to be sent."""
+        self._given.append(places)
 
     def break_silence(self, partition: TopicPartition, now: float) -> None:
         pass
 
     def next(self, partition: TopicPartition) -> Identity | None:
         """Raises ProducerFenced for a partition that nobody has told of."""
-        given, self._given = self._given, None
-        for each, identity in (given or {}).items():
-            place = self._places[each] = _Place()
-            place.producer_id, place.epoch, place.sequence = identity[:3]
+        while self._given:
+            for each, identity in self._given.popleft().items():
+                place = self._places[each] = _Place()
+                place.producer_id, place.epoch, place.sequence = identity[:3]
         if partition not in self._places:
             raise ProducerFenced(f"nobody has asked how far this producer got in {partition}")
         found = super().next(partition)

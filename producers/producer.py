@@ -66,6 +66,7 @@ class Producer(Generic[K, V]):
     _delivery: ClassVar[type[Delivery]] = Delivery
     """What `send` returns."""
     _sequences: Sequences | None = None
+    """What signs batches; None: as `idempotent` says."""
 
     @configured(ProducerConfig[K, V])
     def __init__(self, config: ProducerConfig[K, V]) -> None:

@@ -73,7 +73,7 @@ def read(part: Slice, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatc
         cluster = Cluster(connections, lambda: part.brokers, listener=options.listener)
     rows = Rows(part)
     try:
-        for chunk in _Reading(part, cluster, options).chunks():
+        for chunk in SliceReader(part, cluster, options).chunks():
             for header, data in chunk:
                 rows.add(header, data)
                 if rows.full:
@@ -103,7 +103,7 @@ def _put_back(key: _Key, cluster: Cluster) -> None:
 # -- fetching ----------------------------------------------------------------------------------------
 
 
-class _Reading:
+class SliceReader:
     """The fetches of one read. What fails is tried again until nothing has come for the patience."""
 
     def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:

@@ -4,7 +4,13 @@ import msgspec
 import pytest
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.producer_takeovers import Begin, Takeover, begin, take_over
+from folkmoot.coordination.producer_takeovers import (
+    Begin,
+    Takeover,
+    begin,
+    begin_again,
+    take_over,
+)
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Get, Set
 from folkmoot.coordination.zookeeper.recipes import Malformed
@@ -46,6 +52,17 @@ def test_a_round_that_runs_again_takes_the_next_epoch_and_knows_where_it_begins(
     }
     with pytest.raises(ProducerFenced, match="taken over by another attempt"):
         execute(session, begin("q", "a", {"v": [Begin(0, 0)]}))
+
+
+def test_a_round_may_begin_again_behind_what_was_written_of_it(open_session: Opener) -> None:
+    session = open_session()
+    execute(session, take_over("q", 3, "a"))
+    execute(session, begin("q", "a", {"t": [Begin(10, 500)]}))
+    execute(session, begin_again("q", "a"))
+    execute(session, begin_again("q", "a"))
+    assert execute(session, take_over("q", 3, "b")).begins == {}
+    with pytest.raises(ProducerFenced, match="taken over by another attempt"):
+        execute(session, begin_again("q", "a"))
 
 
 def test_a_round_that_is_over_is_refused(open_session: Opener) -> None:
