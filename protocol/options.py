@@ -224,7 +224,7 @@ def _value(config: Any, name: str, text: str) -> Any:
         read, what = float, "a number"
     elif float in kinds:
         read, what = seconds, "a number of seconds (90s, 7d)"
-    elif "bytes" in name:
+    elif "bytes" in name.lower():
         read, what = size, "a whole number (500MB, 1GiB)"
     try:
         return read(text)

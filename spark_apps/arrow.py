@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from folkmoot.consumers.records.arrow import SCHEMA as SCHEMA
-from folkmoot.consumers.records.arrow import bytes_of
+from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS, bytes_of
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.columns import BinaryColumn
@@ -29,11 +28,15 @@ _NOTHING: Final = np.zeros(1, np.int64)
 
 
 class Rows:
-    """The records of a slice, gathered from small batches until they make a RecordBatch (`full`)."""
+    """The records of slices, gathered from small batches until they make a RecordBatch (`full`).
 
-    def __init__(self, part: Slice) -> None:
-        self._part = part
-        self._partition = TopicPartition(part.topic, part.partition)
+    It has the `columns` named, in that order.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._headers = "headers" in columns
+        self._schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
         self._views: list[RecordBatchView] = []
         self._count = 0
         self._bytes = 0
@@ -42,10 +45,10 @@ class Rows:
     def full(self) -> bool:
         return self._count >= ROWS or self._bytes >= BYTES
 
-    def add(self, header: BatchHeader, data: memoryview) -> None:
+    def add(self, part: Slice, header: BatchHeader, data: memoryview) -> None:
         """Those of the batch's records that lie within the slice."""
-        view = RecordBatchView.of(self._partition, header, data)
-        low, high = view.row_of_offset(self._part.first), view.row_of_offset(self._part.end)
+        view = RecordBatchView.of(TopicPartition(part.topic, part.partition), header, data)
+        low, high = view.row_of_offset(part.first), view.row_of_offset(part.end)
         if low < high:
             view = view.part(low, high)
             self._views.append(view)
@@ -58,17 +61,21 @@ class Rows:
         fits = self._bytes <= BYTES
         self._count = self._bytes = 0
         if fits:
-            yield from _joined(views)
+            yield from self._joined(views)
             return
         for view in views:
             for piece in _pieces(view):
-                yield piece.arrow()
+                yield self._arrow(piece)
 
+    def _arrow(self, view: RecordBatchView) -> pa.RecordBatch:
+        return view.arrow(headers=self._headers).select(self._columns)
 
-def _joined(views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
-    if views:
-        table = pa.Table.from_batches([view.arrow() for view in views], schema=SCHEMA)
-        yield from (table if len(views) == 1 else table.combine_chunks()).to_batches()
+    def _joined(self, views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
+        if len(views) == 1:
+            yield self._arrow(views[0])
+        elif views:
+            table = pa.Table.from_batches(map(self._arrow, views), schema=self._schema)
+            yield from table.combine_chunks().to_batches()
 
 
 def _size(view: RecordBatchView) -> int:

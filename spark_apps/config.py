@@ -1,83 +1,277 @@
-"""The options of the source, from what Spark hands over: texts under lower-cased names."""
+"""The options of the sources, from what Spark hands over: texts under lower-cased names.
+
+A field is an option under its own name, holds it as the user wrote it, and is declared here once:
+the checks, `docs/configuration.md` and the error for a slip are made of that (protocol/options.py).
+"""
+
+# ruff: noqa: N815 The names of options are Spark's.
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_type_hints
 
+import msgspec
+from msgspec import Meta
+
+from folkmoot.protocol import options as declared
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
-
-_T = TypeVar("_T", int, float)
+from folkmoot.protocol.records import TopicPartition
 
 FORMAT = "folkmoot"
+NO_GROUP: Final = ""
+
+_Seconds = Annotated[float, Meta(gt=0)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+_Count = Annotated[int, Meta(ge=1)]
+_ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_KAFKAS: Final = {
+    "kafka.bootstrap.servers": "zookeeper",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+    "kafka.client.id": "clientId",
+    "kafka.group.instance.id": "instanceId",
+    "kafka.partition.assignment.strategy": "assignor",
+    "kafka.max.poll.interval.ms": "maxProcessingTime",
+}
+"""Options of Spark's Kafka source, lower-cased, and what stands in their place."""
+
+
+class Bound(NamedTuple):
+    """A side of what is read: an end of the log, unless offsets or times (ms) of partitions are given.
+
+    `time` is that of all partitions. Offsets may be EARLIEST or LATEST. With `lenient` a time behind
+    the last record is the log's end; else it is an error.
+    """
+
+    place: int
+    offsets: Mapping[TopicPartition, int] = {}
+    time: int | None = None
+    times: Mapping[TopicPartition, int] = {}
+    lenient: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """What `.option(…)` says; durations in seconds. Where Spark's Kafka source has one, its name."""
+    """What both sources take. Where Spark's Kafka source has an option, its name."""
 
-    zookeeper: str
-    """Connect string with its chroot."""
-    group: str
-    """The group to be a member of."""
-    topics: tuple[str, ...]
-    """Option `subscribe`: the topics whose partitions the group divides, separated by commas."""
-    starting_offsets: Literal["earliest", "latest"] = "earliest"
-    """Where to start in a partition in which the group has not committed anything."""
-    max_offsets_per_trigger: int = 100_000
-    """How many records a micro-batch holds at most: it bounds what comes twice after a crash."""
-    hand_over: float = 30.0
-    """How long this member may take to give a partition up: longer than a micro-batch takes."""
-    fail_on_data_loss: bool = True
-    """End the query when records that were to be read are gone; else skip them with a warning."""
-    client_id: str = "spark"
-    """Begins the member's name, and is what brokers see."""
+    zookeeper: str = ""
+    """Connect string of ZooKeeper with its chroot. Required."""
+    subscribe: str = ""
+    """Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern` and `assign`."""
+    subscribePattern: str = ""
+    """A regular expression: topics whose whole name matches."""
+    assign: str = ""
+    """Partitions to read, as JSON: `{"flights": [0, 1]}`. A stream of these belongs to no group."""
+    startingOffsets: str = "earliest"
+    """`earliest`, `latest`, or offsets as JSON, `{"flights": {"0": 23, "1": -2}}`: -2 is the earliest, -1
+    the latest; a partition that is not named begins at the earliest."""
+    startingTimestamp: _Milliseconds | None = None
+    """Begin at the first record of that time, in milliseconds since 1970, or later. Counts before the
+    two that follow here and before `startingOffsets`."""
+    startingOffsetsByTimestamp: str = ""
+    """The same for each partition, as JSON: `{"flights": {"0": 1735689600000}}`."""
+    startingOffsetsByTimestampStrategy: Literal["error", "latest"] = "error"
+    """Where a partition has no record of that time or later: end with an error, or begin at its end."""
+    minPartitions: _Count | None = None
+    """Divide what is read into at least so many tasks, if it has so many records."""
+    maxRecordsPerPartition: _Count | None = None
+    """How many records one task reads at most."""
+    includeHeaders: bool = False
+    """Add the column `headers`."""
+    failOnDataLoss: bool = True
+    """End with an error when records that were to be read are gone; else go on behind them, and warn."""
+    clientId: str = "spark"
+    """What brokers see, and what begins the member's name."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to, in the driver and in executors."""
 
     def __post_init__(self) -> None:
-        check_name("group", self.group)
-        check_name("client id", self.client_id)
-        if not self.topics:
+        if not self.zookeeper:
+            raise ConfigError(f"format {FORMAT} needs option 'zookeeper'")
+        check_name("client id", self.clientId)
+        ways = ("subscribe", "subscribePattern", "assign")
+        given = [f"'{each}'" for each in ways if getattr(self, each)]
+        if not given:
+            raise ConfigError(f"format {FORMAT} needs option 'subscribe', or one in its place")
+        if len(given) > 1:
+            raise ConfigError(f"options {' and '.join(given)} exclude each other: give one of them")
+        if self.subscribe and not self.topics:
             raise ConfigError("option 'subscribe' names no topic")
         for topic in self.topics:
             check_name("topic", topic)
-        if self.starting_offsets not in ("earliest", "latest"):
+        if self.assign and not self.assigned:
+            raise ConfigError("option 'assign' names no partition")
+        if self.startingOffsetsByTimestampStrategy not in ("error", "latest"):
             raise ConfigError(
-                f"option 'startingOffsets' is {self.starting_offsets!r}: use earliest or latest"
+                f"option 'startingOffsetsByTimestampStrategy' is "
+                f"{self.startingOffsetsByTimestampStrategy!r}: use error or latest"
             )
-        if self.max_offsets_per_trigger < 1:
-            raise ConfigError("option 'maxOffsetsPerTrigger' must be at least 1")
-        if not self.hand_over > 0:
-            raise ConfigError("option 'handOver' must be more than 0 seconds")
+        declared.check_numbers(self)
+        self._known(self.starting(), "startingOffsets")
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From what Spark hands over; names in any case. Raises ConfigError, InvalidName."""
+        known = {field.name.lower(): field.name for field in fields(cls)}
+        texts: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in known:
+                raise _unknown(name, list(known.values()))
+            texts[known[name.lower()]] = value.strip()
+        hints = get_type_hints(cls)
+        values = {
+            name: _flag(name, text) if hints[name] is bool else text for name, text in texts.items()
+        }
+        numbers = {name: text for name, text in texts.items() if hints[name] is not bool}
+        return cls(**values | declared.parse(cls, numbers))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Those that are named, in the order in which they are."""
+        if self.assign:
+            return tuple(dict.fromkeys(each.topic for each in self.assigned))
+        names = (name.strip() for name in self.subscribe.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def assigned(self) -> tuple[TopicPartition, ...]:
+        """The partitions of `assign`, in order. Raises ConfigError."""
+        if not self.assign:
+            return ()
+        found = _json("assign", self.assign, dict[str, list[Annotated[int, Meta(ge=0)]]])
+        return tuple(
+            sorted({TopicPartition(t, each) for t, some in found.items() for each in some})
+        )
+
+    def starting(self) -> Bound:
+        """Where reading begins. Raises ConfigError."""
+        lenient = self.startingOffsetsByTimestampStrategy == "latest"
+        return _bound(self, "starting", EARLIEST)._replace(lenient=lenient)
+
+    def _known(self, bound: Bound, name: str) -> None:
+        """Raises ConfigError for partitions of topics, or partitions, that are not read."""
+        if self.subscribePattern:
+            return
+        for each in (*bound.offsets, *bound.times):
+            if each.topic not in self.topics or (self.assign and each not in self.assigned):
+                raise ConfigError(f"option {name!r} names {each}, which is not read")
 
 
-def parse(options: Mapping[str, str]) -> SourceConfig:
-    """The options as a config; names in any case. Raises ConfigError, InvalidName."""
-    given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in _OPTIONS}
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f": did you mean {known[near[0]]!r}?" if near else ""
-            raise ConfigError(f"option {name!r} is not known to format {FORMAT}{hint}")
-    for name in ("zookeeper", "group", "subscribe"):
-        if not given.get(name, "").strip():
-            raise ConfigError(f"format {FORMAT} needs option {name!r}")
-    fields: dict[str, Any] = {}
-    for name, (field, read) in _OPTIONS.items():
-        if name.lower() in given:
-            fields[field] = read(name, given[name.lower()].strip())
-    return SourceConfig(**fields)
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig(SourceConfig):
+    """What a stream takes."""
+
+    group: str = NO_GROUP
+    """The group to be a member of. Required, unless there is `assign`."""
+    maxOffsetsPerTrigger: _Count | None = None
+    """How many records a micro-batch holds at most, divided in proportion to lag. Without it batches begin
+    small and grow as far as `maxBytesPerTrigger` and `revokeTimeout` allow."""
+    maxBytesPerTrigger: _Count = 256 * 1024 * 1024
+    """How much a micro-batch holds at most, about: as the records lie in the log, compressed."""
+    minOffsetsPerTrigger: _Count | None = None
+    """Begin no micro-batch with fewer records than this, within `maxTriggerDelay`."""
+    maxTriggerDelay: _Seconds = 900.0
+    """After so long without a micro-batch there is one, though it has fewer records."""
+    revokeTimeout: _Seconds = 30.0
+    """Others wait for a partition of this member for so long at most, and `maxProcessingTime` before
+    that if a micro-batch is under way. Batches are made so small that they take a third of it."""
+    maxProcessingTime: Annotated[float, Meta(ge=2.0)] = 300.0
+    """If Spark has not asked for a micro-batch for so long, this member's partitions go to others until it
+    does. Must be longer than the interval of the trigger."""
+    instanceId: str = ""
+    """Makes a static member: a query that comes back under it within `rejoinTimeout` finds its partitions."""
+    rejoinTimeout: Annotated[float, Meta(ge=0)] = 30.0
+    """How long a static member's partitions are kept for it when it is gone."""
+    assignor: Literal["sticky", "range", "round-robin"] = "sticky"
+    """How partitions are to be divided. What the eldest member of the group prefers counts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.assign and self.group:
+            raise ConfigError("option 'assign' reads partitions without a group: leave 'group' out")
+        if self.assign:
+            return
+        if not self.group:
+            raise ConfigError(f"format {FORMAT} needs option 'group'")
+        # Not at the top: Spark loads this module in processes that need no more of it.
+        from folkmoot.consumers.config import ConsumerConfig
+
+        ConsumerConfig[bytes, bytes](
+            zookeeper=self.zookeeper,
+            group=self.group,
+            topics=self.topics,
+            pattern=self.subscribePattern,
+            instance_id=self.instanceId or None,
+            assignors=(self.assignor,),
+        )
 
 
-def _text(_: str, value: str) -> str:
-    return value
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig(SourceConfig):
+    """What a batch read takes."""
+
+    endingOffsets: str = "latest"
+    """`latest`, or offsets as JSON, where -1 is the latest: the first records not to be read. A partition
+    that is not named is read to its end."""
+    endingTimestamp: _Milliseconds | None = None
+    """End before the first record of that time, in milliseconds since 1970, or later. Counts before the
+    two others."""
+    endingOffsetsByTimestamp: str = ""
+    """The same for each partition, as JSON."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ending = self.ending()
+        if ending.place == EARLIEST or EARLIEST in ending.offsets.values():
+            raise ConfigError("option 'endingOffsets' is the earliest: then nothing would be read")
+        self._known(ending, "endingOffsets")
+
+    def ending(self) -> Bound:
+        """Where reading ends. Raises ConfigError."""
+        return _bound(self, "ending", LATEST)
 
 
-def _names(_: str, value: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+def _bound(config: SourceConfig, side: str, otherwise: int) -> Bound:
+    """The three options of one side, of which the first that is given counts."""
+    offsets, by_time = f"{side}Offsets", f"{side}OffsetsByTimestamp"
+    time, times, said = (getattr(config, each) for each in (f"{side}Timestamp", by_time, offsets))
+    if time is not None:
+        return Bound(otherwise, time=time)
+    if times:
+        return Bound(otherwise, times=_by_partition(by_time, times, 0))
+    if said.lower() in _ENDS:
+        return Bound(_ENDS[said.lower()])
+    if not said.startswith("{"):
+        raise ConfigError(
+            f"option {offsets!r} is {said!r}: use earliest, latest, or JSON as in "
+            '{"flights": {"0": 23}}'
+        )
+    return Bound(otherwise, _by_partition(offsets, said, EARLIEST))
+
+
+def _by_partition(name: str, text: str, least: int) -> dict[TopicPartition, int]:
+    found = _json(name, text, dict[str, dict[str, Annotated[int, Meta(le=2**63 - 1)]]])
+    numbers: dict[TopicPartition, int] = {}
+    for topic, each in found.items():
+        for partition, number in each.items():
+            if not partition.isdecimal() or number < least:
+                raise ConfigError(
+                    f"option {name!r} says {partition}: {number} of topic {topic}: use a partition's "
+                    f"number and at least {least}"
+                )
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def _json(name: str, text: str, kind: Any) -> Any:
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise ConfigError(f"option {name!r} is no JSON of the kind it takes: {error}") from None
 
 
 def _flag(name: str, value: str) -> bool:
@@ -86,24 +280,14 @@ def _flag(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def _number(kind: type[_T], what: str) -> Callable[[str, str], _T]:
-    def read(name: str, value: str) -> _T:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ConfigError(f"option {name!r} is {value!r}: use {what}") from None
-
-    return read
-
-
-_OPTIONS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
-    "zookeeper": ("zookeeper", _text),
-    "group": ("group", _text),
-    "subscribe": ("topics", _names),
-    "startingOffsets": ("starting_offsets", _text),
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number(int, "a whole number")),
-    "handOver": ("hand_over", _number(float, "a number of seconds")),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "clientId": ("client_id", _text),
-    "listener": ("listener", _text),
-}
+def _unknown(name: str, known: list[str]) -> ConfigError:
+    ours = _KAFKAS.get(name.lower())
+    if ours is None and not name.lower().startswith("kafka."):
+        lowered = {each.lower(): each for each in known}
+        near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+        hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+        return ConfigError(f"option {name!r} is not known to format {FORMAT}: {hint}")
+    said = f"use {ours!r}" if ours else f"known are {', '.join(known)}"
+    return ConfigError(
+        f"option {name!r} is one of Kafka's, which format {FORMAT} does not read: {said}"
+    )

@@ -1,17 +1,24 @@
 """The source's offset in Spark's checkpoint: an end that says all that its micro-batch contains.
 
 ```
-{"v": 1, "g": "delays", "p": {"flights/0": [120, 180], "flights/7": [33, 33]}, "t": {"flights": "<id>"}}
+{"v": 2, "g": "delays", "n": 20000,
+ "p": {"flights/0": [120, 180, 3], "flights/7": [33, 33, 3, "<mark>"]},
+ "t": {"flights": "<id>"}, "s": {"flights": ["<id>", 8]}}
 ```
 
 Spark keeps the JSON, compares it as text (different text = a batch to run) and never looks inside.
-So each end carries the whole range `[from, to)` of every partition in its batch, and is all that a
-replay needs, whoever owns the partitions by then. What follows for whoever makes ends: keys are
-sorted, and an old range that is not empty never appears in a new end.
+So each end carries the whole range `[from, to)` of every partition in its batch, and how many records
+its tasks have (`n`): a replay needs no more, whoever owns the partitions by then. What follows for
+whoever makes ends: keys are sorted, and an old range that is not empty never appears in a new end.
 
 `to` is trusted once Spark hands the end back as the start of the next batch: everything below it has
-gone through the sink. It counts only for the topic of the same id. The group stands inside because a
-checkpoint is of no use to another one. Pure.
+gone through the sink. It counts only for the topic of the same id, and under the same mark of the
+group's last reset: an administrator's word is newer than the checkpoint. Beside it stands the epoch of
+the leader that told where the partition ended, by which a later one that has lost records is found out.
+
+`s` has the topics as they were when the query began for the first time: partitions of these begin
+where the options say, what was added later begins at the beginning. The group stands inside because a
+checkpoint is of no use to another one ("": none). Pure.
 """
 
 from collections.abc import Mapping
@@ -22,32 +29,51 @@ import msgspec
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
-VERSION = 1
+VERSION = 2
+NO_EPOCH = -1
 
 
 class Range(NamedTuple):
-    """Offsets of a partition in one micro-batch: `first` is read, `end` is not."""
+    """Offsets of a partition in one micro-batch: `first` is read, `end` is not.
+
+    `epoch` is that of the leader that told of the end, `reset` the mark of the last reset before.
+    """
 
     first: int
     end: int
+    epoch: int = NO_EPOCH
+    reset: str = ""
 
     @property
     def size(self) -> int:
         return self.end - self.first
 
 
+class AtStart(NamedTuple):
+    """A topic when the query began for the first time."""
+
+    topic_id: str
+    partitions: int
+
+
 class Ends(msgspec.Struct, frozen=True):
-    """The end offset of a micro-batch: its ranges, and the ids of the topics that they are of."""
+    """The end offset of a micro-batch: its ranges, and the ids of the topics that they are of.
+
+    `task_records` is how many records one task reads, about.
+    """
 
     group: str
     ranges: Mapping[TopicPartition, Range] = {}
     topic_ids: Mapping[str, str] = {}
+    at_start: Mapping[str, AtStart] = {}
+    task_records: int = 0
 
-    def processed(self, partition: TopicPartition, topic_id: str) -> int | None:
-        """Everything below went through the sink, if these are the ends of a finished batch."""
-        if self.topic_ids.get(partition.topic) != topic_id or partition not in self.ranges:
+    def processed(self, partition: TopicPartition, topic_id: str, reset: str = "") -> Range | None:
+        """Everything below its end went through the sink, if these are the ends of a finished batch."""
+        found = self.ranges.get(partition)
+        if found is None or self.topic_ids.get(partition.topic) != topic_id:
             return None
-        return self.ranges[partition].end
+        return found if found.reset == reset else None
 
 
 class _Json(msgspec.Struct, frozen=True):
@@ -55,19 +81,23 @@ class _Json(msgspec.Struct, frozen=True):
 
     v: int
     g: str
-    p: dict[str, tuple[int, int]] = {}
+    p: dict[str, Range] = {}
     t: dict[str, str] = {}
+    s: dict[str, AtStart] = {}
+    n: int = 0
 
 
 def to_json(ends: Ends) -> dict[str, Any]:
     """What the engine gets: keys sorted, so that the same ends are the same text."""
     ranges = {
-        f"{partition.topic}/{partition.partition}": [*ends.ranges[partition]]
-        for partition in sorted(ends.ranges)
+        f"{partition.topic}/{partition.partition}": [*each[: 4 if each.reset else 3]]
+        for partition, each in sorted(ends.ranges.items())
     }
     return {
         "g": ends.group,
+        "n": ends.task_records,
         "p": ranges,
+        "s": {topic: [*each] for topic, each in sorted(ends.at_start.items())},
         "t": dict(sorted(ends.topic_ids.items())),
         "v": VERSION,
     }
@@ -77,7 +107,7 @@ def from_json(found: Mapping[str, Any], group: str) -> Ends:
     """Read an offset back. Raises ConfigError if it is none of ours, or another group's."""
     try:
         read = msgspec.convert(found, _Json)
-        ranges = {_partition(name): Range(*bounds) for name, bounds in read.p.items()}
+        ranges = {_partition(name): each for name, each in read.p.items()}
         if any(not 0 <= each.first <= each.end for each in ranges.values()):
             raise ValueError("a range runs backwards")
         if {partition.topic for partition in ranges} - read.t.keys():
@@ -88,14 +118,19 @@ def from_json(found: Mapping[str, Any], group: str) -> Ends:
         ) from None
     if read.v != VERSION:
         raise ConfigError(
-            f"the checkpoint holds offsets of version {read.v}, known here is {VERSION}"
+            f"the checkpoint holds offsets of version {read.v}, known here is {VERSION}: "
+            "use another one; a group goes on where it is"
         )
     if read.g != group:
         raise ConfigError(
-            f"the checkpoint belongs to group {read.g!r}, the option says {group!r}: "
+            f"the checkpoint belongs to {_group(read.g)}, the options say {_group(group)}: "
             "each group needs a checkpoint of its own"
         )
-    return Ends(read.g, ranges, read.t)
+    return Ends(read.g, ranges, read.t, read.s, read.n)
+
+
+def _group(name: str) -> str:
+    return f"group {name!r}" if name else "no group"
 
 
 def _partition(name: str) -> TopicPartition:

@@ -1,20 +1,31 @@
-"""From the end of a micro-batch to its tasks, and from a row limit to shares. Pure."""
+"""From the end of a micro-batch to its tasks, and from a limit to shares. Pure."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Final, NamedTuple, Protocol
 
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.offsets import Ends
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.offsets import Range
 
 EVEN_SHARE = 4
 """One part in so many of a limit is divided evenly, the rest in proportion to lag."""
 
+TASKS: Final = 8
+"""Into so many tasks a batch is divided, if that makes none too small …"""
+SMALL_TASK: Final = 20_000
+"""… with so many records: a task costs some ten milliseconds, as many as they do …"""
+LARGE_TASK: Final = 250_000
+LARGE_TASK_BYTES: Final = 32 * 1024 * 1024
+"""… nor too large, in records and as they lie in the log."""
+
 
 class Slice(NamedTuple):
-    """What one task reads: offsets `[first, end)` of a partition, from whom, and whom else to ask.
+    """What one task reads of a partition: offsets `[first, end)`, from whom, and whom else to ask.
 
     Executors are told everything: they know neither ZooKeeper nor the group. `leader` is where the
-    partition was led when the batch was planned, None if nobody led it.
+    partition was led when the batch was planned, None if nobody led it; `record_bytes` is what a record
+    takes in the log, about (0: unknown).
     """
 
     topic: str
@@ -24,27 +35,67 @@ class Slice(NamedTuple):
     end: int
     leader: str | None
     brokers: tuple[str, ...]
+    record_bytes: float = 0.0
 
 
-class Leaders(Protocol):
-    """Who leads what; `network.cluster.Cluster` is one."""
+Task = tuple[Slice, ...]
+"""What one task reads, in that order."""
+
+
+class Logs(Protocol):
+    """Who leads what, and how large records are."""
 
     def leader_address(self, partition: TopicPartition) -> str | None: ...
+    def record_bytes(self, topic: str) -> float: ...
 
 
-def slices(ends: Ends, leaders: Leaders, brokers: Iterable[str]) -> list[Slice]:
-    """The tasks of the batch that ends there: all that it says, whoever owns the partitions now."""
-    leading = {leaders.leader_address(partition) for partition in ends.ranges}
-    addresses = tuple(sorted({*brokers, *filter(None, leading)}))
-    return [
-        Slice(
-            *(*partition, ends.topic_ids[partition.topic], *ends.ranges[partition]),
-            leader=leaders.leader_address(partition),
-            brokers=addresses,
-        )
-        for partition in sorted(ends.ranges)
-        if ends.ranges[partition].size > 0
-    ]
+def task_records(sizes: Mapping[TopicPartition, int], config: SourceConfig, logs: Logs) -> int:
+    """How many records a task is to have, of a batch with so many of each partition."""
+    records = sum(sizes.values())
+    size = sum(count * logs.record_bytes(partition.topic) for partition, count in sizes.items())
+    limits = [max(SMALL_TASK, ceil(records / TASKS)), LARGE_TASK]
+    if size:
+        limits.append(max(1, int(records * LARGE_TASK_BYTES / size)))
+    if config.minPartitions:
+        limits.append(max(1, records // config.minPartitions))
+    if config.maxRecordsPerPartition:
+        limits.append(config.maxRecordsPerPartition)
+    return min(limits)
+
+
+def tasks(
+    ranges: Mapping[TopicPartition, Range],
+    topic_ids: Mapping[str, str],
+    records: int,
+    logs: Logs,
+    brokers: Iterable[str],
+) -> list[Task]:
+    """The tasks that read these ranges, each of at most `records`: small slices of several partitions go
+    into one, large ranges are split.
+
+    Who reads what follows from the ranges and `records` alone, so that a replay has the same tasks.
+    """
+    leading = {leader for each in ranges if (leader := logs.leader_address(each)) is not None}
+    addresses = tuple(sorted({*brokers, *leading}))
+    made: list[list[Slice]] = []
+    room = 0
+    for partition, each in sorted(ranges.items()):
+        leader, size = logs.leader_address(partition), logs.record_bytes(partition.topic)
+        for first, end in _pieces(each, max(1, records)):
+            if end - first > room:
+                made.append([])
+                room = max(1, records)
+            room -= end - first
+            topic_id = topic_ids[partition.topic]
+            made[-1].append(Slice(*partition, topic_id, first, end, leader, addresses, size))
+    return [tuple(each) for each in made]
+
+
+def _pieces(whole: Range, most: int) -> Sequence[tuple[int, int]]:
+    """A range in equal pieces of at most so many offsets."""
+    count = ceil(whole.size / most)
+    ends = [whole.first + whole.size * number // count for number in range(1, count + 1)]
+    return list(zip([whole.first, *ends], ends, strict=False))
 
 
 def split(limit: int | None, lags: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -1,4 +1,4 @@
-"""The executor's side: the records of one slice, from the brokers into Arrow.
+"""The executor's side: the records of one task, from the brokers into Arrow.
 
 ```
 fetch ─► whole batches, checked ─► cut to [first, end) and gathered (arrow.py) ─► RecordBatch
@@ -9,6 +9,7 @@ Executors know addresses of brokers and nothing else. Connections live as long a
 a read borrows them and puts them back.
 """
 
+import gc
 import logging
 import os
 import time
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.consumers.records.arrow import SCHEMA
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.batch_header import BatchHeader
@@ -33,9 +35,13 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.arrow import Rows
-from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps.planning import Slice, Task
 
 FETCH_BYTES = 4 * 1024 * 1024
+LEAST_FETCH = 16 * 1024
+RECORD_BYTES = 128.0
+"""What a record is taken for as long as nothing is known of the topic's."""
+SPARE = 1.1
 FETCH_WAIT = 0.5
 PAUSE = 0.1
 PATIENCE = 60.0
@@ -53,6 +59,7 @@ class ReadOptions(NamedTuple):
 
     client_id: str = "spark"
     listener: str = "client"
+    columns: tuple[str, ...] = tuple(SCHEMA.names)
     fail_on_data_loss: bool = True
     patience: float = PATIENCE
 
@@ -60,27 +67,44 @@ class ReadOptions(NamedTuple):
 DEFAULTS: Final = ReadOptions()
 
 
-def read(part: Slice, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch]:
-    """The records of a slice, each time the same.
+def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch]:
+    """The records of a task's slices, each time the same.
 
     Raises OffsetOutOfRange, UnknownTopicOrPartition or StaleTopicId when some are gone,
     CorruptBatch, and what kept a broker from answering for longer than the patience.
     """
-    key = (os.getpid(), part.brokers, options)
+    _spare_collector()
+    brokers = task[0].brokers
+    key = (os.getpid(), brokers, options)
     cluster = _idle.pop(key, None)
     if cluster is None:
         connections = Connections(options.client_id)
-        cluster = Cluster(connections, lambda: part.brokers, listener=options.listener)
-    rows = Rows(part)
+        cluster = Cluster(connections, lambda: brokers, listener=options.listener)
+    rows = Rows(options.columns)
     try:
-        for chunk in SliceReader(part, cluster, options).chunks():
-            for header, data in chunk:
-                rows.add(header, data)
-                if rows.full:
-                    yield from rows.take()
-            yield from rows.take()
+        for part in task:
+            reading = SliceReader(part, cluster, options)
+            for chunk in reading.chunks():
+                for header, data in chunk:
+                    rows.add(reading.part, header, data)
+                    if rows.full:
+                        yield from rows.take()
+        yield from rows.take()
     finally:
         _put_back(key, cluster)
+
+
+# -- the collector ------------------------------------------------------------------------------------
+
+_spared: set[int] = set()
+
+
+def _spare_collector() -> None:
+    """PySpark collects garbage after each task, which looks at all that was imported, for longer than a
+    small task takes: once in each worker, what there is by now is taken out of its sight."""
+    if os.getpid() not in _spared:
+        _spared.add(os.getpid())
+        gc.freeze()
 
 
 # -- connections that outlive a task -----------------------------------------------------------------
@@ -107,16 +131,18 @@ class SliceReader:
     """The fetches of one read. What fails is tried again until nothing has come for the patience."""
 
     def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:
-        self._part = part
+        self.part = part
+        """What is read, without what turned out to be gone from its beginning."""
         self._cluster = cluster
         self._options = options
         self._partition = TopicPartition(part.topic, part.partition)
         self._hint = part.leader
         self._offset = part.first
+        self._record_bytes = part.record_bytes or RECORD_BYTES
 
     def chunks(self) -> Iterator[list[_Batch]]:
         """The batches that hold the slice, in order, some at a time."""
-        self._cluster.want(self._part.topic)
+        self._cluster.want(self.part.topic)
         asked = self._ask()
         deadline = time.monotonic() + self._options.patience
         while True:
@@ -130,7 +156,7 @@ class SliceReader:
                 log.info("%s at offset %d: %s", self._partition, self._offset, error)
                 self._hint = None
                 self._rest()
-            done = self._offset >= self._part.end
+            done = self._offset >= self.part.end
             if not done:
                 asked = self._ask()  # travels while the caller opens what was found
             if found:
@@ -144,15 +170,18 @@ class SliceReader:
         address = self._hint or self._cluster.leader_address(self._partition)
         if address is None:
             return None
-        part = self._part
+        part = self.part
+        left = int((part.end - self._offset) * self._record_bytes * SPARE)
+        room = min(FETCH_BYTES, max(LEAST_FETCH, left))
         entry = FetchEntry(
-            *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, FETCH_BYTES)
+            *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, room)
         )
-        request = FetchRequest(FETCH_WAIT, 1, FETCH_BYTES, [entry])
+        request = FetchRequest(FETCH_WAIT, 1, room, [entry])
         return self._cluster.send(address, Api.FETCH, request)
 
     def _taken(self, asked: int | None) -> list[_Batch]:
-        """The batches that a fetch brought, checked; none if it led past a gap.
+        """The batches that a fetch brought, checked, without those behind the slice; none if it led
+        past a gap.
 
         Raises what the broker said instead.
         """
@@ -172,7 +201,7 @@ class SliceReader:
         found, error = whole_batches(reply.payloads[0])
         if error is not None:
             where = found[-1][0].next_offset if found else self._offset
-            topic_id = self._part.topic_id
+            topic_id = self.part.topic_id
             self._cluster.report_damage(reply.address, self._partition, topic_id, where)
             raise CorruptBatch(f"{self._partition}: {error}")
         if not found or found[-1][0].next_offset <= self._offset:
@@ -180,7 +209,9 @@ class SliceReader:
                 f"the log ends at {result.high_watermark}, before what was planned"
             )
         self._offset = found[-1][0].next_offset
-        return found
+        records = sum(header.record_count for header, _ in found)
+        self._record_bytes = sum(header.length for header, _ in found) / max(1, records)
+        return [each for each in found if each[0].base_offset < self.part.end]
 
     def _reply(self, asked: int) -> Reply:
         while True:
@@ -196,19 +227,19 @@ class SliceReader:
 
     def _skip_to(self, log_start: int) -> None:
         """Go on after records that retention has removed. Raises if that is not wanted."""
-        first, end = self._offset, min(log_start, self._part.end)
+        first, end = self._offset, min(log_start, self.part.end)
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRange(
                 f"{self._partition}: records {first} to {end - 1} are gone (retention): "
                 "set failOnDataLoss=false to go on without them"
             )
         log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
-        self._offset = end
+        self._offset, self.part = end, self.part._replace(first=end)
 
     def _give_up(self, error: RetriableError) -> None:
         """Raise, or leave out what is lost for good if that is wanted."""
         lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
-        where = f"{self._partition}: records {self._offset} to {self._part.end - 1}"
+        where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
         if not lost or self._options.fail_on_data_loss:
             raise type(error)(f"{where} could not be read: {error}")
         log.warning("%s are gone: %s", where, error)

@@ -9,26 +9,29 @@ latest(start, limit)   1  take what the group thread said
                        3  let go of what is being revoked, with its last offset
                        4  begin what was gained at the committed offset, or at `start`'s if that is
                           later: those records went through this query's sink before a crash
-                       5  the next end, within the limit; `start` itself if there is nothing
+                       5  the next end, within the limits; `start` itself if there is nothing
 ```
 
 A commit that is refused (another member owns the partition by now) or that nobody may make (the
-partition was lost while its batch ran) is dropped and counted: the new owner has read those records
-itself. A logged batch is replayed whole, whoever owns its partitions: reading takes no ownership.
+partition was lost while its batch ran, or reset) is dropped and counted: the new owner has read those
+records itself. A logged batch is replayed whole, whoever owns its partitions: reading takes no ownership.
 
-Invariant: `_Held.resume` never goes back, and everything below it is committed, or may be.
+Invariant: everything below `_Held.resume` is committed, or may be, and it goes back only where records
+are gone that were read, and the options allow that.
 Nothing that can pass (a broker, ZooKeeper) gets out of `latest`: an exception would end the query.
 Owned by the engine's thread; the only thing done to it from elsewhere is setting `draining`.
 """
 
 import logging
 import os
+import re
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -37,29 +40,45 @@ from folkmoot.consumers.group.events import (
     Lost,
     Notice,
     Rebalanced,
+    Replaced,
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import again
+from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.protocol.errors import RequestTimeout, RetriableError
-from folkmoot.protocol.messages import EARLIEST, LATEST
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    InstanceReplaced,
+    LogTruncated,
+    OffsetOutOfRange,
+    RequestTimeout,
+    RetriableError,
+    UnknownTopicOrPartition,
+)
+from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps import planning
-from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.spark_apps.offsets import Ends, Range, from_json, to_json
-from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps import bounds, planning
+from folkmoot.spark_apps.batch_size import BatchSize
+from folkmoot.spark_apps.config import Bound, StreamConfig
+from folkmoot.spark_apps.log_watch import End, Place
+from folkmoot.spark_apps.offsets import NO_EPOCH, AtStart, Ends, Range, from_json, to_json
+from folkmoot.spark_apps.planning import Task
 
 ASSIGNMENT_WAIT = 3.0
 SETTLE_WAIT = 120.0
 COMMIT_WAIT = 5.0
 BROKER_WAIT = 30.0
+IDLE_WAIT = 0.1
+"""So long a call waits for records if there are none: who has just produced some finds them read."""
 _LOOK = 0.1
+_EARLIEST: Final = Bound(EARLIEST)
+_GO_ON: Final = "failOnDataLoss=false goes on without them"
 
 log = logging.getLogger(__name__)
 
 
 class GroupMember(Protocol):
-    """What is used of `consumers.member.Member`."""
+    """What is used of `consumers.group.group_thread.Member`."""
 
     notices: deque[Notice]
 
@@ -70,40 +89,56 @@ class GroupMember(Protocol):
     @property
     def generation(self) -> int: ...
     def start(self) -> None: ...
+    def polled(self, now: float) -> None: ...
     def commit(self, token: int, offsets: Mapping[Any, int], epochs: Mapping[Any, int]) -> None: ...
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None: ...
     def begin_to_leave(self) -> None: ...
     def stop(self, timeout: float) -> None: ...
 
 
-class Offsets(Protocol):
-    """What is used of `lookups.Lookups`."""
+class Logs(bounds.Offsets, planning.Logs, Protocol):
+    """What is used of `log_watch.LogWatch`."""
 
+    truncated: dict[TopicPartition, int]
+
+    def watch(
+        self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
+    ) -> dict[TopicPartition, End]: ...
     def ends(
-        self, wanted: Mapping[TopicPartition, str], wait: float = ...
+        self, wanted: Mapping[TopicPartition, str], wait: float
     ) -> dict[TopicPartition, int]: ...
-    def find(
-        self, wanted: Mapping[TopicPartition, str], place: int, wait: float = ...
-    ) -> dict[TopicPartition, int]: ...
-    def leader_address(self, partition: TopicPartition) -> str | None: ...
     def partitions(self, topic: str, wait: float) -> range: ...
     def topic_id(self, topic: str) -> str: ...
     def brokers(self) -> frozenset[str]: ...
     def close(self) -> None: ...
 
 
-Planned = Callable[[], frozenset[TopicPartition] | None]
-"""What the group's plan gives to this member; None while it does not know the member."""
+class GroupPlan(NamedTuple):
+    """What the group's plan gives to this member, and the topics that it divides."""
+
+    mine: frozenset[TopicPartition]
+    topics: Mapping[str, TopicBasis]
+
+
+Planned = Callable[[], GroupPlan | None]
+"""None while the plan does not know the member."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that is ours. `resume` is the next offset to read, None before it is looked up."""
+    """A partition that is ours. `resume` is the next offset to read, None before it is looked up.
+
+    `claim` is the fencing token, `reset` the mark of the last reset, `epoch` that of the leader under
+    which all before `resume` was read. `heeded` is what the checkpoint last said of it.
+    """
 
     topic_id: str
-    epoch: int
+    claim: int
     committed: int | None
     resume: int | None
+    reset: str = ""
+    epoch: int = NO_EPOCH
+    heeded: Range | None = None
     committing: int | None = None
     revoking: bool = False
 
@@ -113,26 +148,30 @@ class Share:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: StreamConfig,
         member: GroupMember,
-        offsets: Offsets,
+        logs: Logs,
         planned: Planned,
         wakeup: Wakeup,
     ) -> None:
         self.draining = False
         """Start no new batch, so that the query comes to rest with everything committed."""
-        self.dropped_commits = 0
-        """Ranges that were processed but not committed, since the partition had gone by then."""
+        self.dropped_commits: dict[TopicPartition, int] = {}
+        """How often ranges were processed but not committed, since the partition had gone by then."""
         self._config = config
         self._member = member
-        self._offsets = offsets
+        self._logs = logs
         self._planned = planned
         self._wakeup = wakeup
         self._held: dict[TopicPartition, _Held] = {}
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, End] = {}
+        self._at_start: Mapping[str, AtStart] | None = None
         self._targets: dict[tuple[TopicPartition, str], int] | None = None
         self._planned_batch: Ends | None = None
+        self._batch_size = BatchSize(config.revokeTimeout, config.maxOffsetsPerTrigger)
+        self._last_batch = -inf
         self._arrived = self._left = False
+        self._said: set[str] = set()
         self._trouble = ""
         self._token = 0
 
@@ -143,12 +182,14 @@ class Share:
         self._member.start()
 
     def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
-        """The end of the next batch; `start` itself if there is nothing to read.
+        """The end of the next batch; `start` itself if there is nothing to read. None: no limit at all.
 
         With targets (Trigger.AvailableNow) nothing to read ends the query, so it has to be true:
-        raises RequestTimeout if the group or a broker keeps it from reaching them.
+        raises RequestTimeout if the group or a broker keeps it from reaching them. Raises
+        OffsetOutOfRange or LogTruncated when records are gone that were to be read.
         """
         before = from_json(start, self._config.group)
+        self._batch_size.ended(time.time())
         if not self._arrived:
             # What others have to hand over first may come later; they may take their time.
             self._arrived = self._wait(self._is_settled, ASSIGNMENT_WAIT) or True
@@ -162,6 +203,8 @@ class Share:
         if ends is None:
             return start
         self._planned_batch = ends
+        self._last_batch = time.monotonic()
+        self._batch_size.begins(time.time(), sum(each.size for each in ends.ranges.values()))
         return to_json(ends)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -174,15 +217,17 @@ class Share:
         except RetriableError as error:
             self._warn(error)
 
-    def slices(self, end: dict[str, Any]) -> list[Slice]:
+    def tasks(self, end: dict[str, Any]) -> list[Task]:
         """The tasks of the batch that ends there. Raises why no broker is known."""
         ends = from_json(end, self._config.group)
         for topic in sorted({partition.topic for partition in ends.ranges}):
             try:
-                self._offsets.partitions(topic, BROKER_WAIT)
+                self._logs.partitions(topic, BROKER_WAIT)
             except RetriableError as error:
                 log.warning("%s: executors will have to find its leaders", error)
-        return planning.slices(ends, self._offsets, self._offsets.brokers())
+        ranges = {partition: each for partition, each in ends.ranges.items() if each.size}
+        brokers = self._logs.brokers()
+        return planning.tasks(ranges, ends.topic_ids, ends.task_records, self._logs, brokers)
 
     def prepare(self) -> None:
         """For Trigger.AvailableNow: wait for the whole assignment and note where everything ends.
@@ -190,11 +235,8 @@ class Share:
         Raises UnknownTopicOrPartition, RequestTimeout, or why brokers cannot be asked.
         """
         self._await_settled()
-        wanted: dict[TopicPartition, str] = {}
-        for topic in self._config.topics:
-            for number in self._offsets.partitions(topic, BROKER_WAIT):
-                wanted[TopicPartition(topic, number)] = self._offsets.topic_id(topic)
-        found = self._offsets.ends(wanted, BROKER_WAIT)
+        wanted = self._wanted()
+        found = self._logs.ends(wanted, BROKER_WAIT)
         unknown = ", ".join(str(each) for each in wanted if each not in found)
         if unknown:
             raise RequestTimeout(f"no broker could tell where these end: {unknown}")
@@ -202,17 +244,22 @@ class Share:
 
     def report(self) -> dict[str, Any]:
         """What `query.lastProgress` shows as this source's latest offset."""
+        ends = {each: end.offset for each, end in sorted(self._ends.items()) if each in self._held}
         lags = {
-            partition: max(0, self._ends[partition] - held.committed)
-            for partition, held in sorted(self._held.items())
-            if partition in self._ends and held.committed is not None
+            partition: max(0, end - committed)
+            for partition, end in ends.items()
+            if (committed := self._held[partition].committed) is not None
         }
+        behind = list(lags.values()) or [0]
         return {
-            "ends": {str(partition): self._ends[partition] for partition in lags},
-            "lag": {str(partition): lag for partition, lag in lags.items()},
+            "ends": _by_topic(ends),
+            "lag": _by_topic(lags),
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+            "droppedCommits": _by_topic(self.dropped_commits),
             "member": self._member.name or "",
             "generation": self._member.generation,
-            "droppedCommits": self.dropped_commits,
             "runner": {"host": socket.gethostname(), "pid": os.getpid()},
         }
 
@@ -225,18 +272,19 @@ class Share:
         except Exception:
             log.exception("leaving group %s was not orderly", self._config.group)
         self._member.stop(max(0.1, deadline - time.monotonic()))
-        self._offsets.close()
+        self._logs.close()
         self._wakeup.close()
 
     # -- the group ----------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Take what the group thread said. Raises what ended it."""
+        """Show that the engine calls, and take what the group thread said. Raises what ended it."""
+        self._member.polled(time.monotonic())
         while self._member.notices:
             notice = self._member.notices.popleft()
             match notice:
-                case Assigned(partition, topic_id, offset, epoch):
-                    self._held[partition] = _Held(topic_id, epoch, offset, offset)
+                case Assigned(partition, topic_id, offset, claim, reset):
+                    self._held[partition] = _Held(topic_id, claim, offset, offset, reset)
                 case Revoking(partition):
                     if partition in self._held:
                         self._held[partition].revoking = True
@@ -248,6 +296,11 @@ class Share:
                 case Rebalanced(generation, members, partitions):
                     share = ", ".join(map(str, partitions)) or "nothing"
                     log.info("generation %d of %d members: %s", generation, members, share)
+                case Replaced():
+                    raise InstanceReplaced(
+                        f"another process has joined group {self._config.group} as "
+                        f"{self._config.instanceId}, and it is the younger one"
+                    )
                 case Left():
                     self._left = True
         if self._member.error is not None:
@@ -261,10 +314,13 @@ class Share:
             if held is not None and held.committing == offset:
                 held.committed, held.committing = offset, None
         for partition in refused:
-            self.dropped_commits += 1
+            self._dropped(partition)
             held = self._held.get(partition)
             if held is not None:
                 held.committing = None
+
+    def _dropped(self, partition: TopicPartition) -> None:
+        self.dropped_commits[partition] = self.dropped_commits.get(partition, 0) + 1
 
     def _advance(self, before: Ends, limit: int | None) -> Ends | None:
         """Steps 1 to 5; what can pass is a reason to have nothing."""
@@ -273,6 +329,8 @@ class Share:
             self._absorb(before)
             self._commit()
             self._hand_over()
+            if not self._knows_start():
+                return None
             self._begin()
             self._commit()
             return None if self.draining else self._next(limit)
@@ -282,16 +340,21 @@ class Share:
 
     def _absorb(self, before: Ends) -> None:
         """What the last batch processed need not be read again, even if it was not committed."""
+        if before.ranges:
+            self._at_start = before.at_start
         for partition, held in self._held.items():
-            processed = before.processed(partition, held.topic_id)
-            if processed is not None and (held.resume is None or held.resume < processed):
-                held.resume = processed
+            done = before.processed(partition, held.topic_id, held.reset)
+            if done is None or done == held.heeded:
+                continue
+            held.heeded = done
+            if held.resume is None or held.resume <= done.end:
+                held.resume, held.epoch = done.end, done.epoch
         if before == self._planned_batch:
             self._planned_batch = None
-            self.dropped_commits += sum(
-                each.size > 0 and partition not in self._held
-                for partition, each in before.ranges.items()
-            )
+            for partition, each in before.ranges.items():
+                now = self._held.get(partition)
+                if each.size and (now is None or now.heeded != each):
+                    self._dropped(partition)
 
     def _commit(self) -> None:
         """Bring the group's offsets up to what was processed, and wait for the answer a little."""
@@ -302,7 +365,7 @@ class Share:
                 wanted[partition] = held.committing = held.resume
         if wanted:
             self._token += 1
-            self._member.commit(self._token, wanted, {p: self._held[p].epoch for p in wanted})
+            self._member.commit(self._token, wanted, {p: self._held[p].claim for p in wanted})
         if any(held.committing is not None for held in self._held.values()):
             self._wait(lambda: all(e.committing is None for e in self._held.values()), COMMIT_WAIT)
 
@@ -311,52 +374,168 @@ class Share:
         for partition, held in list(self._held.items()):
             if held.revoking:
                 final = held.resume if _is_ahead(held) else None
-                self._member.drained(partition, held.epoch, final)
+                self._member.drained(partition, held.claim, final)
                 del self._held[partition]
+
+    # -- where to begin -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Find where to start in partitions in which the group has not committed anything.
 
-        That place is committed at once: a successor must not start at a `latest` of its own.
+        That place is committed at once: a successor must not start at a `latest` of its own. What was
+        added since the query began for the first time is read from its beginning.
         """
         missing = {
             partition: held.topic_id
             for partition, held in self._held.items()
             if held.resume is None
         }
-        if missing:
-            place = LATEST if self._config.starting_offsets == "latest" else EARLIEST
-            for partition, offset in self._offsets.find(missing, place).items():
-                self._held[partition].resume = offset
+        if not missing:
+            return
+        old = {each: missing[each] for each in missing if self._was_there(each, missing[each])}
+        new = {each: missing[each] for each in missing if each not in old}
+        starting = self._config.starting()
+        for wanted, bound in ((old, starting), (new, _EARLIEST)):
+            if wanted:
+                for partition, offset in bounds.resolved(bound, wanted, self._logs).items():
+                    self._held[partition].resume = offset
+
+    def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
+        known = (self._at_start or {}).get(partition.topic)
+        if known is not None and known.topic_id != topic_id:
+            self._say(f"topic {partition.topic} was created anew: it is read from its beginning")
+            return False
+        return known is not None and partition.partition < known.partitions
+
+    def _knows_start(self) -> bool:
+        """Whether the topics are known that were there when the query began; they are noted once."""
+        if self._at_start is None and (plan := self._planned()) is not None:
+            self._at_start = {
+                topic: AtStart(basis.topic_id, basis.partitions)
+                for topic, basis in plan.topics.items()
+                if self._wants(topic)
+            }
+            counts = {topic: each.partitions for topic, each in self._at_start.items()}
+            bounds.check_existing(self._config.starting(), counts, "startingOffsets")
+        return self._at_start is not None
+
+    def _wants(self, topic: str) -> bool:
+        pattern = self._config.subscribePattern
+        return topic in self._config.topics or (
+            bool(pattern) and re.fullmatch(pattern, topic) is not None
+        )
+
+    def _wanted(self) -> dict[TopicPartition, str]:
+        """All partitions that the options name, with their topics' ids, whoever owns them.
+
+        Raises UnknownTopicOrPartition, or why no broker tells.
+        """
+        if self._config.assign:
+            return {each: self._logs.topic_id(each.topic) for each in self._config.assigned}
+        plan = self._planned()
+        matching = [] if plan is None else [each for each in plan.topics if self._wants(each)]
+        names = self._config.topics or sorted(matching)
+        if not names:
+            raise UnknownTopicOrPartition(f"no topic matches {self._config.subscribePattern!r}")
+        return {
+            TopicPartition(topic, number): self._logs.topic_id(topic)
+            for topic in names
+            for number in self._logs.partitions(topic, BROKER_WAIT)
+        }
 
     # -- the next batch -----------------------------------------------------------------------------
 
     def _next(self, limit: int | None) -> Ends | None:
         """Step 5; None if there is nothing to read."""
-        held = {
-            partition: (each.topic_id, each.resume)
+        places = {
+            partition: Place(each.topic_id, each.resume, each.epoch)
             for partition, each in self._held.items()
             if each.resume is not None
         }
-        self._ends = self._offsets.ends({each: topic_id for each, (topic_id, _) in held.items()})
+        self._ends = self._look(places, limit)
+        self._heed_losses()
         lags = {}
-        for partition, end in self._ends.items():
-            topic_id, resume = held[partition]
+        for partition, at in self._ends.items():
+            held = self._held[partition]
+            assert held.resume is not None
+            end = at.offset
             if self._targets is not None:
-                end = min(end, self._targets.get((partition, topic_id), 0))
-            lags[partition] = end - resume
-        shares = planning.split(limit, lags)
-        if not shares:
+                end = min(end, self._targets.get((partition, held.topic_id), 0))
+            lags[partition] = end - held.resume
+            if held.epoch == NO_EPOCH and at.offset >= held.resume:
+                held.epoch = at.epoch
+            if at.offset < held.resume:
+                self._say(
+                    f"{partition} ends at {at.offset}, and goes on at {held.resume}: nothing of it is "
+                    "read until it has come so far"
+                )
+        shares = planning.split(self._limit(limit, lags), lags)
+        if not shares or (limit is not None and self._is_too_little(sum(lags.values()))):
             return None
         # A partition whose end is known decides which id its topic has, if it was created anew.
-        by_certainty = sorted(held, key=lambda partition: (partition in self._ends, partition))
-        topic_ids = {partition.topic: held[partition][0] for partition in by_certainty}
-        ranges = {
-            partition: Range(resume, resume + shares.get(partition, 0))
-            for partition, (topic_id, resume) in held.items()
-            if topic_ids[partition.topic] == topic_id
-        }
-        return Ends(self._config.group, ranges, topic_ids)
+        by_certainty = sorted(places, key=lambda partition: (partition in self._ends, partition))
+        topic_ids = {partition.topic: places[partition].topic_id for partition in by_certainty}
+        ranges = {}
+        for partition, held in self._held.items():
+            if held.resume is not None and topic_ids[partition.topic] == held.topic_id:
+                size = shares.get(partition, 0)
+                epoch = self._ends[partition].epoch if size else held.epoch
+                ranges[partition] = Range(held.resume, held.resume + size, epoch, held.reset)
+        records = planning.task_records(shares, self._config, self._logs)
+        return Ends(self._config.group, ranges, topic_ids, self._at_start or {}, records)
+
+    def _look(
+        self, places: Mapping[TopicPartition, Place], limit: int | None
+    ) -> dict[TopicPartition, End]:
+        """Where these partitions end. Without a limit there is one look only, which has to be true."""
+        if limit is not None:
+            return self._logs.watch(places, IDLE_WAIT, self._wakeup)
+        topic_ids = {partition: place.topic_id for partition, place in places.items()}
+        found = self._logs.ends(topic_ids, COMMIT_WAIT)
+        return {each: End(topic_ids[each], end, NO_EPOCH) for each, end in found.items()}
+
+    def _heed_losses(self) -> None:
+        """Go on at what is left. Raises LogTruncated, OffsetOutOfRange if records may not get lost."""
+        for partition, end in self._ends.items():
+            held = self._held[partition]
+            if held.resume is not None and held.resume < end.start:
+                what = f"{partition}: records {held.resume} to {end.start - 1} are gone (retention)"
+                self._lost(OffsetOutOfRange(f"{what}: {_GO_ON}"))
+                held.resume, held.epoch = end.start, NO_EPOCH
+        truncated, self._logs.truncated = self._logs.truncated, {}
+        for partition, offset in truncated.items():
+            lost = self._held.get(partition)
+            if lost is not None and lost.resume is not None and offset < lost.resume:
+                what = (
+                    f"{partition}: records {offset} to {lost.resume - 1}, which were read, are gone"
+                )
+                self._lost(LogTruncated(f"{what}: {_GO_ON}"))
+                lost.resume, lost.epoch = offset, NO_EPOCH
+                self._ends.pop(partition, None)
+
+    def _lost(self, error: FolkmootError) -> None:
+        if self._config.failOnDataLoss:
+            raise error
+        log.warning("%s", error)
+
+    def _limit(self, limit: int | None, lags: Mapping[TopicPartition, int]) -> int | None:
+        """How many records the batch may have: what the engine says, its time, its bytes."""
+        if limit is None:
+            return None
+        behind = {partition: lag for partition, lag in lags.items() if lag > 0}
+        records = sum(behind.values())
+        size = sum(lag * self._logs.record_bytes(each.topic) for each, lag in behind.items())
+        limits = [limit, int(self._batch_size.limit)]
+        if size > self._config.maxBytesPerTrigger:
+            limits.append(max(1, int(records * self._config.maxBytesPerTrigger / size)))
+        return min(limits)
+
+    def _is_too_little(self, records: int) -> bool:
+        """Whether more records are waited for."""
+        least = self._config.minOffsetsPerTrigger
+        waited = time.monotonic() - self._last_batch
+        may_wait = self._targets is None and waited < self._config.maxTriggerDelay
+        return least is not None and records < least and may_wait
 
     # -- waiting ------------------------------------------------------------------------------------
 
@@ -382,7 +561,8 @@ class Share:
         """Whether all that the plan gives us is ours, and nothing else is."""
         self._pump()
         self._hand_over()
-        return self._planned() == self._held.keys()
+        plan = self._planned()
+        return plan is not None and plan.mine == self._held.keys()
 
     def _is_done(self) -> bool:
         """Whether having nothing to read may be said: with targets, when all of ours are reached."""
@@ -398,11 +578,25 @@ class Share:
         if not self._wait(self._is_settled, SETTLE_WAIT):
             raise RequestTimeout(f"members of {self._config.group} did not hand over in time")
 
+    def _say(self, what: str) -> None:
+        """Once, not with every trigger."""
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s", what)
+
     def _warn(self, error: RetriableError) -> None:
         """Say what is wrong once, not with every trigger."""
         if str(error) != self._trouble:
             self._trouble = str(error)
             log.warning("group %s: %s", self._config.group, error)
+
+
+def _by_topic(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark's Kafka source shows offsets: `{"flights": {"0": 7}}`."""
+    found: dict[str, dict[str, int]] = {}
+    for partition, number in sorted(numbers.items()):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = number
+    return found
 
 
 def _is_ahead(held: _Held) -> bool:

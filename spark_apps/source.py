@@ -8,28 +8,30 @@ the group) is imported there.
 # ruff: noqa: N802 The names of methods are Spark's.
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from folkmoot.spark_apps.config import FORMAT, SourceConfig, parse
+from folkmoot.protocol.errors import FolkmootError
+from folkmoot.spark_apps.columns import chosen, columns
+from folkmoot.spark_apps.config import FORMAT, BatchConfig, SourceConfig, StreamConfig
 from folkmoot.spark_apps.offsets import Ends, to_json
 
 if TYPE_CHECKING:
@@ -37,35 +39,82 @@ if TYPE_CHECKING:
 
     from folkmoot.spark_apps.share import Share
 
-COLUMNS = (
-    StructType()
-    .add("key", BinaryType())
-    .add("value", BinaryType())
-    .add("topic", StringType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("timestamp", TimestampType())
-    .add("timestampType", IntegerType())
-)
+MOST_ROWS = 2**31 - 1
+"""The engine's limit where the options have none: `Share` knows better."""
+_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
+"""Loaded in the process in which Spark hands filters down, and there alone."""
 LEAVE_TIMEOUT = 5.0
 DRAIN_SIGNAL = signal.SIGUSR1
 """Tells the process of a running query's source to start no new batch (session.stop_gracefully)."""
 
 
 class FolkmootDataSource(DataSource):
-    """`spark.readStream.format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
+    """`format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        """Spark asks at `load()`: an option that is wrong is told there."""
-        parse(self.options)
-        return COLUMNS
+        """Spark asks at `load()`: an option that is wrong is told there.
+
+        What it is for, a stream or a batch, is known later only.
+        """
+        try:
+            config: SourceConfig = StreamConfig.of(self.options)
+        except FolkmootError:
+            if "group" in {name.lower() for name in self.options}:
+                raise
+            config = BatchConfig.of(self.options)
+        return columns(config.includeHeaders)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return FolkmootStreamReader(parse(self.options))
+        config = StreamConfig.of(self.options)
+        return FolkmootStreamReader(config, chosen(schema, config.includeHeaders))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        config = BatchConfig.of(self.options)
+        # In a session that hands no filters down Spark refuses a reader that would take them.
+        kind = FilteringReader if _FILTERS in sys.modules else FolkmootReader
+        return kind(config, chosen(schema, config.includeHeaders))
+
+
+class FolkmootReader(DataSourceReader):
+    """A read of what is there now, without a group: see batch.py."""
+
+    def __init__(self, config: BatchConfig, names: tuple[str, ...]) -> None:
+        self._config = config
+        self._names = names
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from folkmoot.spark_apps.batch import tasks
+
+        return [InputPartition(task) for task in tasks(self._config, self._filters)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(partition, self._config, self._names)
+
+
+class FilteringReader(FolkmootReader):
+    """Takes the filters that Spark hands down, and says which of them it sees to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from folkmoot.spark_apps.batch import is_exact, is_known
+
+        self._filters = [each for each in filters if is_known(each)]
+        return [each for each in filters if not is_exact(each)]
+
+
+def _read(
+    partition: InputPartition, config: SourceConfig, names: tuple[str, ...]
+) -> "Iterator[pa.RecordBatch]":
+    if partition.value is None:  # Spark's own, if there is no task
+        return iter(())
+    from folkmoot.spark_apps.reading import ReadOptions, read
+
+    options = ReadOptions(config.clientId, config.listener, names, config.failOnDataLoss)
+    return read(partition.value, options)
 
 
 class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -79,19 +128,20 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Executors unpickle another instance for `read`, which needs nothing but its partition.
     """
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: StreamConfig, names: tuple[str, ...]) -> None:
         self._config = config
+        self._names = names
         self._share: Share | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_config": self._config, "_share": None}
+        return {"_config": self._config, "_names": self._names, "_share": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Constant and empty: where partitions start is said by the first end."""
         return to_json(Ends(self._config.group))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._config.max_offsets_per_trigger)
+        return ReadMaxRows(self._config.maxOffsetsPerTrigger or MOST_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._joined().prepare()
@@ -104,7 +154,7 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """From `end` alone: a replay after a restart reads the same, whoever owns it by then."""
-        return [InputPartition(part) for part in self._joined().slices(end)]
+        return [InputPartition(task) for task in self._joined().tasks(end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._joined().commit(end)
@@ -115,11 +165,7 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             share.leave(LEAVE_TIMEOUT)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from folkmoot.spark_apps.reading import ReadOptions, read
-
-        config = self._config
-        options = ReadOptions(config.client_id, config.listener, config.fail_on_data_loss)
-        return read(partition.value, options)
+        return _read(partition, self._config, self._names)
 
     def _joined(self) -> "Share":
         if self._share is None:

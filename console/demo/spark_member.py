@@ -88,7 +88,7 @@ def _query(spark: "SparkSession", args: argparse.Namespace, sink: Sink) -> "Stre
         .option("group", args.group)
         .option("subscribe", args.topic)
         .option("clientId", args.name)
-        .option("handOver", str(args.hand_over))
+        .option("revokeTimeout", str(args.hand_over))
         .option("maxOffsetsPerTrigger", str(MOST_RECORDS))
         .load()
     )

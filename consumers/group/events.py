@@ -12,13 +12,15 @@ class Notice(msgspec.Struct, frozen=True):
 class Assigned(Notice, frozen=True):
     """The partition is ours, from its committed offset on (None: none was ever committed).
 
-    `epoch` is the fencing token of this claim.
+    `epoch` is the fencing token of this claim, `reset` the mark of the last reset of that offset: who
+    keeps offsets of its own beside the group's knows by it that they are out of date.
     """
 
     partition: TopicPartition
     topic_id: str
     offset: int | None
     epoch: int
+    reset: str = ""
 
 
 class Revoking(Notice, frozen=True):

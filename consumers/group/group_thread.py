@@ -452,6 +452,8 @@ class Member:
         """Nothing of this session counts any more; another is opened, at once if there was a member in it."""
         session, self._session = self._session, None
         self._session_number += 1
+        if why:
+            log.warning("group %s: its member here starts anew: %s", self.settings.group, why)
         if session is not None:
             if why and self._joined_as:
                 note = paths.departure(self.settings.group, self._joined_as)

@@ -238,7 +238,9 @@ class OwnedPartitions:
         state = claim.state
         if is_wanted(partition, state.topic_id):
             self._owned[partition] = _Owned(claim)
-            self._effects.append(Assigned(partition, state.topic_id, state.offset, state.epoch))
+            self._effects.append(
+                Assigned(partition, state.topic_id, state.offset, state.epoch, state.reset)
+            )
             self.verify(partition)
         else:
             self._owned[partition] = _Owned(claim, revoking=True, drained=True)

@@ -6,6 +6,9 @@ import pytest
 
 from folkmoot.spark_apps import share
 from tests.spark_apps.group import Scene
+from tests.spark_apps.queries import queries, spark
+
+__all__ = ["queries", "scene", "spark"]
 
 
 @pytest.fixture

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
+from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.spark_apps.offsets import Ends, Range, to_json
-from folkmoot.spark_apps.share import Share
+from folkmoot.spark_apps.config import StreamConfig
+from folkmoot.spark_apps.log_watch import End, Place
+from folkmoot.spark_apps.offsets import AtStart, Ends, Range, to_json
+from folkmoot.spark_apps.planning import SMALL_TASK
+from folkmoot.spark_apps.share import GroupPlan, Share
+from folkmoot.spark_apps.source import MOST_ROWS
 
 ID = "id-of-flights"
 
@@ -34,16 +38,21 @@ class FakeMember:
         self.epochs: dict[TopicPartition, int] = {}
         self.not_ours: set[TopicPartition] = set()
         self.silent = False
+        self.topics = {"flights": TopicBasis(ID, 4)}
+        self.polls = 0
         self._wakeup = wakeup
 
-    def planned(self) -> frozenset[TopicPartition] | None:
-        return None if self.plan is None else frozenset(self.plan)
+    def planned(self) -> GroupPlan | None:
+        return None if self.plan is None else GroupPlan(frozenset(self.plan), self.topics)
 
-    def gain(self, number: int, offset: int | None, topic_id: str = ID) -> None:
+    def polled(self, now: float) -> None:
+        self.polls += 1
+
+    def gain(self, number: int, offset: int | None, topic_id: str = ID, *, reset: str = "") -> None:
         assert self.plan is not None
         self.plan.add(flights(number))
         self.epochs[flights(number)] = epoch = self.epochs.get(flights(number), 0) + 1
-        self.tell(Assigned(flights(number), topic_id, offset, epoch))
+        self.tell(Assigned(flights(number), topic_id, offset, epoch, reset))
 
     def revoke(self, number: int) -> None:
         assert self.plan is not None
@@ -95,19 +104,32 @@ class FakeMember:
         return calls
 
 
-class FakeOffsets:
-    """Brokers: logs run from `starts` (0) to `log_ends`."""
+class FakeLogs:
+    """Brokers: logs run from `starts` (0) to `log_ends`, led in `epoch`."""
 
     def __init__(self) -> None:
         self.log_ends: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self.times: dict[TopicPartition, int | None] = {}
+        self.truncated: dict[TopicPartition, int] = {}
         self.trouble: Exception | None = None
+        self.epoch = 3
+        self.record_size = 0.0
+        self.places: dict[TopicPartition, Place] = {}
 
-    def ends(
-        self, wanted: Mapping[TopicPartition, str], wait: float = 0
-    ) -> dict[TopicPartition, int]:
+    def watch(
+        self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
+    ) -> dict[TopicPartition, End]:
         if self.trouble is not None:
             raise self.trouble
+        self.places = dict(places)
+        return {
+            each: End(place.topic_id, self.log_ends[each], self.epoch, self.starts.get(each, 0))
+            for each, place in places.items()
+            if each in self.log_ends
+        }
+
+    def ends(self, wanted: Mapping[TopicPartition, str], wait: float) -> dict[TopicPartition, int]:
         return {each: self.log_ends[each] for each in wanted if each in self.log_ends}
 
     def find(
@@ -115,10 +137,16 @@ class FakeOffsets:
     ) -> dict[TopicPartition, int]:
         if place == EARLIEST:
             return {each: self.starts.get(each, 0) for each in wanted}
-        return self.ends(wanted)
+        return self.ends(wanted, wait)
+
+    def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return {each: self.times[each] for each in times}
 
     def leader_address(self, partition: TopicPartition) -> str | None:
         return "broker:1"
+
+    def record_bytes(self, topic: str) -> float:
+        return self.record_size
 
     def partitions(self, topic: str, wait: float) -> range:
         if topic != "flights":
@@ -141,9 +169,9 @@ class Scene:
     def __init__(self, **options: Any) -> None:
         self.wakeup = Wakeup()
         self.member = FakeMember(self.wakeup)
-        self.offsets = FakeOffsets()
-        settings = {"zookeeper": "z", "group": "g", "topics": ("flights",)} | options
-        config = SourceConfig(**settings)
+        self.offsets = FakeLogs()
+        settings = {"zookeeper": "z", "group": "g", "subscribe": "flights"} | options
+        config = StreamConfig(**settings)
         self.share = Share(config, self.member, self.offsets, self.member.planned, self.wakeup)
         self.share.start()
         self.member.take_calls()
@@ -152,7 +180,7 @@ class Scene:
         for name, end in ends.items():
             self.offsets.log_ends[flights(int(name.removeprefix("p")))] = end
 
-    def latest(self, start: dict[str, Any], limit: int | None = None) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], limit: int = MOST_ROWS) -> dict[str, Any]:
         return self.share.latest(start, limit)
 
 
@@ -160,5 +188,10 @@ EMPTY = to_json(Ends("g"))
 
 
 def end(**ranges: tuple[int, int]) -> dict[str, Any]:
-    made = {flights(int(name[1:])): Range(*bounds) for name, bounds in ranges.items()}
-    return to_json(Ends("g", made, {"flights": ID}))
+    """As a query has it that began with four partitions; by a leader of epoch 3."""
+    made = {flights(int(name[1:])): Range(*bounds, 3) for name, bounds in ranges.items()}
+    return ends(made)
+
+
+def ends(ranges: Mapping[TopicPartition, Range]) -> dict[str, Any]:
+    return to_json(Ends("g", ranges, {"flights": ID}, {"flights": AtStart(ID, 4)}, SMALL_TASK))

@@ -7,10 +7,11 @@ import pytest
 
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.offsets import Ends, Range, from_json, to_json
+from folkmoot.spark_apps.offsets import AtStart, Ends, Range, from_json, to_json
 
 FLIGHTS_2, FLIGHTS_10 = TopicPartition("flights", 2), TopicPartition("flights", 10)
-ENDS = Ends("g", {FLIGHTS_10: Range(5, 5), FLIGHTS_2: Range(0, 7)}, {"flights": "id-1"})
+RANGES = {FLIGHTS_10: Range(5, 5, 3), FLIGHTS_2: Range(0, 7, 3, "mark")}
+ENDS = Ends("g", RANGES, {"flights": "id-1"}, {"flights": AtStart("id-1", 11)}, 20_000)
 
 
 def test_an_end_survives_the_checkpoint() -> None:
@@ -18,24 +19,31 @@ def test_an_end_survives_the_checkpoint() -> None:
 
 
 def test_the_same_end_is_the_same_text_in_whatever_order_it_was_made() -> None:
-    other = Ends("g", {FLIGHTS_2: Range(0, 7), FLIGHTS_10: Range(5, 5)}, {"flights": "id-1"})
+    backwards = dict(reversed(RANGES.items()))
+    other = Ends("g", backwards, {"flights": "id-1"}, {"flights": AtStart("id-1", 11)}, 20_000)
     text = json.dumps(to_json(ENDS))
     assert json.dumps(to_json(other)) == text
     assert json.dumps(to_json(from_json(json.loads(text), "g"))) == text
     assert text == (
-        '{"g": "g", "p": {"flights/2": [0, 7], "flights/10": [5, 5]}, '
-        '"t": {"flights": "id-1"}, "v": 1}'
+        '{"g": "g", "n": 20000, "p": {"flights/2": [0, 7, 3, "mark"], "flights/10": [5, 5, 3]}, '
+        '"s": {"flights": ["id-1", 11]}, "t": {"flights": "id-1"}, "v": 2}'
     )
 
 
 def test_what_was_processed_counts_for_the_topic_of_the_same_id_only() -> None:
-    assert ENDS.processed(FLIGHTS_2, "id-1") == 7
-    assert ENDS.processed(FLIGHTS_2, "id-2") is None
+    assert ENDS.processed(FLIGHTS_10, "id-1") == Range(5, 5, 3)
+    assert ENDS.processed(FLIGHTS_10, "id-2") is None
     assert ENDS.processed(TopicPartition("flights", 3), "id-1") is None
 
 
+def test_what_was_processed_counts_under_the_same_mark_of_a_reset_only() -> None:
+    assert ENDS.processed(FLIGHTS_2, "id-1") is None
+    assert ENDS.processed(FLIGHTS_2, "id-1", "mark") == Range(0, 7, 3, "mark")
+    assert ENDS.processed(FLIGHTS_10, "id-1", "mark") is None
+
+
 def test_a_checkpoint_of_another_group_is_refused() -> None:
-    with pytest.raises(ConfigError, match="belongs to group 'g', the option says 'h'"):
+    with pytest.raises(ConfigError, match="belongs to group 'g', the options say group 'h'"):
         from_json(to_json(ENDS), "h")
 
 
@@ -43,12 +51,12 @@ def test_a_checkpoint_of_another_group_is_refused() -> None:
     "found",
     [
         {},
-        {"v": 1},
-        {"v": 2, "g": "g"},
-        {"v": 1, "g": "g", "p": {"flights": [0, 1]}, "t": {"flights": "a"}},
-        {"v": 1, "g": "g", "p": {"flights/0": [0]}, "t": {"flights": "a"}},
-        {"v": 1, "g": "g", "p": {"flights/0": [2, 1]}, "t": {"flights": "a"}},
-        {"v": 1, "g": "g", "p": {"flights/0": [0, 1]}, "t": {}},
+        {"v": 2},
+        {"v": 3, "g": "g"},
+        {"v": 2, "g": "g", "p": {"flights": [0, 1]}, "t": {"flights": "a"}},
+        {"v": 2, "g": "g", "p": {"flights/0": [0]}, "t": {"flights": "a"}},
+        {"v": 2, "g": "g", "p": {"flights/0": [2, 1]}, "t": {"flights": "a"}},
+        {"v": 2, "g": "g", "p": {"flights/0": [0, 1]}, "t": {}},
         {"flights": {"0": 12}},
     ],
 )

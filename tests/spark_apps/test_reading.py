@@ -8,7 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StructType
 
+from folkmoot.consumers.records.arrow import SCHEMA, SCHEMA_WITH_HEADERS
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
@@ -33,16 +36,15 @@ from folkmoot.protocol.messages import (
     TopicMetadata,
 )
 from folkmoot.spark_apps import arrow, reading
-from folkmoot.spark_apps.arrow import SCHEMA
-from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
+from folkmoot.spark_apps.planning import Slice, Task
 from folkmoot.spark_apps.reading import ReadOptions, read
-from folkmoot.spark_apps.source import COLUMNS
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
 from tests.waiting import eventually
 
 QUICK = ReadOptions(patience=0.3)
-LENIENT = ReadOptions(patience=0.3, fail_on_data_loss=False)
+LENIENT = QUICK._replace(fail_on_data_loss=False)
 
 
 def made(base: int, count: int, *, append_time: int | None = None, **columns: Any) -> bytes:
@@ -64,6 +66,7 @@ class Log:
         self.per_fetch = per_fetch
         self.start = start
         self.fetches: list[int] = []
+        self.rooms: list[int] = []
         self.reported: list[int] = []
         self.refusals: list[Any] = []
         self.leader_address = ""
@@ -80,6 +83,7 @@ class Log:
         (entry,) = body.entries
         assert (entry.topic, entry.topic_id, entry.partition) == ("flights", "id", 0)
         self.fetches.append(entry.offset)
+        self.rooms.append(max(entry.max_bytes, body.max_bytes))
         if self.refusals:
             return self._result(envelope, self.refusals.pop(0), b"")
         headers = [batch_header.read_header(each) for each in self.batches]
@@ -112,9 +116,9 @@ def serve(log: Log) -> StubBroker:
     return StubBroker(log.answer)
 
 
-def a_slice(broker: StubBroker, log: Log, first: int, end: int) -> Slice:
+def a_task(broker: StubBroker, log: Log, first: int, end: int) -> Task:
     log.leader_address = broker.address
-    return Slice("flights", 0, "id", first, end, broker.address, (broker.address,))
+    return (Slice("flights", 0, "id", first, end, broker.address, (broker.address,)),)
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -133,7 +137,7 @@ def test_the_schema_is_exactly_what_spark_makes_of_the_columns() -> None:
 def test_records_become_rows_as_sparks_kafka_source_has_them() -> None:
     log = Log(made(0, 2, keys=[b"k", None]), made(2, 1, append_time=9), per_fetch=2)
     with serve(log) as broker:
-        first, second, third = rows(read(a_slice(broker, log, 0, 3)))
+        first, second, third = rows(read(a_task(broker, log, 0, 3)))
     assert (first["key"], first["value"], first["topic"]) == (b"k", b"0", "flights")
     assert (second["key"], second["partition"], second["offset"]) == (None, 0, 1)
     assert second["timestamp"].timestamp() == 0.001
@@ -144,10 +148,10 @@ def test_records_become_rows_as_sparks_kafka_source_has_them() -> None:
 def test_reading_does_not_import_pandas() -> None:
     """It would take every new worker process the longer part of its first task."""
     program = (
-        "import sys; from tests.spark_apps.test_reading import Log, made, serve, a_slice, read\n"
+        "import sys; from tests.spark_apps.test_reading import Log, made, serve, a_task, read\n"
         "log = Log(made(0, 2, keys=[b'k', None]))\n"
         "with serve(log) as broker:\n"
-        "    assert [found.num_rows for found in read(a_slice(broker, log, 0, 2))] == [2]\n"
+        "    assert [found.num_rows for found in read(a_task(broker, log, 0, 2))] == [2]\n"
         "sys.exit('pandas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
@@ -156,17 +160,17 @@ def test_reading_does_not_import_pandas() -> None:
 def test_a_slice_is_cut_out_of_whole_batches() -> None:
     log = Log(made(0, 10), made(10, 10), made(20, 10))
     with serve(log) as broker:
-        assert offsets(read(a_slice(broker, log, 7, 22))) == list(range(7, 22))
+        assert offsets(read(a_task(broker, log, 7, 22))) == list(range(7, 22))
         assert log.fetches == [7, 10, 20]
-        assert offsets(read(a_slice(broker, log, 12, 13))) == [12]
+        assert offsets(read(a_task(broker, log, 12, 13))) == [12]
 
 
 def test_small_batches_are_gathered_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
     with serve(log) as broker:
-        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [70]
+        assert [each.num_rows for each in read(a_task(broker, log, 0, 70))] == [70]
         monkeypatch.setattr(arrow, "ROWS", 25)
-        assert [each.num_rows for each in read(a_slice(broker, log, 0, 70))] == [30, 30, 10]
+        assert [each.num_rows for each in read(a_task(broker, log, 0, 70))] == [30, 30, 10]
 
 
 def test_what_unfolds_into_more_than_it_weighs_comes_in_portions(
@@ -175,23 +179,91 @@ def test_what_unfolds_into_more_than_it_weighs_comes_in_portions(
     monkeypatch.setattr(arrow, "BYTES", 10_000)
     log = Log(made(0, 50, keys=[b"k" * 1_000] * 50), made(50, 1, keys=[b"k" * 20_000]), per_fetch=2)
     with serve(log) as broker:
-        found = list(read(a_slice(broker, log, 0, 51)))
+        found = list(read(a_task(broker, log, 0, 51)))
     assert [each.num_rows for each in found] == [9, 9, 9, 9, 9, 5, 1]
     assert offsets(iter(found)) == list(range(51))
+
+
+def test_the_slices_of_a_task_make_one_batch_of_rows() -> None:
+    log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        task = a_task(broker, log, 3, 5) + a_task(broker, log, 40, 42)
+        (found,) = read(task)
+    assert found.column("offset").to_pylist() == [3, 4, 40, 41]
+
+
+def test_only_the_batches_of_the_slice_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def of(cls: Any, partition: Any, header: Any, data: Any) -> RecordBatchView:
+        opened.append(header.base_offset)
+        return whole(partition, header, data)
+
+    whole = RecordBatchView.of
+    monkeypatch.setattr(RecordBatchView, "of", classmethod(of))
+    log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        assert offsets(read(a_task(broker, log, 15, 25))) == list(range(15, 25))
+    assert opened == [10, 20]
+
+
+def test_a_fetch_asks_for_no_more_than_the_slice() -> None:
+    log = Log(*(made(1000 * number, 1000) for number in range(2)))
+    with serve(log) as broker:
+        (part,) = a_task(broker, log, 0, 2000)
+        assert len(offsets(read((part._replace(record_bytes=100.0),)))) == 2000
+        first, second = log.rooms
+        assert 200_000 <= first <= 250_000
+        # By now it is known how small they are.
+        assert second == reading.LEAST_FETCH
+
+
+def test_the_collector_is_spared_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    froze = []
+    monkeypatch.setattr(reading, "_spared", set())
+    monkeypatch.setattr(reading.gc, "freeze", lambda: froze.append(1))
+    log = Log(made(0, 5))
+    with serve(log) as broker:
+        for _ in range(3):
+            rows(read(a_task(broker, log, 0, 5)))
+    assert len(froze) == 1
+
+
+def test_rows_have_the_columns_that_are_asked_for_and_no_others() -> None:
+    schema = StructType().add("offset", LongType()).add("value", BinaryType())
+    log = Log(made(0, 2), made(2, 2), per_fetch=2)
+    with serve(log) as broker:
+        options = QUICK._replace(columns=chosen(schema, False))
+        for end in (1, 4):  # of one batch, and of two that are joined
+            (found,) = read(a_task(broker, log, 0, end), options)
+            assert found.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert found.to_pylist()[3] == {"offset": 3, "value": b"3"}
+
+
+def test_headers_come_as_sparks_kafka_source_has_them() -> None:
+    log = Log(made(0, 2, headers=[(("to", b"JFK"), ("via", None)), ()]))
+    with serve(log) as broker:
+        options = QUICK._replace(columns=tuple(columns(True).names))
+        (found,) = read(a_task(broker, log, 0, 2), options)
+    assert found.schema.equals(to_arrow_schema(columns(True), timezone="UTC"))
+    assert found.schema.equals(SCHEMA_WITH_HEADERS)
+    first, second = found.column("headers").to_pylist()
+    assert first == [{"key": "to", "value": b"JFK"}, {"key": "via", "value": None}]
+    assert second is None
 
 
 def test_offsets_that_compaction_has_left_out_are_left_out_here() -> None:
     log = Log(made(0, 3, offsets=[0, 4, 9], timestamps=5), made(10, 1))
     with serve(log) as broker:
-        assert offsets(read(a_slice(broker, log, 0, 11))) == [0, 4, 9, 10]
-        assert offsets(read(a_slice(broker, log, 1, 9))) == [4]
-        assert offsets(read(a_slice(broker, log, 5, 8))) == []
+        assert offsets(read(a_task(broker, log, 0, 11))) == [0, 4, 9, 10]
+        assert offsets(read(a_task(broker, log, 1, 9))) == [4]
+        assert offsets(read(a_task(broker, log, 5, 8))) == []
 
 
 def test_a_read_can_be_repeated_over_the_same_connection() -> None:
     log = Log(made(0, 5))
     with serve(log) as broker:
-        part = a_slice(broker, log, 0, 5)
+        part = a_task(broker, log, 0, 5)
         assert rows(read(part)) == rows(read(part))
         assert len(reading._idle) == 1
 
@@ -199,7 +271,7 @@ def test_a_read_can_be_repeated_over_the_same_connection() -> None:
 def test_a_read_that_is_given_up_midway_does_no_harm_to_the_next() -> None:
     log = Log(*(made(10 * number, 10) for number in range(5)))
     with serve(log) as broker:
-        part = a_slice(broker, log, 0, 50)
+        part = a_task(broker, log, 0, 50)
         unfinished = read(part)
         next(unfinished)
         assert offsets(read(part)) == list(range(50))
@@ -211,8 +283,8 @@ def test_a_wrong_leader_is_found_by_asking_the_addresses_given() -> None:
     log, wrong = Log(made(0, 5)), Log()
     wrong.refusals = [NotLeader("led by broker 1")]
     with serve(log) as broker, serve(wrong) as other:
-        part = a_slice(broker, log, 0, 5)._replace(leader=other.address)
-        assert offsets(read(part)) == list(range(5))
+        (part,) = a_task(broker, log, 0, 5)
+        assert offsets(read((part._replace(leader=other.address),))) == list(range(5))
 
 
 def test_a_leader_that_is_gone_is_looked_for() -> None:
@@ -220,22 +292,22 @@ def test_a_leader_that_is_gone_is_looked_for() -> None:
     with serve(log) as gone:
         address = gone.address
     with serve(log) as broker:
-        part = a_slice(broker, log, 0, 5)
-        assert offsets(read(part._replace(leader=address))) == list(range(5))
-        assert offsets(read(part._replace(leader=None))) == list(range(5))
+        (part,) = a_task(broker, log, 0, 5)
+        assert offsets(read((part._replace(leader=address),))) == list(range(5))
+        assert offsets(read((part._replace(leader=None),))) == list(range(5))
 
 
 def test_a_broker_that_is_not_ready_is_asked_again() -> None:
     log = Log(made(0, 5))
     log.refusals = [UnknownTopicOrPartition("not yet"), StaleTopicId("the old one still")]
     with serve(log) as broker:
-        assert offsets(read(a_slice(broker, log, 0, 5))) == list(range(5))
+        assert offsets(read(a_task(broker, log, 0, 5))) == list(range(5))
 
 
 def test_records_gone_by_retention_end_the_read_with_their_offsets() -> None:
     log = Log(made(10, 5), start=10)
     with serve(log) as broker:
-        part = a_slice(broker, log, 3, 15)
+        part = a_task(broker, log, 3, 15)
         with pytest.raises(OffsetOutOfRange, match="flights-0: records 3 to 9 are gone"):
             rows(read(part, QUICK))
 
@@ -243,14 +315,14 @@ def test_records_gone_by_retention_end_the_read_with_their_offsets() -> None:
 def test_records_gone_by_retention_are_skipped_if_that_is_wanted() -> None:
     log = Log(made(10, 5), start=10)
     with serve(log) as broker:
-        assert offsets(read(a_slice(broker, log, 3, 12), LENIENT)) == [10, 11]
-        assert offsets(read(a_slice(broker, log, 3, 9), LENIENT)) == []
+        assert offsets(read(a_task(broker, log, 3, 12), LENIENT)) == [10, 11]
+        assert offsets(read(a_task(broker, log, 3, 9), LENIENT)) == []
 
 
 def test_a_topic_that_is_gone_is_an_error_or_an_empty_read() -> None:
     log = Log(made(0, 5))
     with serve(log) as broker:
-        part = a_slice(broker, log, 0, 5)
+        part = a_task(broker, log, 0, 5)
         log.refusals = [StaleTopicId("created anew")] * 1000
         with pytest.raises(StaleTopicId, match="records 0 to 4 could not be read"):
             rows(read(part, QUICK))
@@ -262,7 +334,7 @@ def test_a_log_that_ends_too_early_is_never_passed_over_in_silence(options: Read
     log = Log(made(0, 5))
     said = "records 5 to 7 could not be read: the log ends at 5"
     with serve(log) as broker, pytest.raises(RequestTimeout, match=said):
-        rows(read(a_slice(broker, log, 0, 8), options))
+        rows(read(a_task(broker, log, 0, 8), options))
 
 
 def test_a_rotten_batch_is_not_handed_to_spark_and_the_broker_hears_of_it() -> None:
@@ -271,13 +343,13 @@ def test_a_rotten_batch_is_not_handed_to_spark_and_the_broker_hears_of_it() -> N
     log = Log(bytes(rotten))
     with serve(log) as broker:
         with pytest.raises(CorruptBatch, match="flights-0: the batch at offset 0"):
-            rows(read(a_slice(broker, log, 0, 5), QUICK))
+            rows(read(a_task(broker, log, 0, 5), QUICK))
         eventually(lambda: log.reported == [0])
 
 
 def test_a_time_that_spark_cannot_count_in_microseconds_stays_at_its_limit() -> None:
     log = Log(made(0, 2, timestamps=[-(2**61), 2**61]))
     with serve(log) as broker:
-        (found,) = read(a_slice(broker, log, 0, 2))
+        (found,) = read(a_task(broker, log, 0, 2))
     low, high = found.column("timestamp").cast(pa.int64()).to_pylist()
     assert (low, high) == (-(10**3) * (2**63 // 1000), 10**3 * (2**63 // 1000))

@@ -1,9 +1,16 @@
 """The engine's calls in the orders that were measured: a new query, and rebalances between batches."""
 
 import json
+import time
+
+import pytest
 
 from folkmoot.consumers.group.events import Committed
-from tests.spark_apps.group import EMPTY, Scene, end, flights
+from folkmoot.coordination.groups.plan import TopicBasis
+from folkmoot.protocol.errors import ConfigError, NoOffset
+from folkmoot.spark_apps.batch_size import FIRST, GROWTH
+from folkmoot.spark_apps.offsets import Range
+from tests.spark_apps.group import EMPTY, ID, Scene, end, ends, flights
 
 # -- a new query -------------------------------------------------------------------------------------
 
@@ -18,7 +25,7 @@ def test_a_new_query_starts_at_the_committed_offset_and_else_at_the_beginning(sc
 
 def test_where_nothing_was_committed_the_start_is_committed_at_once(scene: Scene) -> None:
     """Else a successor with startingOffsets=latest would skip what came in between."""
-    scene = Scene(starting_offsets="latest")
+    scene = Scene(startingOffsets="latest")
     scene.member.gain(0, None)
     scene.logs(p0=50)
     assert scene.latest(EMPTY) is EMPTY
@@ -60,7 +67,7 @@ def test_a_batch_keeps_to_the_limit(scene: Scene) -> None:
     scene.member.gain(1, 0)
     scene.logs(p0=1000, p1=1000)
     ranges = scene.latest(EMPTY, 100)["p"]
-    assert sum(to - first for first, to in ranges.values()) == 100
+    assert sum(to - first for first, to, *_ in ranges.values()) == 100
 
 
 def test_the_answer_is_the_same_if_the_engine_never_used_the_last_one(scene: Scene) -> None:
@@ -119,9 +126,9 @@ def test_a_partition_lost_while_its_batch_ran_is_not_committed_but_counted(scene
     scene.member.lose(1)
     assert scene.latest(first) is first
     assert scene.member.take_calls() == [("commit", {0: 10})]
-    assert scene.share.dropped_commits == 1
+    assert scene.share.dropped_commits == {flights(1): 1}
     assert scene.latest(first) is first
-    assert scene.share.dropped_commits == 1
+    assert scene.share.dropped_commits == {flights(1): 1}
 
 
 def test_a_lost_partition_that_comes_back_is_not_read_twice(scene: Scene) -> None:
@@ -143,7 +150,7 @@ def test_a_refused_commit_is_dropped_and_counted_and_ends_nothing(scene: Scene) 
     scene.member.not_ours.add(flights(0))
     assert scene.latest(first) is first
     assert scene.member.take_calls() == [("commit", {0: 10})]
-    assert scene.share.dropped_commits == 1
+    assert scene.share.dropped_commits == {flights(0): 1}
 
 
 def test_a_commit_that_zookeeper_does_not_answer_holds_no_batch_up(scene: Scene) -> None:
@@ -158,3 +165,153 @@ def test_a_commit_that_zookeeper_does_not_answer_holds_no_batch_up(scene: Scene)
     scene.member.silent = False
     assert scene.latest(second) is second
     assert scene.member.committed == {flights(0): 20}
+
+
+# -- resets -------------------------------------------------------------------------------------------
+
+
+def test_a_reset_of_a_running_query_is_not_undone(scene: Scene) -> None:
+    """The batch that was under way ends under the mark of before, and counts no more."""
+    scene.member.gain(0, 0)
+    scene.logs(p0=50)
+    first = scene.latest(EMPTY)
+    scene.member.lose(0)
+    scene.member.gain(0, 0, reset="mark")
+    again = scene.latest(first)
+    assert again == ends({flights(0): Range(0, 50, 3, "mark")})
+    assert scene.member.take_calls() == []
+    assert scene.share.dropped_commits == {flights(0): 1}
+    assert scene.latest(again) is again
+    assert scene.member.take_calls() == [("commit", {0: 50})]
+
+
+def test_a_reset_while_the_query_was_stopped_is_not_undone(scene: Scene) -> None:
+    scene.member.gain(0, 5, reset="mark")
+    scene.logs(p0=50)
+    found = scene.latest(ends({flights(0): Range(0, 50, 3)}))
+    assert found == ends({flights(0): Range(5, 50, 3, "mark")})
+
+
+# -- where to start ------------------------------------------------------------------------------------
+
+
+def test_a_partition_added_to_a_running_query_begins_at_its_beginning(scene: Scene) -> None:
+    """What came in before anybody noticed it would be lost at its end."""
+    scene = Scene(startingOffsets="latest")
+    scene.member.gain(0, None)
+    scene.logs(p0=50)
+    assert scene.latest(EMPTY) is EMPTY
+    scene.member.gain(4, None)
+    scene.logs(p4=7)
+    assert scene.latest(EMPTY) == end(p0=(50, 50), p4=(0, 7))
+
+
+def test_a_partition_added_while_the_query_was_stopped_begins_at_its_beginning(
+    scene: Scene,
+) -> None:
+    scene = Scene(startingOffsets="latest")
+    scene.member.topics["flights"] = TopicBasis(ID, 6)
+    scene.member.gain(0, 50)
+    scene.member.gain(5, None)
+    scene.logs(p0=50, p5=7)
+    assert scene.latest(end(p0=(40, 50))) == end(p0=(50, 50), p5=(0, 7))
+
+
+def test_what_there_was_is_noted_though_the_group_knew_where_to_start(scene: Scene) -> None:
+    scene = Scene(startingOffsets="latest")
+    scene.member.gain(0, 40)
+    scene.logs(p0=50)
+    first = scene.latest(EMPTY)
+    scene.member.topics["flights"] = TopicBasis(ID, 6)
+    scene.member.gain(5, None)
+    scene.logs(p5=7)
+    assert scene.latest(first) == end(p0=(50, 50), p5=(0, 7))
+
+
+def test_a_topic_that_came_later_begins_at_its_beginning(scene: Scene) -> None:
+    scene = Scene(startingOffsets="latest")
+    flights_later = scene.member.topics.pop("flights")
+    assert scene.latest(EMPTY) is EMPTY
+    scene.member.topics["flights"] = flights_later
+    scene.member.gain(0, None)
+    scene.logs(p0=7)
+    assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 7, 3]}
+
+
+def test_offsets_of_partitions_say_where_to_start(scene: Scene) -> None:
+    scene = Scene(startingOffsets='{"flights": {"0": 7, "1": -1}}')
+    for number in range(3):
+        scene.member.gain(number, None)
+    scene.logs(p0=20, p1=20, p2=20)
+    assert scene.latest(EMPTY) == end(p0=(7, 20), p1=(20, 20), p2=(0, 20))
+
+
+def test_times_say_where_to_start(scene: Scene) -> None:
+    scene = Scene(startingTimestamp=1000, startingOffsetsByTimestampStrategy="latest")
+    for number in range(2):
+        scene.member.gain(number, None)
+    scene.logs(p0=20, p1=20)
+    scene.offsets.times = {flights(0): 12, flights(1): None}
+    assert scene.latest(EMPTY) == end(p0=(12, 20), p1=(20, 20))
+
+
+def test_a_time_that_no_record_has_is_an_error_unless_the_options_allow_it(scene: Scene) -> None:
+    scene = Scene(startingTimestamp=1000)
+    scene.member.gain(0, None)
+    scene.offsets.times = {flights(0): None}
+    with pytest.raises(NoOffset, match="flights-0 has no record of 1000 ms or later: set starting"):
+        scene.latest(EMPTY)
+
+
+def test_a_partition_that_does_not_exist_is_refused(scene: Scene) -> None:
+    scene = Scene(startingOffsets='{"flights": {"4": 7}}')
+    scene.member.gain(0, None)
+    with pytest.raises(ConfigError, match="names flights-4: topic flights has partitions 0 to 3"):
+        scene.latest(EMPTY)
+
+
+# -- how much -------------------------------------------------------------------------------------------
+
+
+def test_without_a_limit_of_records_a_batch_begins_small_and_grows(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=10**9)
+    first = scene.latest(EMPTY)
+    assert first["p"] == {"flights/0": [0, FIRST, 3]}
+    (second,) = scene.latest(first)["p"].values()
+    assert second[1] - second[0] == GROWTH * FIRST
+
+
+def test_a_batch_keeps_to_its_bytes(scene: Scene) -> None:
+    scene = Scene(maxBytesPerTrigger=1_000_000)
+    scene.member.gain(0, 0)
+    scene.logs(p0=100_000)
+    scene.offsets.record_size = 100.0
+    assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 10_000, 3]}
+
+
+def test_a_batch_waits_for_as_many_records_as_are_asked_for_but_not_for_ever(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(minOffsetsPerTrigger=10)
+    scene.member.gain(0, 0)
+    scene.logs(p0=5)
+    first = scene.latest(EMPTY)  # nobody knows how long these have waited
+    assert first["p"] == {"flights/0": [0, 5, 3]}
+    scene.logs(p0=14)
+    assert scene.latest(first) is first
+    scene.logs(p0=15)
+    second = scene.latest(first)
+    assert second["p"] == {"flights/0": [5, 15, 3]}
+    scene.logs(p0=16)
+    assert scene.latest(second) is second
+    now = time.monotonic() + 901.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert scene.latest(second)["p"] == {"flights/0": [15, 16, 3]}
+
+
+def test_a_trigger_that_wants_everything_gets_it_without_any_limit(scene: Scene) -> None:
+    scene = Scene(maxOffsetsPerTrigger=5, minOffsetsPerTrigger=10**9)
+    scene.member.gain(0, 0)
+    scene.logs(p0=10**6)
+    assert scene.share.latest(EMPTY, None)["p"] == {"flights/0": [0, 10**6, -1]}

@@ -4,30 +4,36 @@ import json
 
 import pytest
 
+from folkmoot.consumers.group.events import Replaced
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
+    InstanceReplaced,
+    LogTruncated,
+    OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
 )
-from folkmoot.spark_apps.offsets import Ends, to_json
-from tests.spark_apps.group import EMPTY, ID, Scene, end, flights
+from folkmoot.spark_apps.log_watch import Place
+from folkmoot.spark_apps.offsets import Ends, Range, to_json
+from tests.spark_apps.group import EMPTY, ID, Scene, end, ends, flights
 
 # -- restarts ----------------------------------------------------------------------------------------
 
 
 def test_a_replayed_batch_is_planned_from_its_end_whoever_owns_it_now(scene: Scene) -> None:
     logged = end(p0=(5, 9), p1=(0, 0), p3=(2, 4))
-    planned = scene.share.slices(logged)
-    assert [(part.partition, part.first, part.end) for part in planned] == [(0, 5, 9), (3, 2, 4)]
-    assert {(part.topic_id, part.leader, part.brokers) for part in planned} == {
+    planned = scene.share.tasks(logged)
+    parts = [part for task in planned for part in task]
+    assert [(part.partition, part.first, part.end) for part in parts] == [(0, 5, 9), (3, 2, 4)]
+    assert {(part.topic_id, part.leader, part.brokers) for part in parts} == {
         (ID, "broker:1", ("broker:1",))
     }
 
 
 def test_after_a_replay_the_checkpoint_knows_more_than_the_group(scene: Scene) -> None:
     logged = end(p0=(5, 9), p3=(2, 4))
-    scene.share.slices(logged)
+    scene.share.tasks(logged)
     scene.member.gain(0, 5)
     scene.logs(p0=12, p3=10)
     assert scene.latest(logged) == end(p0=(9, 12))
@@ -45,7 +51,10 @@ def test_a_checkpoint_of_a_topic_that_was_created_anew_says_nothing(scene: Scene
     scene.member.gain(0, None, "id-of-the-new-one")
     scene.logs(p0=3)
     found = scene.latest(end(p0=(5, 9)))
-    assert (found["p"], found["t"]) == ({"flights/0": [0, 3]}, {"flights": "id-of-the-new-one"})
+    assert (found["p"], found["t"]) == (
+        {"flights/0": [0, 3, 3]},
+        {"flights": "id-of-the-new-one"},
+    )
 
 
 def test_a_checkpoint_of_another_group_ends_the_query(scene: Scene) -> None:
@@ -85,6 +94,72 @@ def test_what_ended_the_group_thread_ends_the_query(scene: Scene) -> None:
         scene.latest(EMPTY)
 
 
+def test_records_gone_by_retention_end_the_query_or_are_passed_over() -> None:
+    said = r"flights-0: records 2 to 6 are gone \(retention\): failOnDataLoss=false goes on without"
+    for allowed in (False, True):
+        scene = Scene(failOnDataLoss=not allowed)
+        scene.member.gain(0, 2)
+        scene.offsets.starts[flights(0)] = 7
+        scene.logs(p0=9)
+        if allowed:
+            assert scene.latest(EMPTY) == end(p0=(7, 9))
+        else:
+            with pytest.raises(OffsetOutOfRange, match=said):
+                scene.latest(EMPTY)
+
+
+def test_records_that_a_new_leader_has_lost_end_the_query_or_are_read_as_they_are_now() -> None:
+    for allowed in (False, True):
+        scene = Scene(failOnDataLoss=not allowed)
+        scene.member.gain(0, 0)
+        scene.logs(p0=10)
+        first = scene.latest(EMPTY)
+        scene.latest(first)
+        assert scene.offsets.places == {flights(0): Place(ID, 10, 3)}
+        scene.offsets.truncated, scene.offsets.epoch = {flights(0): 6}, 4
+        scene.logs(p0=8)
+        if allowed:
+            assert (
+                scene.latest(first) is first
+            )  # where it ends now is looked at with the next trigger
+            assert scene.latest(first) == ends({flights(0): Range(6, 8, 4)})
+        else:
+            with pytest.raises(LogTruncated, match="records 6 to 9, which were read, are gone"):
+                scene.latest(first)
+
+
+def test_a_log_that_ends_before_the_groups_offset_is_told_of_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.member.gain(0, 12)
+    scene.logs(p0=10)
+    assert scene.latest(EMPTY) is scene.latest(EMPTY) is EMPTY
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("flights-0 ends at 10, and goes on at 12: nothing of it is read until")
+
+
+def test_a_topic_that_was_created_anew_is_told_of(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.member.gain(0, None, "id-of-the-new-one")
+    scene.latest(end(p0=(5, 9)))
+    assert "topic flights was created anew: it is read from its beginning" in caplog.text
+
+
+def test_a_younger_process_with_the_same_instance_id_ends_the_query(scene: Scene) -> None:
+    scene = Scene(instanceId="one")
+    scene.member.tell(Replaced())
+    with pytest.raises(InstanceReplaced, match="has joined group g as one"):
+        scene.latest(EMPTY)
+
+
+def test_each_call_of_the_engine_shows_the_group_that_the_query_lives(scene: Scene) -> None:
+    scene.latest(EMPTY)
+    before = scene.member.polls
+    scene.latest(EMPTY)
+    assert scene.member.polls > before
+
+
 # -- AvailableNow ------------------------------------------------------------------------------------
 
 
@@ -119,8 +194,14 @@ def test_available_now_waits_for_its_assignment(scene: Scene) -> None:
         scene.share.prepare()
 
 
+def test_available_now_refuses_a_pattern_that_matches_nothing() -> None:
+    scene = Scene(subscribe="", subscribePattern="trains.*")
+    with pytest.raises(UnknownTopicOrPartition, match=r"no topic matches 'trains\.\*'"):
+        scene.share.prepare()
+
+
 def test_available_now_refuses_a_topic_that_does_not_exist() -> None:
-    scene = Scene(topics=("nothing",))
+    scene = Scene(subscribe="nothing")
     with pytest.raises(UnknownTopicOrPartition, match="topic nothing does not exist"):
         scene.share.prepare()
 
@@ -155,6 +236,8 @@ def test_the_report_shows_lag_against_what_the_group_has_committed(scene: Scene)
     scene.logs(p0=10)
     scene.latest(EMPTY, 3)
     report = scene.share.report()
-    assert (report["ends"], report["lag"]) == ({"flights-0": 10}, {"flights-0": 8})
+    assert report["ends"] == {"flights": {"0": 10}}
+    assert report["lag"] == {"flights": {"0": 8}}
+    assert report["maxOffsetsBehindLatest"] == 8
     assert (report["member"], report["generation"]) == ("spark-0", 7)
     json.dumps(report)

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.spark_apps.planning import Slice
-from folkmoot.spark_apps.source import COLUMNS, FolkmootDataSource, FolkmootStreamReader
+from folkmoot.spark_apps.columns import COLUMNS, columns
+from folkmoot.spark_apps.config import StreamConfig
+from folkmoot.spark_apps.planning import Slice, Task
+from folkmoot.spark_apps.source import MOST_ROWS, FolkmootDataSource, FolkmootStreamReader
 from pyspark_folkmoot import DefaultSource
 
 OPTIONS = {"zookeeper": "localhost:2181", "group": "g", "subscribe": "flights"}
-LOGGED = {"g": "g", "p": {"flights/0": [3, 7]}, "t": {"flights": "id"}, "v": 1}
+LOGGED = {"g": "g", "p": {"flights/0": [3, 7]}, "t": {"flights": "id"}, "v": 2}
 
 
 class FakeShare:
@@ -31,9 +33,9 @@ class FakeShare:
         self.calls.append(("latest", start, limit))
         return LOGGED
 
-    def slices(self, end: dict[str, Any]) -> list[Slice]:
-        self.calls.append(("slices", end))
-        return [Slice("flights", 0, "id", 3, 7, None, ("b:1",))]
+    def tasks(self, end: dict[str, Any]) -> list[Task]:
+        self.calls.append(("tasks", end))
+        return [(Slice("flights", 0, "id", 3, 7, None, ("b:1",)),)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.calls.append(("commit", end))
@@ -62,13 +64,17 @@ def test_spark_finds_the_source_under_its_name_without_loading_what_only_drivers
 
 
 def test_a_wrong_option_is_told_when_the_schema_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'handOver'"):
-        FolkmootDataSource(OPTIONS | {"handovers": "3"}).schema()
+    with pytest.raises(ConfigError, match="did you mean 'revokeTimeout'"):
+        FolkmootDataSource(OPTIONS | {"revoketimeouts": "3"}).schema()
+    batch = {name: OPTIONS[name] for name in ("zookeeper", "subscribe")}
+    with pytest.raises(ConfigError, match="did you mean 'endingOffsets'"):
+        FolkmootDataSource(batch | {"endingoffset": "3"}).schema()
 
 
 def test_nothing_is_joined_before_the_engine_wants_offsets(reader: FolkmootStreamReader) -> None:
-    assert reader.initialOffset() == reader.initialOffset() == LOGGED | {"p": {}, "t": {}}
-    assert reader.getDefaultReadLimit() == ReadMaxRows(100_000)
+    empty = {"g": "g", "n": 0, "p": {}, "s": {}, "t": {}, "v": 2}
+    assert reader.initialOffset() == reader.initialOffset() == empty
+    assert reader.getDefaultReadLimit() == ReadMaxRows(MOST_ROWS)
     assert reader.reportLatestOffset() is None
     reader.stop()
 
@@ -82,21 +88,45 @@ def test_the_engines_calls_reach_the_share_with_the_limit_in_rows(
     assert reader.latestOffset(start, ReadAllAvailable()) is LOGGED
     (partition,) = reader.partitions({"whatever": 1}, LOGGED)
     assert isinstance(partition, InputPartition)
-    assert partition.value.first == 3
+    assert partition.value[0].first == 3
     reader.commit(LOGGED)
     reader.stop()
     reader.stop()
     assert share.calls == [
         ("latest", start, 5),
         ("latest", start, None),
-        ("slices", LOGGED),
+        ("tasks", LOGGED),
         ("commit", LOGGED),
         ("leave",),
     ]
 
 
 def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
-    reader = FolkmootStreamReader(SourceConfig(zookeeper="z", group="g", topics=("t",)))
+    config = StreamConfig(zookeeper="z", group="g", subscribe="t")
+    reader = FolkmootStreamReader(config, ("value",))
     reader._share = FakeShare()  # type: ignore[assignment]
     travelled = pickle.loads(pickle.dumps(reader))
-    assert travelled.__dict__ == {"_config": reader._config, "_share": None}
+    assert travelled.__dict__ == {"_config": config, "_names": ("value",), "_share": None}
+
+
+def test_headers_are_a_column_if_they_are_asked_for() -> None:
+    assert FolkmootDataSource(OPTIONS).schema() == COLUMNS
+    with_headers = FolkmootDataSource(OPTIONS | {"includeheaders": "true"}).schema()
+    assert with_headers == columns(True)
+    assert with_headers.names == [*COLUMNS.names, "headers"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("delay", IntegerType(), "there is no column 'delay': choose from key, value, topic"),
+        ("value", StringType(), "column 'value' is binary, not string: cast it after it was read"),
+        ("headers", StringType(), "option includeHeaders=true"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(name: str, kind: DataType, said: str) -> None:
+    given = StructType().add("key", BinaryType()).add(name, kind)
+    with pytest.raises(ConfigError, match=said):
+        FolkmootDataSource(OPTIONS).streamReader(given)
+    with pytest.raises(ConfigError, match=said):
+        FolkmootDataSource({n: v for n, v in OPTIONS.items() if n != "group"}).reader(given)

@@ -1,0 +1,62 @@
+"""Where reading begins and ends: offsets of what the options say, asked of brokers where need be."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from folkmoot.protocol.errors import ConfigError, NoOffset
+from folkmoot.protocol.messages import EARLIEST, LATEST
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.config import Bound
+
+
+class Offsets(Protocol):
+    """What is asked; the `wanted` partitions come with their topics' ids."""
+
+    def find(
+        self, wanted: Mapping[TopicPartition, str], place: int
+    ) -> dict[TopicPartition, int]: ...
+    def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]: ...
+
+
+def resolved(
+    bound: Bound, partitions: Mapping[TopicPartition, str], logs: Offsets
+) -> dict[TopicPartition, int]:
+    """The offsets at a bound, of partitions with their topics' ids, as far as brokers told in time.
+
+    Raises NoOffset where a partition has no record of the time asked for, and the bound is not lenient.
+    """
+    found: dict[TopicPartition, int] = {}
+    places: dict[TopicPartition, int] = {}
+    times: dict[TopicPartition, int] = {}
+    for each in partitions:
+        time = bound.times.get(each, bound.time)
+        if time is not None:
+            times[each] = time
+        else:
+            places[each] = bound.offsets.get(each, bound.place)
+    for each, first in (logs.first_at(times) if times else {}).items():
+        if first is not None:
+            found[each] = first
+        elif bound.lenient:
+            places[each] = LATEST
+        else:
+            raise NoOffset(
+                f"{each} has no record of {times[each]} ms or later: set "
+                "startingOffsetsByTimestampStrategy=latest to begin at its end"
+            )
+    found.update({each: place for each, place in places.items() if place >= 0})
+    for end in (EARLIEST, LATEST):
+        asked = {each: partitions[each] for each, place in places.items() if place == end}
+        if asked:
+            found.update(logs.find(asked, end))
+    return found
+
+
+def check_existing(bound: Bound, counts: Mapping[str, int], name: str) -> None:
+    """Raises ConfigError for a partition that is named and that its topic does not have."""
+    for each in (*bound.offsets, *bound.times):
+        if each.topic in counts and each.partition >= counts[each.topic]:
+            raise ConfigError(
+                f"option {name!r} names {each}: topic {each.topic} has partitions 0 to "
+                f"{counts[each.topic] - 1}"
+            )

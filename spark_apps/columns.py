@@ -1,0 +1,50 @@
+"""The columns of the source, those of Spark's Kafka source, and which of them a reader is to give."""
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from folkmoot.protocol.errors import ConfigError
+
+COLUMNS = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+_HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+
+
+def columns(headers: bool) -> StructType:
+    """All that there are; `headers` as with the option includeHeaders."""
+    all_of_them = StructType(list(COLUMNS.fields))
+    return all_of_them.add("headers", ArrayType(_HEADER)) if headers else all_of_them
+
+
+def chosen(schema: StructType, headers: bool) -> tuple[str, ...]:
+    """The names in a schema that a user has given, or Spark. Raises ConfigError for what is none of ours."""
+    offered = {field.name: field.dataType for field in columns(headers).fields}
+    for field in schema.fields:
+        if field.name == "headers" and not headers:
+            raise ConfigError("column 'headers' is there with option includeHeaders=true")
+        if field.name not in offered:
+            raise ConfigError(
+                f"there is no column {field.name!r}: choose from {', '.join(offered)}"
+            )
+        kind = offered[field.name]
+        if field.dataType != kind:
+            raise ConfigError(
+                f"column {field.name!r} is {kind.simpleString()}, not "
+                f"{field.dataType.simpleString()}: cast it after it was read"
+            )
+    return tuple(schema.names)

@@ -1,0 +1,200 @@
+"""Where logs end, watched: a fetch waits at each leader and is answered when there is more.
+
+So a query that has nothing to do asks nothing with its triggers. One fetch for all partitions of a
+leader waits at the ends that are known; its answer tells how far each of them is now, and carries one
+batch, of which only the size of records is taken.
+
+An end counts under the epoch of the leader that told of it. When another leader has come, records that
+were read before may be no more (`truncated`): before its end is believed it is asked whether it has the
+records before the place where reading goes on from the same epoch as that place. What it says is a fact
+only if its log parts before the place: where it has nothing of an epoch, it names an earlier one, whose
+records end behind it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from time import monotonic
+from typing import Final, NamedTuple
+
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.consumers.offsets.log_ends import PAUSE, Lookups
+from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.network.client import Reply
+from folkmoot.protocol.errors import LogTruncated, OffsetOutOfRange, from_wire
+from folkmoot.protocol.messages import (
+    MAX_ENTRIES,
+    Api,
+    FetchEntry,
+    FetchRequest,
+    FetchResult,
+)
+from folkmoot.protocol.quantities import EPOCH
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.offsets import NO_EPOCH
+
+WATCH: Final = 2.0
+"""So long (s) a fetch waits at a broker."""
+TIME_WAIT: Final = 30.0
+_ROOM: Final = 64 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """Where reading goes on, and the leader epoch under which all before that was read (-1: unknown)."""
+
+    topic_id: str
+    offset: int
+    epoch: int
+
+
+class End(NamedTuple):
+    """Where a partition ended under a leader epoch; it begins at `start`, as far as is known.
+
+    `doubts` is the epoch of what was read before, as long as this leader has not been heard about it.
+    """
+
+    topic_id: str
+    offset: int
+    epoch: int
+    start: int = 0
+    doubts: int = NO_EPOCH
+
+
+class LogWatch(Lookups):
+    """Lookups whose ends are watched; owned by the engine's thread."""
+
+    def __init__(self, config: SourceConfig, discover: Callable[[], Sequence[str]]) -> None:
+        super().__init__(config.clientId, config.listener, discover)
+        self._config = ConsumerConfig[bytes, bytes](
+            zookeeper=config.zookeeper, client_id=config.clientId, listener=config.listener
+        )
+        self.truncated: dict[TopicPartition, int] = {}
+        """Where the log of a partition parts from what was read of it. Whoever heeds one removes it."""
+        self._told: dict[TopicPartition, End] = {}
+        self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._sizes: dict[str, float] = {}
+
+    def watch(
+        self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
+    ) -> dict[TopicPartition, End]:
+        """The ends of these partitions, as far as they are known.
+
+        If some are not yet, or none has more than its place, waits so long (s) for that to change, or
+        for `wake`.
+        """
+        deadline = monotonic() + wait
+        while True:
+            self._look_after(places)
+            ends = {
+                each: at for each in places if (at := self._end(each, places[each])) is not None
+            }
+            has_more = any(at.offset > places[each].offset for each, at in ends.items())
+            enough = has_more and len(ends) == len(places)
+            left = 0.0 if enough or self.truncated else deadline - monotonic()
+            replies = self._cluster.poll(max(0.0, left), wake)
+            for reply in replies:
+                self._take(reply)
+            if not replies and (left <= 0 or wake.wait(0.0)):
+                return ends
+
+    def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The offsets of the first records of these times (ms) or later, None where there is none.
+
+        Raises RequestTimeout, and what makes a partition unreadable.
+        """
+        moments = {each: EPOCH + timedelta(milliseconds=time) for each, time in times.items()}
+        return first_offsets(self._config, self._discover, moments, TIME_WAIT)
+
+    def record_bytes(self, topic: str) -> float:
+        """What a record of the topic takes in the log, about; 0 as long as none was seen."""
+        return self._sizes.get(topic, 0.0)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _end(self, partition: TopicPartition, place: Place) -> End | None:
+        told = self._told.get(partition)
+        return told if told is not None and told.topic_id == place.topic_id else None
+
+    def _look_after(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Have a fetch wait for each partition, at its leader of the moment."""
+        watched = {
+            each: (address, entry.topic_id, entry.epoch)
+            for address, entries in self._waiting.values()
+            for each, entry in entries.items()
+        }
+        by_leader: dict[tuple[str, float], dict[TopicPartition, End]] = {}
+        now = monotonic()
+        for partition, place in places.items():
+            self._cluster.want(partition.topic)
+            address = self._cluster.leader_address(partition)
+            epoch = self._cluster.leader_epoch(partition)
+            if address is None or watched.get(partition) == (address, place.topic_id, epoch):
+                continue
+            if self._not_before.get(partition, now) > now:
+                continue
+            told, wait = self._end(partition, place), WATCH
+            if told is None or told.epoch != epoch:
+                wait = 0.0  # even that there is nothing is news
+                self._told.pop(partition, None)
+                doubts = NO_EPOCH if place.epoch == epoch else place.epoch
+                told = End(place.topic_id, place.offset, epoch, doubts=doubts)
+            by_leader.setdefault((address, wait), {})[partition] = told
+        for (address, wait), ends in by_leader.items():
+            left = iter(ends.items())
+            while some := dict(islice(left, MAX_ENTRIES)):
+                entries = [
+                    FetchEntry(*(topic, at.topic_id, number, at.epoch, at.offset, 0, at.doubts))
+                    for (topic, number), at in some.items()
+                ]
+                request = FetchRequest(wait, 1, _ROOM, entries)
+                self._waiting[self._cluster.send(address, Api.FETCH, request)] = address, some
+
+    def _take(self, reply: Reply) -> None:
+        if reply.correlation_id not in self._waiting:
+            super()._take(reply)
+            return
+        _, entries = self._waiting.pop(reply.correlation_id)
+        if reply.error is not None:
+            log.info("no ends from %s: %s", reply.address, reply.error)
+            self._not_before.update(dict.fromkeys(entries, monotonic() + PAUSE))
+            return
+        left_out = dict(entries)
+        for result, data in zip(reply.response.results, reply.payloads, strict=True):
+            partition = TopicPartition(result.topic, result.partition)
+            at = left_out.pop(partition)
+            if result.error:
+                self._refused(partition, at, result)
+                continue
+            self._told[partition] = End(
+                at.topic_id, result.high_watermark, at.epoch, result.log_start
+            )
+            headers = [header for header, _ in whole_batches(data)[0]]
+            if records := sum(header.record_count for header in headers):
+                size = sum(header.length for header in headers)
+                self._sizes[partition.topic] = size / records
+        for partition, at in left_out.items():
+            self._told[partition] = at  # it ends where it was asked for
+
+    def _refused(self, partition: TopicPartition, at: End, result: FetchResult) -> None:
+        self._told.pop(partition, None)
+        error = from_wire(result.error, result.message)
+        if isinstance(error, LogTruncated):
+            if result.diverging_end < at.offset:
+                self.truncated[partition] = result.diverging_end
+            else:
+                self._told[partition] = at._replace(doubts=NO_EPOCH)
+        elif isinstance(error, OffsetOutOfRange) and result.log_start >= 0:
+            # Behind the end: nothing to read yet. Before the start: retention was faster.
+            self._told[partition] = End(
+                *(at.topic_id, result.high_watermark, at.epoch, result.log_start)
+            )
+        else:
+            log.info("no end of %s: %s", partition, error)
+            self._not_before[partition] = monotonic() + PAUSE

@@ -1,0 +1,159 @@
+"""Ends that are watched at brokers which the test plays."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.protocol import wire
+from folkmoot.protocol.errors import FolkmootError, LogTruncated, NotLeader
+from folkmoot.protocol.messages import (
+    Api,
+    BrokerInfo,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.config import StreamConfig
+from folkmoot.spark_apps.log_watch import End, LogWatch, Place
+from tests.network.stub import StubBroker
+from tests.spark_apps.test_reading import made
+
+LONG = 10.0
+CONFIG = StreamConfig(zookeeper="z", group="g", subscribe="flights")
+P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+
+
+class Leader:
+    """Leads two partitions in an epoch; a fetch at both ends is not answered before `append`."""
+
+    def __init__(self) -> None:
+        self.epoch = 3
+        self.ends = [0, 0]
+        self.parts: dict[int, int] = {}
+        self.refusals: list[FolkmootError] = []
+        self.fetches: list[FetchRequest] = []
+        self.parked: list[int] = []
+        self.address = ""
+
+    def answer(self, envelope: wire.RequestEnvelope, body: Any, _: Any) -> Any:
+        if envelope.api == Api.METADATA:
+            info = [BrokerInfo(1, {"client": self.address})]
+            partitions = [PartitionMetadata(n, 1, self.epoch, [1], [1]) for n in range(2)]
+            known = TopicMetadata("flights", 0, "id", partitions)
+            return MetadataResponse(info, [known] if body.topics else [])
+        assert isinstance(body, FetchRequest)
+        self.fetches.append(body)
+        results, chunks = [], []
+        for entry in body.entries:
+            where = "flights", entry.partition
+            end, parts = self.ends[entry.partition], self.parts.get(entry.partition)
+            if self.refusals:
+                error = self.refusals.pop()
+                results.append(FetchResult(*where, error.code or 0, str(error), -1, -1))
+            elif entry.offset == end:
+                continue
+            elif entry.last_epoch >= 0 and parts is not None:
+                said = *where, LogTruncated.code, "parted", 0, end
+                results.append(FetchResult(*said, None, 2, parts))  # type: ignore[arg-type]
+            else:
+                results.append(FetchResult(*where, 0, "", 0, end))
+            chunks.append(b"" if chunks or self.refusals else made(entry.offset, 2))
+        if not results:
+            self.parked.append(envelope.correlation_id)
+            return None
+        return [wire.encode_response(envelope.correlation_id, FetchResponse(results)), *chunks]
+
+
+@pytest.fixture
+def leader() -> Iterator[Leader]:
+    made = Leader()
+    with StubBroker(made.answer) as broker:
+        made.address = broker.address
+        yield made
+
+
+@pytest.fixture
+def logs(leader: Leader) -> Iterator[LogWatch]:
+    watch = LogWatch(CONFIG, lambda: [leader.address])
+    yield watch
+    watch.close()
+
+
+def look(logs: LogWatch, wait: float = LONG, **places: Place) -> dict[TopicPartition, End]:
+    with_wakeup = Wakeup()
+    named = {TopicPartition("flights", int(name[1:])): each for name, each in places.items()}
+    try:
+        return logs.watch(named, wait, with_wakeup)
+    finally:
+        with_wakeup.close()
+
+
+def test_one_fetch_tells_the_ends_of_all_partitions_and_how_large_records_are(
+    logs: LogWatch, leader: Leader
+) -> None:
+    leader.ends = [40, 50]
+    found = look(logs, p0=Place("id", 7, -1), p1=Place("id", 50, -1))
+    assert found == {P0: End("id", 40, 3), P1: End("id", 50, 3)}
+    first = leader.fetches[0]
+    assert [(each.offset, each.leader_epoch, each.last_epoch) for each in first.entries] == [
+        (7, 3, -1),
+        (50, 3, -1),
+    ]
+    assert logs.record_bytes("flights") == len(made(7, 2)) / 2
+    assert logs.record_bytes("trains") == 0
+
+
+def test_what_has_nothing_new_is_not_asked_for_again(logs: LogWatch, leader: Leader) -> None:
+    leader.ends = [40, 50]
+    places = {"p0": Place("id", 7, -1), "p1": Place("id", 50, -1)}
+    look(logs, **places)
+    at_end = {"p0": Place("id", 40, 3), "p1": Place("id", 50, 3)}
+    for _ in range(20):
+        found = look(logs, 0.005, **at_end)
+    assert found == {P0: End("id", 40, 3), P1: End("id", 50, 3)}
+    assert len(leader.fetches) == 2
+    assert [each.offset for each in leader.fetches[1].entries] == [40, 50]
+    assert leader.fetches[1].max_wait > 0
+
+
+def test_another_leader_is_asked_whether_it_has_what_was_read(
+    logs: LogWatch, leader: Leader
+) -> None:
+    leader.ends, leader.parts = [12, 0], {0: 6}
+    assert look(logs, p0=Place("id", 10, 2)) == {}
+    assert logs.truncated == {P0: 6}
+    assert leader.fetches[0].entries[0].last_epoch == 2
+
+
+def test_a_leader_that_has_nothing_of_that_epoch_but_all_before_is_believed(
+    logs: LogWatch, leader: Leader
+) -> None:
+    """It names an earlier epoch, whose records end where reading goes on, or behind that."""
+    leader.ends, leader.parts = [12, 0], {0: 11}
+    found = look(logs, p0=Place("id", 10, 2))
+    assert (found, logs.truncated) == ({P0: End("id", 12, 3)}, {})
+
+
+def test_a_doubt_stays_as_long_as_there_is_nothing_to_compare(
+    logs: LogWatch, leader: Leader
+) -> None:
+    leader.ends, leader.parts = [10, 0], {0: 6}
+    look(logs, 0.3, p0=Place("id", 10, 2))
+    leader.ends[0] = 13
+    # The fetch that waits is answered only by a broker that is no stub: it is asked anew here.
+    logs._waiting.clear()
+    look(logs, p0=Place("id", 10, 2))
+    assert logs.truncated == {P0: 6}
+
+
+def test_a_broker_that_refuses_is_not_asked_without_a_pause(logs: LogWatch, leader: Leader) -> None:
+    leader.ends = [40, 0]
+    leader.refusals = [NotLeader("not yet"), NotLeader("not yet")]
+    assert look(logs, p0=Place("id", 7, -1)) == {P0: End("id", 40, 3)}
+    assert len(leader.fetches) == 3

@@ -1,0 +1,144 @@
+"""Batch reads, and the filters that Spark hands down: real reads of real brokers."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.functions import col, lit
+
+from folkmoot.producers.producer import Producer
+from tests.spark_apps.queries import Scene
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+BASE = 1_700_000_000_000
+
+
+def filled(scene: Scene, partitions: int = 2, count: int = 100) -> None:
+    """Records whose timestamps are a second apart, the same in each partition."""
+    with Producer(zookeeper=scene.zookeeper) as producer:
+        for partition in range(partitions):
+            for number in range(count):
+                stamp = BASE + 1000 * number
+                value = str(number).encode()
+                producer.send(scene.topic, value, partition=partition, timestamp=stamp)
+
+
+def test_a_read_has_everything_there_is_and_joins_no_group(queries: Scene) -> None:
+    filled(queries)
+    rows = queries.batch().collect()
+    assert sorted((row.partition, row.offset, int(row.value)) for row in rows) == [
+        (partition, offset, offset) for partition in range(2) for offset in range(100)
+    ]
+    assert {row.topic for row in rows} == {queries.topic}
+    assert set(queries.owners()) == set()
+    assert queries.batch("offset long").groupBy().sum("offset").collect()[0][0] == 9900
+
+
+def test_bounds_of_offsets_and_times_narrow_a_read(queries: Scene) -> None:
+    filled(queries)
+    starting = json.dumps({queries.topic: {"0": 90, "1": -1}})
+    assert queries.batch(startingOffsets=starting).count() == 10
+    ending = json.dumps({queries.topic: {"0": 3, "1": -1}})
+    assert queries.batch(endingOffsets=ending).count() == 103
+    times = {"startingTimestamp": BASE + 10_000, "endingTimestamp": BASE + 15_000}
+    lenient = {"startingOffsetsByTimestampStrategy": "latest"}
+    rows = queries.batch(**times, **lenient).collect()
+    assert sorted((row.partition, row.offset) for row in rows) == [
+        (partition, offset) for partition in range(2) for offset in range(10, 15)
+    ]
+    by_partition = json.dumps({queries.topic: {"1": BASE + 98_000}})
+    assert queries.batch(startingOffsetsByTimestamp=by_partition).count() == 102
+    assert queries.batch(endingOffsetsByTimestamp=by_partition).count() == 198
+    assert queries.batch(subscribe=None, assign=json.dumps({queries.topic: [1]})).count() == 100
+    pattern = {"subscribe": None, "subscribePattern": f"{queries.topic[:-1]}."}
+    assert queries.batch(**pattern).count() == 200
+
+
+def test_filters_on_partition_offset_and_time_are_handed_down(queries: Scene) -> None:
+    filled(queries, partitions=3)
+    whole = queries.batch()
+    moment = datetime.fromtimestamp(BASE / 1000 + 50, UTC)
+    for condition, expected, scanned in (
+        ((col("partition") == 1) & (col("offset") >= 95), 5, 5),
+        (col("partition").isin(0, 2) & (col("offset") < 10), 20, 20),
+        ((col("offset") > 97) & (col("offset") <= 98), 3, 3),
+        (col("timestamp") >= lit(moment), 150, 150),
+        (col("timestamp") < lit(moment), 150, 300),
+        (col("topic") == "another", 0, 0),
+        (col("offset").isin(3, 7), 6, 15),
+        (col("value") == b"3", 3, 300),
+    ):
+        found = whole.where(condition)
+        assert found.count() == expected
+        assert rows_scanned(found) == scanned
+
+
+def test_a_session_that_hands_no_filters_down_reads_all_the_same(queries: Scene) -> None:
+    filled(queries)
+    queries.spark.conf.set(PUSHDOWN, "false")
+    try:
+        found = queries.batch().where(col("offset") < 10)
+        assert (found.count(), rows_scanned(found)) == (20, 200)
+    finally:
+        queries.spark.conf.set(PUSHDOWN, "true")
+
+
+def rows_scanned(frame: object) -> int:
+    """How many rows the plan's scan gave, whatever was filtered behind it."""
+    executed = frame._jdf.queryExecution().executedPlan()  # type: ignore[attr-defined]
+    frame._jdf.queryExecution().toRdd().count()  # type: ignore[attr-defined]
+    nodes = [executed]
+    while nodes:
+        node = nodes.pop()
+        if "BatchScan" in node.nodeName():
+            return int(node.metrics().apply("numOutputRows").value())
+        children = node.children()
+        nodes += [children.apply(number) for number in range(children.size())]
+    raise AssertionError("the plan has no scan")
+
+
+def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:
+    filled(queries, count=10)
+    topic = queries.topic
+    for options, said in (
+        ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
+        ({"subscribe": None, "subscribePattern": "no-such.*"}, "no topic matches 'no-such"),
+        ({"startingOffsets": json.dumps({topic: {"7": 0}})}, f"{topic} has partitions 0 to 5"),
+        ({"startingOffsets": json.dumps({topic: {"0": 11}})}, f"{topic}-0 ends at 10"),
+        (
+            {
+                "startingOffsets": json.dumps({topic: {"0": 5}}),
+                "endingOffsets": json.dumps({topic: {"0": 2}}),
+            },
+            f"{topic}-0 is to be read from 5 to 2",
+        ),
+        ({"startingTimestamp": BASE * 2}, "has no record of"),
+        ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            queries.batch(**options).count()
+    for options, said in (
+        ({"group": "g", "endingOffsets": "latest"}, "did you mean 'startingOffsets'"),
+        ({"endingOffsets": "earliest"}, "'endingOffsets' is the earliest"),
+        ({"maxOffsetsPerTrigger": 5}, "is not known to format folkmoot"),
+    ):
+        with pytest.raises(AnalysisException, match=said):
+            queries.batch(**options)
+
+
+def test_records_that_retention_has_removed_are_told_of_or_passed_over(queries: Scene) -> None:
+    filled(queries, partitions=1)
+    queries.admin.delete_records({queries.partition(0): 40})
+    starting = json.dumps({queries.topic: {"0": 30}})
+    with pytest.raises(PySparkException, match="records 30 to 39 are gone"):
+        queries.batch(startingOffsets=starting).count()
+    assert queries.batch(startingOffsets=starting, failOnDataLoss=False).count() == 60
+    assert queries.batch().count() == 60
+
+
+def test_an_empty_topic_has_no_rows(queries: Scene) -> None:
+    assert queries.batch().count() == 0
+    assert queries.batch(startingOffsets="latest").count() == 0
