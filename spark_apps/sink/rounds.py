@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -22,8 +23,7 @@ from folkmoot.coordination.producer_takeovers import (
     begin_again,
     take_over,
 )
-from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leader_requests import LeaderRequests
@@ -33,6 +33,7 @@ from folkmoot.producers.partitioner import by_key
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
 from folkmoot.protocol.errors import (
+    FolkmootError,
     RequestTimeout,
     RowsChanged,
     UnknownTopicOrPartition,
@@ -109,36 +110,48 @@ class _Topic:
 
 
 class _Taking(Producer[Any, Any]):
-    """A producer whose identity in each partition it is told."""
+    """A producer that is told who it is, in each partition."""
 
-    def __init__(self, **options: Any) -> None:
-        self.sequences = self._sequences = TakenOver()
+    def __init__(self, sequences: TakenOver | None, **options: Any) -> None:
+        self._sequences = sequences
         super().__init__(**options)
 
 
 class RoundWriter:
     """Writes one round after another: `begin`, any number of `write`, and `end`, which returns when all is
     acknowledged. With a name, as coordination.producer_takeovers says: a round that runs again adds
-    what is missing, if it has the same rows in the same order. Without one, at least once.
+    what is missing, if it has the same rows in the same order. Without one rows are written at least once,
+    by a producer of this writer's own.
 
     A task that fails leaves it in an unknown state: it is to be closed then. One thread.
     """
 
-    def __init__(self, zookeeper: str, listener: str = "client", **options: Any) -> None:
-        """`options` are the producer's. Raises ConfigError, ZooKeeperUnreachable."""
-        self._open = connector(zookeeper)
-        self._session: Session | None = None
-        self._listener = listener
-        self._client_id = options.setdefault("client_id", "spark")
-        self._discovery = ZooKeeperDiscovery(self._open, SESSION_TIMEOUT, listener)
+    def __init__(
+        self,
+        zookeeper: str | Connect,
+        *,
+        client_id: str,
+        listener: str,
+        named: bool,
+        **options: Any,
+    ) -> None:
+        """`options` are the producer's, `named` says whether its rounds will have names.
+
+        Raises ConfigError, ZooKeeperUnreachable.
+        """
+        self._client_id, self._listener = client_id, listener
+        self._discovery = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
         self._discovery.open()
-        self._cluster = Cluster(
-            Connections(self._client_id), self._discovery, listener=self._listener
-        )
-        self._places: Any = None
+        self._cluster = Cluster(Connections(client_id), self._discovery, listener=listener)
+        self._sequences = TakenOver() if named else None
+        self._places: Any = None  # of the rows that are sent at the moment
         self._producer = _Taking(
-            **{**options, "zookeeper": zookeeper, "listener": listener, "acks": "all"},
+            self._sequences,
+            zookeeper=zookeeper,
+            client_id=client_id,
+            listener=listener,
             partitioner=lambda *_: self._places,
+            **options,
         )
         self._producer.start()
         self._name = ""
@@ -148,17 +161,17 @@ class RoundWriter:
 
     def close(self) -> None:
         """Let go of everything; what was not acknowledged fails."""
-        try:
+        with suppress(FolkmootError):  # which those who wait for the rows have been told
             self._producer.close(0.0)
-        finally:
-            self._cluster.close()
-            self._discovery.close()
+        self._cluster.close()
+        self._discovery.close()
 
-    def begin(self, name: str, round_: int) -> None:
+    def begin(self, name: str = "", round_: int = 0) -> None:
         """Raises ProducerFenced if a later round has begun, ZooKeeperUnreachable."""
         self._name, self._attempt = name, uuid4().hex
-        self._taken = self._ask(partial(take_over, name, round_, self._attempt))
         self._topics = {}
+        if self._sequences is not None:
+            self._taken = self._ask(partial(take_over, name, round_, self._attempt))
 
     def write(self, topic: str, rows: Rows) -> None:
         """Send what is not written yet. Raises what `Producer.send_batch` does, RowsChanged."""
@@ -201,7 +214,8 @@ class RoundWriter:
             keyed = np.flatnonzero((places < 0) & rows.keys.is_valid().to_numpy(False))
             if len(keyed):
                 keys = rows.keys.take(pa.array(keyed))
-                places[keyed] = by_key(RecordColumns(keys).values, known.count)
+                cells: Any = RecordColumns(keys).values  # without nils
+                places[keyed] = by_key(cells, known.count)
         unplaced = np.flatnonzero(places < 0)
         first = crc32(self._name.encode())
         turns = (known.spread + np.arange(len(unplaced))) // SPREAD
@@ -241,9 +255,11 @@ class RoundWriter:
         """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,
         UnknownTopicOrPartition, RequestTimeout."""
         taken = self._taken
-        assert taken is not None
+        if taken is None or self._sequences is None:
+            return _Topic(self._partitions(topic))
         begins = taken.begins.get(topic)
-        known = _Topic(self._partitions(topic) if begins is None else len(begins))
+        count = self._partitions(topic)
+        known = _Topic(count if begins is None else len(begins))
         found = self._described(topic, known.count, taken.producer_id)
         if begins is None:
             here = [Begin(each.next_sequence, each.log_end) for each in found]
@@ -262,7 +278,7 @@ class RoundWriter:
                 if expected.count < count:
                     raise self._changed(topic)  # compaction or retention was faster
                 known.written[number] = _Written(count, expected)
-        self._producer.sequences.go_on(places)
+        self._sequences.go_on(places)
         return known
 
     def _described(self, topic: str, count: int, producer_id: int) -> list[DescribeProducersResult]:
@@ -287,10 +303,10 @@ class RoundWriter:
     def _batches(
         self, partition: TopicPartition, first: int, end: int
     ) -> Iterator[tuple[BatchHeader, memoryview]]:
-        part = Slice(
-            *(partition.topic, partition.partition, self._cluster.topic_id(partition.topic) or ""),
-            *(first, end, self._cluster.leader_address(partition), ()),
-        )
+        topic, number = partition
+        topic_id = self._cluster.topic_id(topic) or ""
+        leader = self._cluster.leader_address(partition)
+        part = Slice(topic, number, topic_id, first, end, leader, ())
         options = ReadOptions(self._client_id, self._listener, fail_on_data_loss=False)
         for chunk in SliceReader(part, self._cluster, options).chunks():
             yield from chunk
