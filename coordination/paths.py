@@ -19,6 +19,7 @@
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted     | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; until the next plan is noted   | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
+| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "begins": {"flights": [[500, 7019]]}}; producer_takeovers.py | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
 | /schemas/contexts/<context>             | persistent | the same of a context                                       | any client      | –                       |
 | …/<context>/counter                     | persistent | {"last": 3}: the last id given, or the highest one imported | any client, in one transaction with what got the id | – |
@@ -30,7 +31,7 @@
 | …/<context>/live/<subject>              | persistent | nothing: the subject has live versions                      | the same transaction | –                  |
 | …/<context>/deleted/<subject>           | persistent | nothing: the subject has versions, and all are softly deleted | the same transaction | –                |
 
-Subjects and contexts are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
+Subjects, contexts and producers' names are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
 gave it when it joined, so that age needs no further read.
 """
 
@@ -50,6 +51,7 @@ TOPICS = "/topics"
 GROUPS = "/groups"
 PRODUCERS = "/producers"
 PRODUCER_IDS = "/producers/ids"
+PRODUCER_NAMES = "/producers/names"
 SCHEMA_SETTINGS = "/schemas/settings"
 SCHEMA_CONTEXTS = "/schemas/contexts"
 LIVE_SUBJECTS = "live"
@@ -131,6 +133,10 @@ def left(group_name: str, member_name: str) -> str:
 
 def departure(group_name: str, member_name: str) -> str:
     return f"{GROUPS}/{group_name}/events/gone-{member_name}"
+
+
+def producer_name(name: str) -> str:
+    return f"{PRODUCER_NAMES}/{quoted(name)}"
 
 
 def schema_context(context: str) -> str:

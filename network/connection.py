@@ -33,7 +33,10 @@ _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _IN: Final = int(zmq.POLLIN)
 _OUT: Final = int(zmq.POLLOUT)
 _WITH_RESULTS: Final = frozenset(
-    (Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS, Api.REPORT_DAMAGE)
+    (
+        *(Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS, Api.DELETE_RECORDS, Api.REPORT_DAMAGE),
+        Api.DESCRIBE_PRODUCERS,
+    )
 )
 _Bytes = bytes | bytearray | memoryview
 

@@ -1,10 +1,11 @@
 """Who a producer is to each partition: its id, its epoch there, and the next sequence."""
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final, NamedTuple
 
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, following_sequence
+from folkmoot.protocol.errors import ProducerFenced
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_SILENCE: Final = 600.0
@@ -18,6 +19,8 @@ class Identity(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
+    continues: bool = False
+    """Whether sequences go on from one epoch to the next."""
 
 
 NOBODY: Final = Identity(NO_PRODUCER_ID, -1, -1)
@@ -48,6 +51,8 @@ class Sequences:
 
     Owner: the sender.
     """
+
+    gives_epochs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._ids: deque[int] = deque()
@@ -100,3 +105,40 @@ class Sequences:
         if place.producer_id == self._current:
             self._current = self._ids.popleft() if self._ids else None
         place.producer_id = None
+
+
+class TakenOver(Sequences):
+    """Identities of a producer with a name (coordination.producer_takeovers), as its holder was told them.
+
+    It gives itself no epochs: whoever is refused for its sequence was taken over, or has lost what came
+    before, and asks again how far it got.
+    """
+
+    gives_epochs: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: deque[Mapping[TopicPartition, Identity]] = deque()
+
+    @property
+    def wants_ids(self) -> bool:
+        return False
+
+    def go_on(self, places: Mapping[TopicPartition, Identity]) -> None:
+        """These are the next ones, from any thread while nothing of these partitions is under way or waits
+        to be sent."""
+        self._given.append(places)
+
+    def break_silence(self, partition: TopicPartition, now: float) -> None:
+        pass
+
+    def next(self, partition: TopicPartition) -> Identity | None:
+        """Raises ProducerFenced for a partition that nobody has told of."""
+        while self._given:
+            for each, identity in self._given.popleft().items():
+                place = self._places[each] = _Place()
+                place.producer_id, place.epoch, place.sequence = identity[:3]
+        if partition not in self._places:
+            raise ProducerFenced(f"nobody has asked how far this producer got in {partition}")
+        found = super().next(partition)
+        return None if found is None else found._replace(continues=True)

@@ -141,11 +141,12 @@ class Batch:
                 unsigned = self.packed()
                 if unsigned.body_bytes > TINY_BYTES:
                     (unsigned,) = record_batch.compress([unsigned], codec, level)
-            self.payload = batch_header.seal(unsigned, *signature)
+            *signed, continues = signature
+            self.payload = batch_header.seal(unsigned, *signed, continues=continues)
             self.unsigned = None
             self.builder.release()
         else:
-            self.payload = batch_header.reseal(self.payload, *signature)
+            self.payload = batch_header.reseal(self.payload, *signature[:3])
         return self.payload
 
     def finish(self, base_offset: int, error: FolkmootError | None) -> None:
@@ -181,6 +182,7 @@ class Batch:
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=sequence,
+                continues=header.continues_sequences,
             )
             part.turn, part.attempts, part.last_error = self.turn, self.attempts, self.last_error
             parts.append(part)
@@ -292,7 +294,8 @@ class PartitionQueue:
     until nothing is under way; the partition begins its next epoch, and what was sent before is
     signed anew, since it is certainly not in the log. Not so a batch in doubt: an attempt was never
     answered, and may still lie in some buffer on the way, in front of which lies what the broker
-    lacks. Signed anew it could be written twice, so it fails, and its error says why.
+    lacks. Signed anew it could be written twice, so it fails, and its error says why. Of a producer that was
+    taken over (`gives_epochs` is off) all fail.
 
     Until `_retry_at` nothing leaves. `leader`, `leader_epoch` and `topic_id` are as of the metadata's
     `version`; `timer` is when the sender looks at it again by itself. Owner: the sender.
@@ -495,6 +498,10 @@ class PartitionQueue:
         if error is None or sequences is None or self._flying:
             return
         self._broken = None
+        if not sequences.gives_epochs:
+            for batch in list(self.batches):
+                self._end(batch, error)
+            return
         sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced))
         self._terms.counters.epochs_begun += 1
         for batch in list(self.batches):

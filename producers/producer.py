@@ -18,6 +18,7 @@ from folkmoot.producers.appender import BatchDelivery, Delivery
 from folkmoot.producers.columns import HeadersArgument, RecordColumns, TableSerializer
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import discovery_of
+from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol import compression
 from folkmoot.protocol.errors import (
@@ -64,6 +65,8 @@ class Producer(Generic[K, V]):
 
     _delivery: ClassVar[type[Delivery]] = Delivery
     """What `send` returns."""
+    _sequences: Sequences | None = None
+    """What signs batches; None: as `idempotent` says."""
 
     @configured(ProducerConfig[K, V])
     def __init__(self, config: ProducerConfig[K, V]) -> None:
@@ -74,7 +77,9 @@ class Producer(Generic[K, V]):
         self._key_bytes = serializer(KEY, self.config.key_serializer, self._may_wait)
         self._value_bytes = serializer(VALUE, self.config.value_serializer, self._may_wait)
         self._discovery = discovery_of(self.config)
-        self._sender = Sender(self.config, self._accumulator, self._wakeup, self._discovery)
+        self._sender = Sender(
+            *(self.config, self._accumulator, self._wakeup, self._discovery, self._sequences)
+        )
         self._thread: threading.Thread | None = None
         self._closed: ClosedError | None = None
         self.serializes = bool(self._key_bytes or self._value_bytes)

@@ -13,6 +13,7 @@ from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.producers.partition_queue import Batch, describe
 from folkmoot.producers.sender_state import SenderState, Shipment
@@ -48,12 +49,14 @@ class Sender:
         accumulator: Accumulator,
         wakeup: Wakeup,
         discover: Callable[[], Sequence[str]],
+        sequences: Sequences | None = None,
     ) -> None:
         self.counters = ProducerCounters()
         self._config = config
         self._accumulator = accumulator
         self._wakeup = wakeup
         self._discover = discover
+        self._sequences = sequences
         self.call_back: Callable[[Batch], None] = run_callbacks
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
@@ -72,7 +75,7 @@ class Sender:
         self._accumulator.thread = threading.get_ident()
         connections = Connections(self._config.client_id)
         cluster = Cluster(connections, self._discover, listener=self._config.listener)
-        state = SenderState(self._config, cluster, Random(), self.counters)
+        state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
             while not self._stopping:

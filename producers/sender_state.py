@@ -106,6 +106,7 @@ class SenderState:
         view: View,
         random: Random,
         counters: ProducerCounters | None = None,
+        sequences: Sequences | None = None,
     ) -> None:
         self.counters = counters or ProducerCounters()
         self.finished: list[Batch] = []
@@ -113,7 +114,7 @@ class SenderState:
         self._config = config
         self._view = view
         self._version = view.version
-        self._sequences = Sequences() if config.is_idempotent else None
+        self._sequences = sequences or (Sequences() if config.is_idempotent else None)
         self._terms = Terms(
             *(config, config.codec, self._sequences, self.counters, random, self._finished)
         )

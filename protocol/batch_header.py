@@ -19,7 +19,8 @@
 ```
 
 Big-endian. Every byte is covered by exactly one CRC-32C. Attributes: bits 0–2 codec, bit 3
-transactional, bit 4 control. Flags: bit 0, the append time is the timestamp of all records. All
+transactional, bit 4 control, bit 5 the producer's sequences go on from one of its epochs to the next.
+Flags: bit 0, the append time is the timestamp of all records. All
 other bits must be zero. After compaction fewer records than offsets may be left (`offsets` column).
 A broker reads headers only, with what is here; `check` compares the checksum without opening the
 body. How a batch is made and opened is in record_batch.py.
@@ -69,7 +70,8 @@ _IDENTITY_START = 64
 _CODEC_BITS = 0b111
 _TRANSACTIONAL = 1 << 3
 _CONTROL = 1 << 4
-_KNOWN_ATTRIBUTES = _CODEC_BITS | _TRANSACTIONAL | _CONTROL
+_CONTINUES = 1 << 5
+_KNOWN_ATTRIBUTES = _CODEC_BITS | _TRANSACTIONAL | _CONTROL | _CONTINUES
 _APPEND_TIME = 1 << 0
 
 _Bytes = bytes | bytearray | memoryview
@@ -111,6 +113,16 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return self.attributes & _CODEC_BITS
 
     @property
+    def is_ordinary(self) -> bool:
+        """Whether its records are neither a transaction's nor a broker's own."""
+        return not self.attributes & (_TRANSACTIONAL | _CONTROL)
+
+    @property
+    def continues_sequences(self) -> bool:
+        """Whether a newer producer epoch goes on with the sequence behind the last one, not with 0."""
+        return bool(self.attributes & _CONTINUES)
+
+    @property
     def uses_append_time(self) -> bool:
         return bool(self.flags & _APPEND_TIME)
 
@@ -136,11 +148,14 @@ def seal(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    *,
+    continues: bool = False,
 ) -> bytes:
     """A whole batch, base offset 0: header and body, which is copied here and nowhere else."""
     schema_id = NO_SCHEMA if batch.schema_id == MIXED else batch.schema_id
+    attributes = batch.codec | _CONTINUES if continues else batch.codec
     fields = _PRODUCER.pack(
-        *(FORMAT_VERSION, 0, batch.codec, batch.last_delta, batch.records),
+        *(FORMAT_VERSION, 0, attributes, batch.last_delta, batch.records),
         *(batch.base, batch.highest),
         *(producer_id, producer_epoch, 0, base_sequence, schema_id),
     )

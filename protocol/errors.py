@@ -238,6 +238,11 @@ class RecordsPurged(FolkmootError):
     """The record was given up by `purge`, while it was not under way to a broker."""
 
 
+class RowsChanged(RetriableError):
+    """A task that runs again has other rows than were written before; the next attempt writes all of its
+    own, behind those."""
+
+
 class FlushTimeout(RetriableError):
     """Records were still not acknowledged when `flush` or `close` had to end."""
 

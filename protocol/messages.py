@@ -40,6 +40,7 @@ class Api(IntEnum):
     LOG_SIZES = 9
     REPAIR_FETCH = 10
     GET_SCHEMA = 11
+    DESCRIBE_PRODUCERS = 12
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -325,6 +326,36 @@ class InitProducerIdResponse(_Message, frozen=True):
     producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
+class DescribeProducersEntry(_Entry, frozen=True):
+    """Asks what a producer has written to a partition."""
+
+    leader_epoch: Int32
+    producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class DescribeProducersRequest(_Message, frozen=True):
+    """How far producers got. An entry is answered when all that it tells of is committed."""
+
+    timeout: Seconds
+    entries: Annotated[list[DescribeProducersEntry], Meta(max_length=MAX_ENTRIES)]
+
+
+class DescribeProducersResult(_Result, frozen=True):
+    """The epoch that has written last, and the sequence behind that; -1 and 0 if the partition does not
+    know the producer. What it writes from now on comes at `log_end` or behind."""
+
+    producer_epoch: Int32
+    next_sequence: Int32
+    log_end: Int64
+    leader: BrokerInfo | None = None
+
+
+class DescribeProducersResponse(_Message, frozen=True):
+    """One result per entry, in order."""
+
+    results: list[DescribeProducersResult]
+
+
 class ReplicaFetchEntry(_Entry, frozen=True):
     """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log's end. All before that end counts as replicated."""
@@ -428,4 +459,5 @@ APIS: dict[Api, ApiSpec] = {
     Api.LOG_SIZES: ApiSpec(LogSizesRequest, LogSizesResponse),
     Api.REPAIR_FETCH: ApiSpec(RepairFetchRequest, RepairFetchResponse),
     Api.GET_SCHEMA: ApiSpec(GetSchemaRequest, GetSchemaResponse),
+    Api.DESCRIBE_PRODUCERS: ApiSpec(DescribeProducersRequest, DescribeProducersResponse),
 }

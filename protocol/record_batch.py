@@ -37,6 +37,7 @@ def encode(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    continues: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
     """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
@@ -47,7 +48,7 @@ def encode(
     """
     packed = pack(columns, last_offset_delta)._replace(schema_id=schema_id)
     (batch,) = compress([packed], codec, level)
-    return seal(batch, producer_id, producer_epoch, base_sequence)
+    return seal(batch, producer_id, producer_epoch, base_sequence, continues=continues)
 
 
 def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatch:

@@ -1,4 +1,4 @@
-"""The options of the sources, from what Spark hands over: texts under lower-cased names.
+"""The options of the sources and the sink, from what Spark hands over: texts under lower-cased names.
 
 A field is an option under its own name, holds it as the user wrote it, and is declared here once:
 the checks, `docs/configuration.md` and the error for a slip are made of that (protocol/options.py).
@@ -40,6 +40,10 @@ _KAFKAS: Final = {
 """Options of Spark's Kafka source, lower-cased, and what stands in their place."""
 
 
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark reads, and hands on all the same."""
+
+
 class Bound(NamedTuple):
     """A side of what is read: an end of the log, unless offsets or times (ms) of partitions are given.
 
@@ -55,11 +59,45 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceConfig:
-    """What both sources take. Where Spark's Kafka source has an option, its name."""
+class ClusterConfig:
+    """What all take. Where Spark's Kafka source or sink has an option, its name."""
 
     zookeeper: str = ""
     """Connect string of ZooKeeper with its chroot. Required."""
+    clientId: str = "spark"
+    """What brokers see, and what begins the member's name."""
+    listener: str = "client"
+    """Which of the brokers' listeners to connect to, in the driver and in executors."""
+
+    def __post_init__(self) -> None:
+        if not self.zookeeper:
+            raise ConfigError(f"format {FORMAT} needs option 'zookeeper'")
+        check_name("client id", self.clientId)
+        declared.check_numbers(self)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From what Spark hands over; names in any case. Raises ConfigError, InvalidName."""
+        known = {field.name.lower(): field.name for field in fields(cls)}
+        texts: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() in _SPARKS:
+                continue
+            if name.lower() not in known:
+                raise _unknown(name, list(known.values()))
+            texts[known[name.lower()]] = value.strip()
+        hints = get_type_hints(cls)
+        values = {
+            name: _flag(name, text) if hints[name] is bool else text for name, text in texts.items()
+        }
+        numbers = {name: text for name, text in texts.items() if hints[name] is not bool}
+        return cls(**values | declared.parse(cls, numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig(ClusterConfig):
+    """What both sources take."""
+
     subscribe: str = ""
     """Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern` and `assign`."""
     subscribePattern: str = ""
@@ -84,15 +122,9 @@ class SourceConfig:
     """Add the column `headers`."""
     failOnDataLoss: bool = True
     """End with an error when records that were to be read are gone; else go on behind them, and warn."""
-    clientId: str = "spark"
-    """What brokers see, and what begins the member's name."""
-    listener: str = "client"
-    """Which of the brokers' listeners to connect to, in the driver and in executors."""
 
     def __post_init__(self) -> None:
-        if not self.zookeeper:
-            raise ConfigError(f"format {FORMAT} needs option 'zookeeper'")
-        check_name("client id", self.clientId)
+        super().__post_init__()
         ways = ("subscribe", "subscribePattern", "assign")
         given = [f"'{each}'" for each in ways if getattr(self, each)]
         if not given:
@@ -110,24 +142,7 @@ class SourceConfig:
                 f"option 'startingOffsetsByTimestampStrategy' is "
                 f"{self.startingOffsetsByTimestampStrategy!r}: use error or latest"
             )
-        declared.check_numbers(self)
         self._known(self.starting(), "startingOffsets")
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
-        """From what Spark hands over; names in any case. Raises ConfigError, InvalidName."""
-        known = {field.name.lower(): field.name for field in fields(cls)}
-        texts: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() not in known:
-                raise _unknown(name, list(known.values()))
-            texts[known[name.lower()]] = value.strip()
-        hints = get_type_hints(cls)
-        values = {
-            name: _flag(name, text) if hints[name] is bool else text for name, text in texts.items()
-        }
-        numbers = {name: text for name, text in texts.items() if hints[name] is not bool}
-        return cls(**values | declared.parse(cls, numbers))
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -233,6 +248,39 @@ class BatchConfig(SourceConfig):
     def ending(self) -> Bound:
         """Where reading ends. Raises ConfigError."""
         return _bound(self, "ending", LATEST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkConfig(ClusterConfig):
+    """What a write takes, streamed or not."""
+
+    topic: str = ""
+    """Where rows go; without it there must be a column `topic`, which does not count where this is given."""
+    compression: str = "zstd"
+    """Codec of the batches: `zstd`, `none`, `lz4`, `gzip` or `snappy`."""
+    maxRecordBytes: Annotated[int, Meta(gt=0)] = 1024 * 1024
+    """Key, value and headers of one row may be this large."""
+    deliveryTimeout: _Seconds = 120.0
+    """After so long a row that is not acknowledged has failed, and its task with it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topic:
+            check_name("topic", self.topic)
+        # Not at the top: Spark loads this module in processes that need no more of it.
+        from folkmoot.producers.config import ProducerConfig
+
+        ProducerConfig[bytes, bytes](zookeeper=self.zookeeper, **self.producer())
+
+    def producer(self) -> dict[str, Any]:
+        """The producer's options."""
+        return {
+            "client_id": self.clientId,
+            "listener": self.listener,
+            "compression": self.compression,
+            "max_record_bytes": self.maxRecordBytes,
+            "delivery_timeout": self.deliveryTimeout,
+        }
 
 
 def _bound(config: SourceConfig, side: str, otherwise: int) -> Bound:

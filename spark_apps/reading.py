@@ -83,7 +83,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
     rows = Rows(options.columns)
     try:
         for part in task:
-            reading = _Reading(part, cluster, options)
+            reading = SliceReader(part, cluster, options)
             for chunk in reading.chunks():
                 for header, data in chunk:
                     rows.add(reading.part, header, data)
@@ -127,7 +127,7 @@ def _put_back(key: _Key, cluster: Cluster) -> None:
 # -- fetching ----------------------------------------------------------------------------------------
 
 
-class _Reading:
+class SliceReader:
     """The fetches of one read. What fails is tried again until nothing has come for the patience."""
 
     def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:

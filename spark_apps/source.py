@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     Filter,
     InputPartition,
@@ -31,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.spark_apps.columns import chosen, columns
-from folkmoot.spark_apps.config import FORMAT, BatchConfig, SourceConfig, StreamConfig
+from folkmoot.spark_apps.config import FORMAT, BatchConfig, SinkConfig, SourceConfig, StreamConfig
 from folkmoot.spark_apps.offsets import Ends, to_json
 
 if TYPE_CHECKING:
@@ -77,6 +79,16 @@ class FolkmootDataSource(DataSource):
         # In a session that hands no filters down Spark refuses a reader that would take them.
         kind = FilteringReader if _FILTERS in sys.modules else FolkmootReader
         return kind(config, chosen(schema, config.includeHeaders))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter
+
+        return FolkmootStreamWriter(SinkConfig.of(self.options), schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from folkmoot.spark_apps.sink.writer import FolkmootWriter
+
+        return FolkmootWriter(SinkConfig.of(self.options), schema, overwrite)
 
 
 class FolkmootReader(DataSourceReader):

@@ -81,6 +81,7 @@ _NOTHING: Final[dict[type[Any], tuple[int, ...]]] = {
     messages.ProduceResult: (NO_OFFSET, NO_OFFSET),
     messages.ListOffsetsResult: (NO_OFFSET,),
     messages.DeleteRecordsResult: (NO_OFFSET,),
+    messages.DescribeProducersResult: (-1, 0, NO_OFFSET),
     messages.ReportDamageResult: (),
 }
 
@@ -174,6 +175,9 @@ class RequestHandlers:
             return self._report_damage(body)
         if kind is messages.GetSchemaRequest:
             return self._get_schema(body)
+        if kind is messages.DescribeProducersRequest:
+            self.purgatory.require_room(request.peer)
+            return self._describe_producers(body, now)
         if kind is messages.LogSizesRequest:
             return self._log_sizes(body)
         if kind is messages.MetadataRequest:
@@ -675,6 +679,40 @@ class RequestHandlers:
                     self.retention.delete_records(log, offset, done)
             except FolkmootError as error:
                 deleted(number, log, error)
+            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
+                yield None
+        return delayed
+
+    def _describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
+        """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
+        kind = messages.DescribeProducersResult
+        delayed = DelayedResponse(len(body.entries), messages.DescribeProducersResponse)
+        yield from self._prepared(body.entries, lambda log, _: log.prepare_append())
+
+        def told(
+            number: int, found: messages.DescribeProducersResult, error: FolkmootError | None
+        ) -> None:
+            entry = body.entries[number]
+            delayed.put(number, self._refused(kind, entry, error) if error else found)
+
+        for number, entry in enumerate(body.entries):
+            found = kind(entry.topic, entry.partition, 0, "", -1, 0, 0)
+            try:
+                log = self.metadata.leader_log(entry, entry.leader_epoch)
+                if log is not None:
+                    epoch, sequence = log.producers().next_of(entry.producer_id)
+                    found = kind(
+                        *(entry.topic, entry.partition, 0, "", epoch, sequence, log.log_end)
+                    )
+            except FolkmootError as error:
+                told(number, found, error)
+                continue
+            if log is None or log.high_watermark >= log.log_end:
+                told(number, found, None)
+            else:
+                done = delayed.later(told, number, found)
+                deadline = now.monotonic + body.timeout
+                self.purgatory.delay_produce(log, DelayedProduce(log.log_end, 0, deadline, done))
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
         return delayed

@@ -63,8 +63,10 @@ class ProducerState:
     Rules, for a batch with a producer id. Of the current epoch: it is one of the last KEPT_BATCHES,
     and a duplicate; or it begins with the sequence behind the last one; or it is out of order. Of an
     older epoch: it is fenced. Of a newer epoch, or of a producer that is not known: it begins with
-    sequence 0, else it is out of order, or its producer unknown. Batches without a producer id are
-    not looked at.
+    sequence 0, else it is out of order, or its producer unknown; but if the batch says that sequences go
+    on over epochs, a newer epoch begins behind the last one: whoever takes a producer over asks first how
+    far the one before got (`next_of`), and is refused if that one has written since. Batches without a
+    producer id are not looked at.
 
     `check` asks, `update` tells what was appended. Both look at headers only and take the same time
     however many producers there are. `update` asks nothing: what is in the log is so, whoever let it
@@ -142,11 +144,19 @@ class ProducerState:
         who = f"producer {header.producer_id}, epoch {header.producer_epoch}"
         if header.producer_epoch < epoch:
             raise ProducerFenced(f"{who}: epoch {epoch} has written already")
-        expected = 0 if header.producer_epoch > epoch else following_sequence(last, 1)
+        begins = header.producer_epoch > epoch and not header.continues_sequences
+        expected = 0 if begins else following_sequence(last, 1)
         if header.base_sequence != expected:
             raise OutOfOrderSequence(
                 f"{who}: sequence {header.base_sequence} came, {expected} is next"
             )
+
+    def next_of(self, producer_id: int) -> tuple[int, int]:
+        """The epoch that has written last, and the sequence behind that; (-1, 0) if it is not known."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return -1, 0
+        return entry.epoch, following_sequence(entry.batches[-1].last, 1)
 
     def update(self, header: BatchHeader, base_offset: int) -> None:
         """The batch is in the log."""

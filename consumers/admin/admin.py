@@ -18,7 +18,6 @@ from folkmoot.consumers.admin.offset_reset import (
     planned,
     whole_offset,
 )
-from folkmoot.consumers.admin.record_deletion import Before, Deletion
 from folkmoot.consumers.admin.replica_moves import (
     PlannedMove,
     ReplicaMoves,
@@ -55,6 +54,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -66,7 +66,13 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.messages import EARLIEST, LATEST
+from folkmoot.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+)
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained, parse
 from folkmoot.protocol.records import TopicPartition
@@ -401,19 +407,27 @@ class Admin:
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
         ids = self._topic_ids(TopicPartition(*each) for each in before)
         checked = self.checked(before, timeout)
-        wanted = {each: Before(ids[each], offset) for each, offset in checked.items()}
+        wanted = {
+            each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
+        }
         config = self._config
         with Cluster(
             Connections(config.client_id), self._discover(timeout), listener=config.listener
         ) as cluster:
-            deletion = Deletion(cluster, wanted)
+            deletion = LeaderRequests(
+                cluster,
+                Api.DELETE_RECORDS,
+                wanted,
+                lambda entries, _: DeleteRecordsRequest(entries),
+            )
             deletion.run(timeout)
+        starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
             said = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
             raise RecordsNotDeleted(
-                f"not all records were deleted: {said}", deletion.starts, deletion.failed
+                f"not all records were deleted: {said}", starts, deletion.failed
             )
-        return {each: deletion.starts[each] for each in wanted}
+        return {each: starts[each] for each in wanted}
 
     def checked(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -772,6 +786,12 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
     return whole_offset(partition, offset)
+
+
+def _deletion(
+    partition: TopicPartition, topic_id: str, offset: int, epoch: int
+) -> DeleteRecordsEntry:
+    return DeleteRecordsEntry(partition.topic, topic_id, partition.partition, epoch, offset)
 
 
 def _unknown(group: str) -> UnknownGroup:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.producers.idempotence import LONGEST_SILENCE, Identity, Sequences
+from folkmoot.producers.idempotence import LONGEST_SILENCE, Identity, Sequences, TakenOver
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
@@ -100,6 +100,39 @@ def test_nothing_leaves_before_there_is_an_id() -> None:
     assert wants == [True, False]
     ((_, shipment),) = bench.ship()
     assert identities(shipment) == [Identity(9, 0, 0)]
+
+
+def test_a_producer_that_takes_over_goes_on_as_it_was_told_and_never_under_an_epoch_of_its_own() -> (
+    None
+):
+    bench, sequences = Bench(partitions=2, linger=0.0), TakenOver()
+    bench.sender = SenderState(bench.config, bench.view, random.Random(1), sequences=sequences)
+    assert not bench.sender.wants_ids
+    places = {TopicPartition("t", 0): Identity(5, 3, 40), TopicPartition("t", 1): Identity(5, 3, 0)}
+    sequences.go_on(places)
+    signed = []
+    for _ in range(2):
+        bench.stage(b"a")
+        bench.stage(b"b", partition=1)
+        bench.take()
+        bench.now += LONGEST_SILENCE + 1
+        ((sent, shipment),) = bench.ship()
+        signed.append(identities(shipment))
+        assert all(batch_header.check(payload).continues_sequences for payload in shipment.payloads)
+        bench.answer(sent, shipment)
+    assert signed == [
+        [Identity(5, 3, 40), Identity(5, 3, 0)],
+        [Identity(5, 3, 41), Identity(5, 3, 1)],
+    ]
+    sequences.go_on({TopicPartition("t", 0): Identity(5, 4, 90)})
+    lost = [bench.stage(b"c"), bench.stage(b"d")]
+    bench.take()
+    ((sent, shipment),) = bench.ship()
+    assert identities(shipment) == [Identity(5, 4, 90)]
+    bench.answer(sent, shipment, ProducerFenced.code or 0)
+    bench.settle()
+    assert [type(delivery.exception(0)) for delivery in lost] == [ProducerFenced] * 2
+    assert bench.ship() == []
 
 
 def test_without_idempotence_batches_are_not_signed_and_one_is_under_way() -> None:

@@ -9,6 +9,7 @@ still read them to the same records.
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from folkmoot.protocol.batch_header import LEADER_BYTES, leader_part
 from folkmoot.protocol.columns import BinaryColumn, Columns
@@ -69,7 +70,7 @@ class Golden:
     leader_epoch: int = -1
     append_time: int = -1
     stamps: bool = False
-    producer: dict[str, int] = field(default_factory=dict)
+    producer: dict[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

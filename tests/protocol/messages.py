@@ -12,6 +12,10 @@ from folkmoot.protocol.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
+    DescribeProducersEntry,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersResult,
     FetchEntry,
     FetchRequest,
     FetchResponse,
@@ -77,6 +81,9 @@ REQUESTS: dict[Api, list[Any]] = {
         ),
     ],
     Api.REPAIR_FETCH: [RepairFetchRequest(2, "nonce", "a", "x", 0, 2**40)],
+    Api.DESCRIBE_PRODUCERS: [
+        DescribeProducersRequest(1.5, [DescribeProducersEntry("a", "x", 0, 1, 2**40)])
+    ],
 }
 
 RESPONSES: dict[Api, list[Any]] = {
@@ -111,6 +118,9 @@ RESPONSES: dict[Api, list[Any]] = {
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 22, "not yet", 3, 7, 2, 4, 0, 5, False)]),
     ],
     Api.REPAIR_FETCH: [RepairFetchResponse(2**40)],
+    Api.DESCRIBE_PRODUCERS: [
+        DescribeProducersResponse([DescribeProducersResult("a", 0, 0, "", 3, 2**31 - 1, 2**40)])
+    ],
 }
 
 _EDGES = [0, 1, -1, 2**7, 2**15, 2**31, -(2**31) - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]

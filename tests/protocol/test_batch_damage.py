@@ -103,7 +103,7 @@ def test_the_forged_batch_itself_is_fine() -> None:
         {"version": 2},
         {"reserved": 1},
         {"reserved_too": 1},
-        *({"attributes": 1 << bit} for bit in range(5, 16)),
+        *({"attributes": 1 << bit} for bit in range(6, 16)),
         *({"flags": 1 << bit} for bit in range(1, 32)),
         {"length": HEADER_BYTES - 1},
         {"length": 0},

@@ -68,6 +68,7 @@ def test_apis_keep_their_numbers() -> None:
     names = ["HELLO", "METADATA", "PRODUCE", "FETCH", "LIST_OFFSETS", "DELETE_RECORDS"]
     names += ["REPORT_DAMAGE", "INIT_PRODUCER_ID", "REPLICA_FETCH", "LOG_SIZES", "REPAIR_FETCH"]
     names += ["GET_SCHEMA"]
+    names += ["DESCRIBE_PRODUCERS"]
     numbers = {name: number for number, name in enumerate(names)}
     assert {api.name: api.value for api in Api} == numbers
 

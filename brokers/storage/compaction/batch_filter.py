@@ -92,7 +92,7 @@ def _opened(header: BatchHeader, data: memoryview) -> Columns | None:
     That is one of a transaction, whose end is not known here; and one that cannot be opened, since its
     codec's library is not there or its body is not what it should be.
     """
-    if header.attributes != header.codec:
+    if not header.is_ordinary:
         return None
     try:
         # Without flags: where append times count, the records' own ones are to stay all the same.
@@ -109,6 +109,7 @@ def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        continues=header.continues_sequences,
         last_offset_delta=header.last_offset_delta,
     )
     leader = batch_header.leader_part(

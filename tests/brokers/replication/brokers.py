@@ -28,7 +28,12 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.network.client import Reply
 from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, RequestTimeout
-from folkmoot.protocol.messages import Api, ReplicaFetchRequest
+from folkmoot.protocol.messages import (
+    Api,
+    DescribeProducersEntry,
+    DescribeProducersRequest,
+    ReplicaFetchRequest,
+)
 from tests.brokers.batches import SMALL
 from tests.brokers.hands import Hands
 from tests.brokers.parts import carried_out, make_batch, make_handlers, produce
@@ -135,9 +140,20 @@ class Node:
 
     def produce(self, *values: bytes, acks: int = -1, epoch: int = -1) -> list[Any]:
         """Produce a batch → where its result will be, or is."""
+        return self.send(make_batch(*values), acks=acks, epoch=epoch)
+
+    def send(self, batch: bytes, *, acks: int = -1, epoch: int = -1) -> list[Any]:
+        """The same with a batch that was made."""
+        return self._results(produce(entry(0, topic_id=TOPIC_ID, epoch=epoch), acks=acks), batch)
+
+    def describe_producer(self, producer_id: int) -> list[Any]:
+        """Ask how far it got → where the result will be, or is."""
+        asked = DescribeProducersEntry("t", TOPIC_ID, 0, -1, producer_id)
+        return self._results(DescribeProducersRequest(30.0, [asked]))
+
+    def _results(self, request: Any, *payloads: bytes) -> list[Any]:
         results: list[Any] = []
-        request = produce(entry(0, topic_id=TOPIC_ID, epoch=epoch), acks=acks)
-        outcome = carried_out(request, [make_batch(*values)], self.now, self.handlers)
+        outcome = carried_out(request, payloads, self.now, self.handlers)
         if isinstance(outcome, DelayedResponse):
 
             def answered(response: Response | Exception) -> None:

@@ -29,6 +29,7 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import LEADER_BYTES, leader_part
 from folkmoot.protocol.errors import (
     DiskFull,
@@ -127,6 +128,30 @@ def test_a_record_is_acknowledged_and_seen_once_all_in_sync_replicas_have_it(
     assert committed(one) == [b"a"]
     assert cluster.ends() == [1, 1, 1]
     assert same_logs(cluster)
+
+
+def test_how_far_a_producer_got_is_told_once_all_of_it_is_committed(cluster: Cluster) -> None:
+    def told(results: list[Any]) -> tuple[int, ...]:
+        [result] = results
+        return result.error, result.producer_epoch, result.next_sequence, result.log_end
+
+    one = cluster.nodes[1]
+    assert told(one.describe_producer(7)) == (0, -1, 0, 0)
+    one.send(batch_header.reseal(make_batch(b"a", b"b"), 7, 3, 0))
+    waiting = one.describe_producer(7)
+    assert waiting == []
+    cluster.run()
+    assert told(waiting) == told(one.describe_producer(7)) == (0, 3, 2, 2)
+    # What is not committed dies with the leader, and who has waited for it asks the next one.
+    cluster.cut = {(2, 1), (3, 1)}
+    one.send(batch_header.reseal(make_batch(b"c"), 7, 3, 2))
+    waiting = one.describe_producer(7)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    cluster.cut = set()
+    cluster.run()
+    assert waiting[0].error == NotEnoughReplicasAfterAppend.code
+    assert told(cluster.nodes[2].describe_producer(7)) == (0, 3, 2, 2)
 
 
 def test_acks_1_is_answered_by_the_leader_alone_and_seen_later(cluster: Cluster) -> None:

@@ -22,10 +22,12 @@ TEN = 10
 OFFSET = 1000
 
 
-def header(first: int, count: int = TEN, *, producer: int = 1, epoch: int = 0) -> BatchHeader:
+def header(
+    first: int, count: int = TEN, *, producer: int = 1, epoch: int = 0, continues: bool = False
+) -> BatchHeader:
     """Of a batch of `count` records from sequence `first` on."""
     return BatchHeader(
-        *(0, 100, 0, 0, 0, 0, count - 1, count, 0, 0),
+        *(0, 100, 0, 0, 0, 1 << 5 if continues else 0, count - 1, count, 0, 0),
         *(producer, epoch, first, 0),
     )
 
@@ -136,6 +138,23 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_0() -> None:
     ]
 
 
+def test_where_sequences_go_on_over_epochs_a_newer_epoch_begins_behind_the_last_one() -> None:
+    bench = Bench()
+    assert bench.producers.next_of(1) == (-1, 0)
+    assert bench.refused(header(10, continues=True)) is UnknownProducer
+    bench.write(header(0, continues=True))
+    assert bench.producers.next_of(1) == (0, 10)
+    # Whoever takes it over has asked before that batch was written, or not at all.
+    assert bench.refused(header(0, epoch=1, continues=True)) is OutOfOrderSequence
+    assert bench.write(header(10, epoch=1, continues=True)) == [1010]
+    assert bench.producers.next_of(1) == (1, 20)
+    assert bench.refused(header(10, continues=True)) is ProducerFenced
+    assert bench.refused(header(20, continues=True)) is ProducerFenced
+    assert bench.rebuilt().entries == bench.producers.entries
+    bench.producers.update(header(MAX_SEQUENCE - 9, epoch=2, continues=True), 2000)
+    assert bench.producers.next_of(1) == (2, 0)
+
+
 def test_a_producer_that_is_not_known_begins_at_0_in_any_epoch() -> None:
     bench = Bench()
     assert bench.refused(header(10)) is UnknownProducer
@@ -220,8 +239,10 @@ class Model:
             return None if each.base_sequence == 0 else UnknownProducer
         if each.producer_epoch < self.epoch:
             return ProducerFenced
-        if each.producer_epoch > self.epoch:
+        if each.producer_epoch > self.epoch and not each.continues_sequences:
             return None if each.base_sequence == 0 else OutOfOrderSequence
+        if each.producer_epoch > self.epoch:
+            return None if each.base_sequence == self.next else OutOfOrderSequence
         for first, count, offset in self.written:
             if (first, count) == (each.base_sequence, each.record_count):
                 return offset
@@ -248,7 +269,8 @@ def test_any_batches_are_answered_as_by_the_model_and_a_replay_gives_the_same_st
             first, count = chance.choice(
                 [(model.next, chance.randrange(1, 4))] * 6 + [(0, 1), again, (model.next + 1, 1)]
             )
-            each = header(first, count, producer=producer, epoch=epoch)
+            continues = producer == 3 or chance.random() < 0.1
+            each = header(first, count, producer=producer, epoch=epoch, continues=continues)
             expected = model.expects(each)
             if isinstance(expected, type):
                 assert bench.refused(each) is expected

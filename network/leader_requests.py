@@ -1,9 +1,9 @@
-"""Having the leaders of partitions give up their oldest records."""
+"""Asking the leaders of partitions, each for all of its own, until every one has answered."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
@@ -15,46 +15,46 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
     from_wire,
 )
-from folkmoot.protocol.messages import Api, DeleteRecordsEntry, DeleteRecordsRequest
+from folkmoot.protocol.messages import Api
 from folkmoot.protocol.records import TopicPartition
 
 ENTRIES: Final = 1_000
 PAUSE: Final = 0.1
 
 
-class Before(NamedTuple):
-    """Give up what lies before `offset` (LATEST: everything) in a partition of this very topic."""
-
-    topic_id: str
-    offset: int
-
-
-class Deletion:
+class LeaderRequests:
     """Asks until every partition has answered, or time is over. One thread uses it, once.
 
-    To ask again is harmless, so a lost answer and a leader that has moved are followed by another
-    attempt. A topic that was created anew meanwhile is left alone: its id is not the one given.
+    For what is harmless to ask again: a lost answer and a leader that has moved are followed by another
+    attempt. A topic that was created anew meanwhile is left alone, if the entry names its id.
+
+    `entries` makes what is asked for a partition of its leader epoch, `request` a request of entries
+    and of a timeout in seconds.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        wanted: Mapping[TopicPartition, Before],
+        api: Api,
+        entries: Mapping[TopicPartition, Callable[[int], Any]],
+        request: Callable[[list[Any], float], Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.starts: dict[TopicPartition, int] = {}
-        """The first offset that can be read now, of each partition that did as it was told."""
+        self.results: dict[TopicPartition, Any] = {}
+        """Of each partition that has answered without an error."""
         self.failed: dict[TopicPartition, FolkmootError] = {}
         """Why each of the others has not, or perhaps has not."""
         self._cluster = cluster
-        self._wanted = wanted
+        self._api = api
+        self._entries = entries
+        self._request = request
         self._clock = clock
-        self._left = dict(wanted)
+        self._left = dict.fromkeys(entries)
         self._asked: dict[int, list[TopicPartition]] = {}
         self._ask_at = -math.inf
 
     def run(self, timeout: float) -> None:
-        """Fills `starts` and `failed`; between them they have all partitions."""
+        """Fills `results` and `failed`; between them they have all partitions."""
         deadline = self._clock() + timeout
         while self._left or self._asked:
             now = self._clock()
@@ -66,7 +66,7 @@ class Deletion:
             pause = self._ask_at - now if self._left else deadline - now
             for reply in self._cluster.poll(max(0.0, min(pause, deadline - now))):
                 self._take(reply)
-        for partition in self._wanted.keys() - self.starts.keys() - self.failed.keys():
+        for partition in self._entries.keys() - self.results.keys() - self.failed.keys():
             why = f"no leader of {partition} answered within {timeout:g} s"
             if (awaited := self._cluster.leaderless.get(partition)) is not None:
                 why = said_of({partition: awaited})
@@ -80,16 +80,10 @@ class Deletion:
                 by_leader.setdefault(address, []).append(partition)
         for address, partitions in by_leader.items():
             some = partitions[:ENTRIES]
-            entries = [
-                DeleteRecordsEntry(
-                    *(partition.topic, self._wanted[partition].topic_id, partition.partition),
-                    *(self._cluster.leader_epoch(partition), self._wanted[partition].offset),
-                )
-                for partition in some
-            ]
-            request = DeleteRecordsRequest(entries)
+            entries = [self._entries[each](self._cluster.leader_epoch(each)) for each in some]
+            request = self._request(entries, timeout)
             try:
-                number = self._cluster.send(address, Api.DELETE_RECORDS, request, timeout=timeout)
+                number = self._cluster.send(address, self._api, request, timeout=timeout)
             except RetriableError as error:
                 self.failed.update(dict.fromkeys(some, error))
                 continue
@@ -107,10 +101,10 @@ class Deletion:
             if result.error:
                 self._refused(partition, from_wire(result.error, result.message))
             else:
-                self.starts[partition] = result.log_start
+                self.results[partition] = result
                 self.failed.pop(partition, None)
 
     def _refused(self, partition: TopicPartition, error: FolkmootError) -> None:
         self.failed[partition] = error
         if isinstance(error, RetriableError) and not isinstance(error, StaleTopicId):
-            self._left[partition] = self._wanted[partition]
+            self._left[partition] = None

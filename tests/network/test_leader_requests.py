@@ -1,10 +1,11 @@
-"""Partitions whose leaders are played by the test, and have to give up records."""
+"""Partitions whose leaders are played by the test, and are asked to give up records."""
 
+from functools import partial
 from typing import Any
 
-from folkmoot.consumers.admin.record_deletion import ENTRIES, Before, Deletion
 from folkmoot.network.client import Reply
 from folkmoot.network.connection import misfit
+from folkmoot.network.leader_requests import ENTRIES, LeaderRequests
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -72,18 +73,32 @@ class Leaders:
         return replies
 
 
-def delete(leaders: Leaders, *numbers: int, timeout: float = 5.0) -> Deletion:
-    wanted = {TopicPartition("t", number): Before("id", 10 + number) for number in numbers}
-    deletion = Deletion(leaders, wanted, lambda: leaders.now)  # type: ignore[arg-type]
+def _entry(number: int, epoch: int) -> DeleteRecordsEntry:
+    return DeleteRecordsEntry("t", "id", number, epoch, 10 + number)
+
+
+def delete(leaders: Leaders, *numbers: int, timeout: float = 5.0) -> LeaderRequests:
+    wanted = {TopicPartition("t", number): partial(_entry, number) for number in numbers}
+    deletion = LeaderRequests(
+        leaders,  # type: ignore[arg-type]
+        Api.DELETE_RECORDS,
+        wanted,
+        lambda entries, _: DeleteRecordsRequest(entries),
+        lambda: leaders.now,
+    )
     deletion.run(timeout)
-    assert deletion.starts.keys() | deletion.failed.keys() == wanted.keys()
-    assert not deletion.starts.keys() & deletion.failed.keys()
+    assert deletion.results.keys() | deletion.failed.keys() == wanted.keys()
+    assert not deletion.results.keys() & deletion.failed.keys()
     return deletion
+
+
+def starts(deletion: LeaderRequests) -> dict[TopicPartition, int]:
+    return {each: result.log_start for each, result in deletion.results.items()}
 
 
 def test_every_leader_is_asked_once_for_all_of_its_partitions() -> None:
     leaders = Leaders()
-    assert delete(leaders, 0, 1, 2, 3).starts == {
+    assert starts(delete(leaders, 0, 1, 2, 3)) == {
         TopicPartition("t", number): 10 + number for number in range(4)
     }
     assert [[entry.partition for entry in each.entries] for each in leaders.asked] == [
@@ -98,7 +113,7 @@ def test_every_leader_is_asked_once_for_all_of_its_partitions() -> None:
 def test_more_partitions_than_a_request_may_name_take_several() -> None:
     leaders = Leaders()
     count = 2 * ENTRIES + 100
-    assert len(delete(leaders, *range(0, 2 * count, 2)).starts) == count
+    assert len(delete(leaders, *range(0, 2 * count, 2)).results) == count
     assert [len(each.entries) for each in leaders.asked] == [ENTRIES, ENTRIES, 100]
 
 
@@ -110,7 +125,7 @@ def test_what_may_go_away_is_asked_again_and_nothing_else() -> None:
         2: [StaleTopicId("it is another topic now")],
     }
     deletion = delete(leaders, 0, 1, 2)
-    assert deletion.starts == {TopicPartition("t", 0): 10}
+    assert starts(deletion) == {TopicPartition("t", 0): 10}
     assert [type(deletion.failed[TopicPartition("t", number)]) for number in (1, 2)] == [
         OffsetOutOfRange,
         StaleTopicId,
@@ -121,7 +136,7 @@ def test_what_may_go_away_is_asked_again_and_nothing_else() -> None:
 def test_a_lost_answer_is_asked_for_again() -> None:
     leaders = Leaders()
     leaders.lost = 2
-    assert len(delete(leaders, 0, 2).starts) == 2
+    assert len(delete(leaders, 0, 2).results) == 2
     assert len(leaders.asked) == 3
 
 

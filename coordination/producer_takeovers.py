@@ -1,0 +1,151 @@
+"""Producers with a name: who comes back under it goes on where the one before stopped, and fences it.
+
+A task that may be run again, by another process and perhaps beside the first, writes rounds of records:
+the same records in the same order whenever a round is run again. Its name's node holds the producer id,
+the epoch, the round, and where the round begins in each partition: the sequence of its first record, and
+the offset behind which that lies. Brokers keep the sequence behind the last record of a producer; what
+lies between the two is written.
+
+- **Whoever comes** takes the next epoch, by compare-and-set; after the last one a new round has a new id.
+- **A new round** asks the brokers where it begins, and notes that before it writes anything. Attempts at an
+  earlier round have nothing left to write: all of that round is in the log.
+- **A round that runs again** finds where it begins. It asks how far the attempt before got, looks whether
+  these are its own records, and goes on behind them, with batches that say that sequences go on over
+  epochs: if that attempt has written meanwhile they are refused, and once one is in the log it is fenced.
+  If they are others (rows that came in another order), it notes that (`begin_again`) and gives up: the
+  next one writes all of its own behind them, at least once, and nothing is lost.
+
+A holder that dies before it has noted where its round begins has written nothing; one that dies after
+that leaves all that the next one needs. A lost reply is answered by reading: `attempt` says whose the
+node is. Of two that hold one name at a time the later one is served, and the earlier one told
+ProducerFenced here, or by the brokers.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from folkmoot.coordination import paths, producer_ids
+from folkmoot.coordination.zookeeper.operations import (
+    BadVersion,
+    ConnectionLost,
+    Create,
+    NodeExists,
+    NoNode,
+    Recipe,
+    Set,
+)
+from folkmoot.coordination.zookeeper.recipes import ensure, read
+from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
+from folkmoot.protocol.errors import ProducerFenced
+
+
+class Begin(NamedTuple):
+    """The sequence of a round's first record in a partition, and the log's end before it was written."""
+
+    sequence: int
+    offset: int
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """A name's node. `begins`: topic → where the round begins in each partition."""
+
+    producer_id: int
+    epoch: int
+    round: int
+    attempt: str
+    begins: dict[str, list[Begin]] = {}
+
+
+_decoder = msgspec.json.Decoder(Takeover)
+_encode = msgspec.json.encode
+
+
+def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
+    """Become the one who writes a round under this name; `attempt` is nobody else's.
+
+    Raises ProducerFenced if a later round has begun, Malformed.
+    """
+    path = paths.producer_name(name)
+    while True:
+        found, stat = yield from read(_decoder, path)
+        if found is not None and found.attempt == attempt:
+            return found
+        if found is None or stat is None:
+            taken = yield from _anew(round_, attempt)
+            try:
+                yield Create(path, _encode(taken))
+            except NoNode:
+                yield from ensure(paths.PRODUCER_NAMES)
+                continue
+            except (NodeExists, ConnectionLost):
+                continue
+            return taken
+        if round_ < found.round:
+            raise ProducerFenced(
+                f"producer {name} has begun round {found.round}: round {round_} is over (if it runs "
+                "from an older copy of a checkpoint, give it another name)"
+            )
+        if found.epoch < MAX_PRODUCER_EPOCH:
+            begins = found.begins if round_ == found.round else {}
+            taken = Takeover(found.producer_id, found.epoch + 1, round_, attempt, begins)
+        elif round_ > found.round:
+            taken = yield from _anew(round_, attempt)
+        else:
+            raise ProducerFenced(
+                f"producer {name} has tried round {round_} in all {MAX_PRODUCER_EPOCH + 1} epochs"
+            )
+        try:
+            yield Set(path, _encode(taken), stat.version)
+        except (BadVersion, NoNode, ConnectionLost):
+            continue
+        return taken
+
+
+def begin(name: str, attempt: str, begins: dict[str, list[Begin]]) -> Recipe[Takeover]:
+    """Note where the round begins in more topics, before anything is written to them; what was noted
+    before stays → the node as it is now.
+
+    Raises ProducerFenced if another attempt has taken the name over, Malformed.
+    """
+    path = paths.producer_name(name)
+    while True:
+        found, stat = yield from read(_decoder, path)
+        if found is None or stat is None or found.attempt != attempt:
+            raise _taken_over(name)
+        if begins.keys() <= found.begins.keys():
+            return found
+        taken = msgspec.structs.replace(found, begins={**begins, **found.begins})
+        try:
+            yield Set(path, _encode(taken), stat.version)
+        except (BadVersion, NoNode, ConnectionLost):
+            continue
+        return taken
+
+
+def begin_again(name: str, attempt: str) -> Recipe[None]:
+    """Let the round begin behind all that was written of it: those are not its records.
+
+    Raises ProducerFenced if another attempt has taken the name over, Malformed.
+    """
+    path = paths.producer_name(name)
+    while True:
+        found, stat = yield from read(_decoder, path)
+        if found is None or stat is None or found.attempt != attempt:
+            raise _taken_over(name)
+        if not found.begins:
+            return
+        try:
+            yield Set(path, _encode(msgspec.structs.replace(found, begins={})), stat.version)
+        except (BadVersion, NoNode, ConnectionLost):
+            continue
+        return
+
+
+def _taken_over(name: str) -> ProducerFenced:
+    return ProducerFenced(f"producer {name} was taken over by another attempt")
+
+
+def _anew(round_: int, attempt: str) -> Recipe[Takeover]:
+    ids = yield from producer_ids.take(1)
+    return Takeover(ids.start, 0, round_, attempt)

@@ -1,0 +1,1 @@
+"""Writing what Spark computes to topics, each row once where that can be known."""

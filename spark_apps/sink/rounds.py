@@ -1,0 +1,344 @@
+"""Rounds of rows, each row written once, whichever process runs a round again."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.producer_takeovers import (
+    Begin,
+    Takeover,
+    begin,
+    begin_again,
+    take_over,
+)
+from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.network.client import Connections
+from folkmoot.network.cluster import Cluster
+from folkmoot.network.leader_requests import LeaderRequests
+from folkmoot.producers.columns import RecordColumns, no_partition
+from folkmoot.producers.idempotence import Identity, TakenOver
+from folkmoot.producers.partitioner import by_key
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    RequestTimeout,
+    RowsChanged,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import (
+    Api,
+    DescribeProducersEntry,
+    DescribeProducersRequest,
+    DescribeProducersResult,
+)
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.planning import Slice
+from folkmoot.spark_apps.reading import ReadOptions, SliceReader
+from folkmoot.spark_apps.sink.prefix import RowsDigest, written_by
+
+SESSION_TIMEOUT: Final = 10.0
+PATIENCE: Final = 60.0
+"""So long brokers and ZooKeeper may be out of reach before a task fails, in seconds."""
+TOPIC_PATIENCE: Final = 3.0
+PAUSE: Final = 0.1
+SPREAD: Final = 4096
+"""So many rows without a key go to one partition, then as many to the next."""
+
+log = logging.getLogger(__name__)
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Columns of equal length for one topic: Arrow arrays of binary or string, `timestamps` of int64 in
+    ms, `partitions` of int32; headers as `Producer.send_batch` takes them."""
+
+    values: Any
+    keys: Any = None
+    timestamps: Any = None
+    headers: list[Any] | None = None
+    partitions: Any = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def at(self, rows: Any) -> "Rows":
+        """Some of them, by number."""
+        index = pa.array(rows)
+        return Rows(
+            **{
+                name: None if column is None else column.take(index)
+                for name, column in (
+                    *(("values", self.values), ("keys", self.keys)),
+                    *(("timestamps", self.timestamps), ("partitions", self.partitions)),
+                )
+            },
+            headers=None if self.headers is None else [self.headers[row] for row in rows],
+        )
+
+
+@dataclass
+class _Written:
+    """What an earlier attempt has written to a partition, and how much of it this one has met again."""
+
+    left: int
+    expected: RowsDigest
+    met: RowsDigest = field(default_factory=RowsDigest)
+
+
+@dataclass
+class _Topic:
+    """A topic in this attempt. `spread` counts rows without a key."""
+
+    count: int
+    spread: int = 0
+    written: dict[int, _Written] = field(default_factory=dict)
+
+
+class _Taking(Producer[Any, Any]):
+    """A producer that is told who it is, in each partition."""
+
+    def __init__(self, sequences: TakenOver | None, **options: Any) -> None:
+        self._sequences = sequences
+        super().__init__(**options)
+
+
+class RoundWriter:
+    """Writes one round after another: `begin`, any number of `write`, and `end`, which returns when all is
+    acknowledged. With a name, as coordination.producer_takeovers says: a round that runs again adds
+    what is missing, if it has the same rows in the same order. Without one rows are written at least once,
+    by a producer of this writer's own.
+
+    A task that fails leaves it in an unknown state: it is to be closed then. One thread.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str | Connect,
+        *,
+        client_id: str,
+        listener: str,
+        named: bool,
+        **options: Any,
+    ) -> None:
+        """`options` are the producer's, `named` says whether its rounds will have names.
+
+        Raises ConfigError, ZooKeeperUnreachable.
+        """
+        self._client_id, self._listener = client_id, listener
+        self._discovery = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
+        self._discovery.open()
+        self._cluster = Cluster(Connections(client_id), self._discovery, listener=listener)
+        self._sequences = TakenOver() if named else None
+        self._places: Any = None  # of the rows that are sent at the moment
+        self._producer = _Taking(
+            self._sequences,
+            zookeeper=zookeeper,
+            client_id=client_id,
+            listener=listener,
+            partitioner=lambda *_: self._places,
+            **options,
+        )
+        self._producer.start()
+        self._name = ""
+        self._attempt = ""
+        self._taken: Takeover | None = None
+        self._topics: dict[str, _Topic] = {}
+
+    def close(self) -> None:
+        """Let go of everything; what was not acknowledged fails."""
+        with suppress(FolkmootError):  # which those who wait for the rows have been told
+            self._producer.close(0.0)
+        self._cluster.close()
+        self._discovery.close()
+
+    def begin(self, name: str = "", round_: int = 0) -> None:
+        """Raises ProducerFenced if a later round has begun, ZooKeeperUnreachable."""
+        self._name, self._attempt = name, uuid4().hex
+        self._topics = {}
+        if self._sequences is not None:
+            self._taken = self._ask(partial(take_over, name, round_, self._attempt))
+
+    def write(self, topic: str, rows: Rows) -> None:
+        """Send what is not written yet. Raises what `Producer.send_batch` does, RowsChanged."""
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = self._prepared(topic)
+        places = self._placed(topic, known, rows)
+        if known.written:
+            left = self._not_written(topic, known, rows, places)
+            if len(left) < len(rows):
+                rows, places = rows.at(left), places[left]
+        if len(rows):
+            self._places = places
+            self._producer.send_batch(
+                topic, rows.values, rows.keys, timestamps=rows.timestamps, headers=rows.headers
+            )
+
+    def end(self) -> None:
+        """Wait until all is acknowledged. Raises RowsChanged, and what records have failed with."""
+        for topic, known in self._topics.items():
+            if known.written:
+                raise self._changed(topic)
+        self._producer.flush()
+
+    # -- where rows go ------------------------------------------------------------------------------
+
+    def _placed(self, topic: str, known: _Topic, rows: Rows) -> Int64s:
+        """The partition of each row: as given, by its key, or by turns, the same when it runs again.
+
+        Raises UnknownTopicOrPartition.
+        """
+        count = len(rows)
+        places = np.full(count, -1, np.int64)
+        if rows.partitions is not None:
+            given = rows.partitions.fill_null(-1)
+            places = np.asarray(given.to_numpy(zero_copy_only=False), np.int64).copy()
+            if count and int(places.max()) >= known.count:
+                raise no_partition(topic, int(places.max()), known.count)
+        if rows.keys is not None:
+            keyed = np.flatnonzero((places < 0) & rows.keys.is_valid().to_numpy(False))
+            if len(keyed):
+                keys = rows.keys.take(pa.array(keyed))
+                cells: Any = RecordColumns(keys).values  # without nils
+                places[keyed] = by_key(cells, known.count)
+        unplaced = np.flatnonzero(places < 0)
+        first = crc32(self._name.encode())
+        turns = (known.spread + np.arange(len(unplaced))) // SPREAD
+        places[unplaced] = (first + turns) % known.count
+        known.spread += len(unplaced)
+        return places
+
+    # -- what is written already --------------------------------------------------------------------
+
+    def _not_written(self, topic: str, known: _Topic, rows: Rows, places: Int64s) -> Int64s:
+        """The numbers of rows that no earlier attempt has written. Raises RowsChanged."""
+        is_left = np.ones(len(rows), np.bool_)
+        for partition, written in list(known.written.items()):
+            met = np.flatnonzero(places == partition)[: written.left]
+            if not len(met):
+                continue
+            is_left[met] = False
+            columns = rows.at(met)
+            cells = RecordColumns(columns.values, columns.keys, headers=columns.headers)
+            written.met.add(cells.keys, cells.values, cells.headers)
+            written.left -= len(met)
+            if not written.left:
+                if written.met.digest() != written.expected.digest():
+                    raise self._changed(topic)
+                del known.written[partition]
+        return np.flatnonzero(is_left)
+
+    def _changed(self, topic: str) -> RowsChanged:
+        self._ask(partial(begin_again, self._name, self._attempt))
+        return RowsChanged(
+            f"this task has other rows for topic {topic} than its attempt before has written: the next "
+            "attempt writes all of them, so that those come twice (rows must come in the same order "
+            "when a batch runs again)"
+        )
+
+    def _prepared(self, topic: str) -> _Topic:
+        """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,
+        UnknownTopicOrPartition, RequestTimeout."""
+        taken = self._taken
+        if taken is None or self._sequences is None:
+            return _Topic(self._partitions(topic))
+        begins = taken.begins.get(topic)
+        count = self._partitions(topic)
+        known = _Topic(count if begins is None else len(begins))
+        found = self._described(topic, known.count, taken.producer_id)
+        if begins is None:
+            here = [Begin(each.next_sequence, each.log_end) for each in found]
+            taken = self._ask(partial(begin, self._name, self._attempt, {topic: here}))
+            self._taken, begins = taken, here
+        places = {}
+        for number, (each, begun) in enumerate(zip(found, begins, strict=True)):
+            partition = TopicPartition(topic, number)
+            places[partition] = Identity(taken.producer_id, taken.epoch, each.next_sequence)
+            count = (each.next_sequence - begun.sequence) & MAX_SEQUENCE
+            if each.producer_epoch < 0 and begun.sequence:
+                log.warning("%s has forgotten this producer: its rows may come twice", partition)
+            elif count:
+                batches = self._batches(partition, begun.offset, each.log_end)
+                expected = written_by(batches, taken.producer_id, count)
+                if expected.count < count:
+                    raise self._changed(topic)  # compaction or retention was faster
+                known.written[number] = _Written(count, expected)
+        self._sequences.go_on(places)
+        return known
+
+    def _described(self, topic: str, count: int, producer_id: int) -> list[DescribeProducersResult]:
+        topic_id = self._cluster.topic_id(topic) or ""
+        entries = {
+            TopicPartition(topic, number): partial(
+                _asked, topic, topic_id, number, producer_id=producer_id
+            )
+            for number in range(count)
+        }
+        requests = LeaderRequests(
+            self._cluster,
+            Api.DESCRIBE_PRODUCERS,
+            entries,
+            lambda some, timeout: DescribeProducersRequest(timeout, some),
+        )
+        requests.run(PATIENCE)
+        for error in requests.failed.values():
+            raise error
+        return [requests.results[each] for each in entries]
+
+    def _batches(
+        self, partition: TopicPartition, first: int, end: int
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+        topic, number = partition
+        topic_id = self._cluster.topic_id(topic) or ""
+        leader = self._cluster.leader_address(partition)
+        part = Slice(topic, number, topic_id, first, end, leader, ())
+        options = ReadOptions(self._client_id, self._listener, fail_on_data_loss=False)
+        for chunk in SliceReader(part, self._cluster, options).chunks():
+            yield from chunk
+
+    # -- the cluster --------------------------------------------------------------------------------
+
+    def _partitions(self, topic: str) -> int:
+        begun = time.monotonic()
+        while not (count := len(self._cluster.partitions(topic))):
+            waited = time.monotonic() - begun
+            if self._cluster.is_missing(topic) and waited > TOPIC_PATIENCE:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+                )
+            if waited > PATIENCE:
+                raise self._cluster.trouble or RequestTimeout(f"nobody answers for topic {topic}")
+            self._cluster.poll(PAUSE)
+        return count
+
+    def _ask(self, recipe: Any) -> Any:
+        """What a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._discovery.ask(recipe())
+            except ZooKeeperUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE)
+
+
+def _asked(
+    topic: str, topic_id: str, number: int, epoch: int, *, producer_id: int
+) -> DescribeProducersEntry:
+    return DescribeProducersEntry(topic, topic_id, number, epoch, producer_id)

@@ -1,0 +1,129 @@
+"""Names of producers on a real ZooKeeper and on its twin: whoever comes back goes on, one at a time."""
+
+import msgspec
+import pytest
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.producer_takeovers import (
+    Begin,
+    Takeover,
+    begin,
+    begin_again,
+    take_over,
+)
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Get, Set
+from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
+from folkmoot.protocol.errors import ProducerFenced
+from tests.coordination.sessions import Opener
+from tests.coordination.steps import Steps
+from tests.memory_zookeeper import MemoryZooKeeper
+
+MOST_STEPS = 20
+
+
+def test_a_round_that_follows_another_takes_the_next_epoch_of_the_same_id(
+    open_session: Opener,
+) -> None:
+    session = open_session()
+    first = execute(session, take_over("query 7/0", 0, "a"))
+    assert execute(session, begin("query 7/0", "a", {"t": [Begin(0, 0)]})).begins == {
+        "t": [Begin(0, 0)]
+    }
+    second = execute(session, take_over("query 7/0", 1, "b"))
+    assert (second.producer_id, second.epoch, second.begins) == (first.producer_id, 1, {})
+    assert execute(session, take_over("query 7/1", 0, "c")).producer_id != first.producer_id
+
+
+def test_a_round_that_runs_again_takes_the_next_epoch_and_knows_where_it_begins(
+    open_session: Opener,
+) -> None:
+    session, other = open_session(), open_session()
+    first = execute(session, take_over("q", 3, "a"))
+    execute(session, begin("q", "a", {"t": [Begin(10, 500), Begin(20, 0)]}))
+    again = execute(other, take_over("q", 3, "b"))
+    assert (again.producer_id, again.epoch) == (first.producer_id, first.epoch + 1)
+    assert again.begins == {"t": [Begin(10, 500), Begin(20, 0)]}
+    # What was noted stays; more topics may come.
+    assert execute(other, begin("q", "b", {"t": [Begin(99, 99)], "u": [Begin(5, 7)]})).begins == {
+        "t": [Begin(10, 500), Begin(20, 0)],
+        "u": [Begin(5, 7)],
+    }
+    with pytest.raises(ProducerFenced, match="taken over by another attempt"):
+        execute(session, begin("q", "a", {"v": [Begin(0, 0)]}))
+
+
+def test_a_round_may_begin_again_behind_what_was_written_of_it(open_session: Opener) -> None:
+    session = open_session()
+    execute(session, take_over("q", 3, "a"))
+    execute(session, begin("q", "a", {"t": [Begin(10, 500)]}))
+    execute(session, begin_again("q", "a"))
+    execute(session, begin_again("q", "a"))
+    assert execute(session, take_over("q", 3, "b")).begins == {}
+    with pytest.raises(ProducerFenced, match="taken over by another attempt"):
+        execute(session, begin_again("q", "a"))
+
+
+def test_a_round_that_is_over_is_refused(open_session: Opener) -> None:
+    session = open_session()
+    execute(session, take_over("q", 3, "a"))
+    with pytest.raises(ProducerFenced, match="has begun round 3: round 2 is over"):
+        execute(session, take_over("q", 2, "b"))
+
+
+def test_after_the_last_epoch_the_next_round_has_another_id(open_session: Opener) -> None:
+    session = open_session()
+    taken = execute(session, take_over("q", 3, "a"))
+    worn = Takeover(taken.producer_id, MAX_PRODUCER_EPOCH, 3, "a")
+    execute(session, Set(paths.producer_name("q"), msgspec.json.encode(worn)))
+    with pytest.raises(ProducerFenced, match="in all 32768 epochs"):
+        execute(session, take_over("q", 3, "b"))
+    fresh = execute(session, take_over("q", 4, "b"))
+    assert (fresh.epoch, fresh.producer_id != taken.producer_id) == (0, True)
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
+@pytest.mark.parametrize("round_", [0, 1], ids=["the same round", "the next round"])
+def test_a_lost_reply_at_any_step_takes_over_once(
+    open_session: Opener, round_: int, executed: bool
+) -> None:
+    session = open_session()
+    for lost in range(MOST_STEPS):
+        name = f"q{lost}"
+        before = execute(session, take_over(name, 0, "a"))
+        execute(session, begin(name, "a", {"t": [Begin(7, 7)]}))
+        taken = Steps(open_session()).run(take_over(name, round_, "b"), lost, executed=executed)
+        assert (taken.producer_id, taken.attempt) == (before.producer_id, "b")
+        assert (taken.epoch, taken.begins) == (1, {"t": [Begin(7, 7)]} if round_ == 0 else {})
+        noted = Steps(open_session()).run(
+            begin(name, "b", {"u": [Begin(1, 1)]}), lost, executed=executed
+        )
+        assert noted.begins == {**taken.begins, "u": [Begin(1, 1)]}
+
+
+def test_one_who_dies_at_any_step_leaves_a_name_that_the_next_one_takes_over() -> None:
+    for step in range(MOST_STEPS):
+        ensemble = MemoryZooKeeper()
+        dying = ensemble.connect()
+        ended = not Steps(dying).run_until(take_over("q", 5, "a"), step)
+        ensemble.expire(dying)
+        taken = execute(ensemble.connect(), take_over("q", 5, "b"))
+        assert (taken.round, taken.attempt, taken.epoch) == (5, "b", taken.epoch)
+        again = execute(ensemble.connect(), take_over("q", 5, "c"))
+        assert (again.producer_id, again.epoch) == (taken.producer_id, taken.epoch + 1)
+        if ended:
+            break
+    else:
+        pytest.fail("the recipe takes more steps than this test looks at")
+
+
+def test_a_node_that_holds_something_else_is_named(open_session: Opener) -> None:
+    session = open_session()
+    execute(session, take_over("a/b.c", 0, "a"))
+    path = paths.producer_name("a/b.c")
+    assert path == "/producers/names/a%2Fb%2Ec"
+    assert execute(session, Get(path)).data
+    execute(session, Set(path, b"{}"))
+    with pytest.raises(Malformed, match="/producers/names/a%2Fb%2Ec"):
+        execute(session, take_over("a/b.c", 0, "b"))

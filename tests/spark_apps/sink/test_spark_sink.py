@@ -1,0 +1,139 @@
+"""Streams and batches written to topics by real Spark: what comes twice, what fails, and how it is said."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, concat, expr, lit, lpad, udf
+
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.protocol.records import TopicPartition
+from tests.spark_apps.queries import LONG, Scene
+from tests.spark_apps.sink.topics import contents
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def target(queries: Scene) -> str:
+    name = f"{queries.topic}-out"
+    with Admin(zookeeper=queries.zookeeper) as admin:
+        admin.create_topic(name, 3)
+    return name
+
+
+def written(scene: Scene, target: str) -> list[int]:
+    found = contents(scene.zookeeper, [TopicPartition(target, number) for number in range(3)])
+    return sorted(int(record.value or b"-1") for record in found)
+
+
+def sink(scene: Scene, frame: DataFrame, target: str | None, **options: Any) -> Any:
+    writer = frame.writeStream.format("folkmoot").option("zookeeper", scene.zookeeper)
+    writer = writer.option("checkpointLocation", scene.checkpoint).trigger(availableNow=True)
+    for name, value in ({} if target is None else {"topic": target}).items() | options.items():
+        writer = writer.option(name, value)
+    return writer.start()
+
+
+def test_a_stream_writes_every_row_once_also_when_its_batches_run_again(
+    queries: Scene, target: str
+) -> None:
+    queries.send(1000)
+    frame = queries.stream(maxOffsetsPerTrigger=300).select("key", "value")
+    sink(queries, frame, target).awaitTermination(int(LONG))
+    assert written(queries, target) == list(range(1000))
+    # The engine forgets that the last batch was committed, as if it had died just before it said so.
+    forget_last_commit(queries)
+    queries.send(10)
+    sink(queries, frame, target).awaitTermination(int(LONG))
+    assert written(queries, target) == list(range(1010))
+
+
+def test_a_task_that_dies_in_the_middle_adds_nothing_twice_when_its_batch_runs_again(
+    queries: Scene, target: str
+) -> None:
+    def dies(value: Any) -> Any:
+        if int(value) == 900:
+            time.sleep(1.0)  # while the rows before this one go out
+            raise ValueError("no")
+        return value
+
+    queries.send(1000, partition=0)
+    # So that rows come to the sink, and leave it, a few at a time.
+    queries.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+    try:
+        dying = udf(lambda value: dies(value), "binary")("value")
+        frame = queries.stream().select("key", wide(dying))
+        with pytest.raises(StreamingQueryException):
+            sink(queries, frame, target).awaitTermination(int(LONG))
+    finally:
+        queries.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert 0 < len(written(queries, target)) < 1000
+    whole = queries.stream().select("key", wide(col("value")))
+    sink(queries, whole, target).awaitTermination(int(LONG))
+    assert written(queries, target) == list(range(1000))
+
+
+def test_a_batch_write_appends_all_columns_there_are(queries: Scene, target: str) -> None:
+    frame = queries.spark.range(100).select(
+        *(col("id").cast("string").alias("value"), concat(lit("key "), col("id")).alias("key")),
+        *(lit(target).alias("topic"), (col("id") % 2).cast("int").alias("partition")),
+        lit("2026-01-01T00:00:00Z").cast("timestamp").alias("timestamp"),
+        expr("array(struct('origin' as key, cast('JFK' as binary) as value))").alias("headers"),
+    )
+    frame.write.format("folkmoot").option("zookeeper", queries.zookeeper).mode("append").save()
+    found = contents(queries.zookeeper, [TopicPartition(target, number) for number in range(3)])
+    assert sorted(int(record.value or b"") for record in found) == list(range(100))
+    assert {record.partition for record in found} == {0, 1}
+    assert {record.timestamp for record in found} == {1767225600000}
+    assert {record.headers for record in found} == {(("origin", b"JFK"),)}
+
+
+def wide(column: Any) -> Any:
+    """Numbers of so many digits that they do not stay in some buffer on their way to the sink."""
+    return lpad(column.cast("string"), 2000, "0").alias("value")
+
+
+BAD: list[tuple[list[str], dict[str, str], str]] = [
+    (["key"], {}, "there is no column 'value'"),
+    (["value", "id as origin"], {}, "column 'origin' means nothing here"),
+    (["id as value"], {}, "column 'value' is bigint, not binary or string: cast it"),
+    (["value"], {"topic": ""}, "give option 'topic', or a column 'topic'"),
+    (["value"], {"compresion": "zstd"}, "did you mean 'compression'"),
+    (["value"], {"kafka.acks": "all"}, "is one of Kafka's"),
+    (["value"], {"zookeeper": ""}, "needs option 'zookeeper'"),
+    (["value", "cast(null as string) as topic"], {"topic": ""}, "has no topic"),
+    (["value"], {"topic": "no-such-topic"}, "topic no-such-topic does not exist"),
+    (["repeat(value, 200000) as value"], {}, "is larger than max_record_bytes"),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "said"), BAD, ids=[each[2] for each in BAD])
+def test_what_is_wrong_with_a_write_is_said_in_one_line(
+    queries: Scene, target: str, columns: list[str], options: dict[str, str], said: str
+) -> None:
+    frame = queries.spark.range(20).selectExpr("id", "'value-bytes' as value", "'k' as key")
+    given = {"zookeeper": queries.zookeeper, "topic": target} | options
+    writer = frame.selectExpr(*columns).write.format("folkmoot").mode("append")
+    with pytest.raises(PySparkException, match=said):
+        writer.options(**given).save()
+    assert written(queries, target) == []
+
+
+def test_overwrite_is_refused(queries: Scene, target: str) -> None:
+    frame = queries.spark.range(1).selectExpr("'a' as value")
+    writer = frame.write.format("folkmoot").mode("overwrite")
+    with pytest.raises(PySparkException, match="only appends"):
+        writer.options(zookeeper=queries.zookeeper, topic=target).save()
+
+
+def forget_last_commit(scene: Scene) -> None:
+    commits = sorted(
+        (each for each in (Path(scene.checkpoint) / "commits").iterdir() if each.name.isdigit()),
+        key=lambda each: int(each.name),
+    )
+    commits[-1].unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)
