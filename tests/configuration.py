@@ -9,7 +9,7 @@ from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.options import documented
-from folkmoot.spark_apps.config import BatchConfig, StreamConfig
+from folkmoot.spark_apps.config import BatchConfig, SinkConfig, StreamConfig
 from tests.tree import ROOT
 
 PAGE: Final = ROOT / "docs" / "configuration.md"
@@ -58,6 +58,11 @@ SECTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
         "Spark batch reads",
         BatchConfig,
         'Options of `spark.read.format("folkmoot")`.',
+    ),
+    (
+        "Spark writes",
+        SinkConfig,
+        'Options of `df.writeStream.format("folkmoot")` and `df.write.format("folkmoot")`.',
     ),
 )
 
