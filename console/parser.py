@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`; a usage error that the command's own parser tells exits with code 2."""
-        parser, unknown = self.walk(words)
+        parser, unknown, _ = self.walk(words)
         if unknown:  # before a required one is said to be missing, which may be this one, misspelt
             parser.refuse(unknown)
         args, rest = self.parse_known_args(words)
@@ -33,9 +33,10 @@ class Parser(argparse.ArgumentParser):
             parser.refuse(rest)
         return args
 
-    def walk(self, words: Sequence[str]) -> "tuple[Parser, list[str]]":
-        """The parser of the command and action in these words, and the long options unknown to theirs."""
-        parser, unknown, left = self, list[str](), iter(words)
+    def walk(self, words: Sequence[str]) -> "tuple[Parser, list[str], int]":
+        """The parser of the command and action in these words, the long options unknown to theirs or what
+        is none of its commands, and how many arguments come behind it."""
+        parser, unknown, given, left = self, list[str](), 0, iter(words)
         for word in left:
             if word == "--" or any(each.nargs == argparse.REMAINDER for each in parser._actions):
                 break
@@ -44,25 +45,35 @@ class Parser(argparse.ArgumentParser):
                 next(left, None)  # its value
             elif option is None and word.startswith("--"):
                 unknown.append(word)
+            elif option is None and (commands := parser.commands()):
+                if word not in commands:
+                    unknown.append(word)
+                    break
+                parser = commands[word]
             elif option is None:
-                parser = parser.commands().get(word, parser)
-        return parser, unknown
+                given += 1
+        return parser, unknown, given
 
     def commands(self) -> "dict[str, Parser]":
         """The parsers of what may be chosen here, by its name."""
-        choosing = [each for each in self._actions if each.nargs == argparse.PARSER]
-        choices: Any = choosing[0].choices if choosing else {}
-        return dict(choices)
+        choices: Any = [each.choices for each in self._choosing()]
+        return dict(choices[0]) if choices else {}
+
+    def _choosing(self) -> list[argparse.Action]:
+        return [each for each in self._actions if each.nargs == argparse.PARSER]
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Of several words that nobody knows the first option, which the others may belong to."""
         word = next((each for each in words if each.startswith("-")), words[0])
+        name, what, known = word.partition("=")[0], "option", self.option_names()
         if not word.startswith("-"):
-            self.error(f"unexpected argument {word!r}")
-        name, known = word.partition("=")[0], self.option_names()
+            (choosing,) = self._choosing() or (None,)
+            if choosing is None:
+                self.error(f"unexpected argument {word!r}")
+            name, what, known = word, str(choosing.metavar).lower(), list(self.commands())
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        self.error(f"unknown option {name}: {hint}")
+        self.error(f"unknown {what} {name}: {hint}")
 
     def error(self, message: str) -> NoReturn:
         if "--zookeeper" in message and "required" in message:

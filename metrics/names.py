@@ -1,5 +1,8 @@
 """Every metric, declared once: its name, kind, labels and help. The docs' table and the dashboard are held
-to it by tests."""
+to it by tests.
+
+What means the same as in kafka_exporter has its name, `kafka_…`, so that its dashboards and alarms work.
+"""
 
 from typing import Final, Literal, NamedTuple
 
@@ -32,7 +35,9 @@ CONTROLLER: Final = (
 BROKER: Final = (
     *CONTROLLER,
     _counter("zookeeper_sessions", "zookeeper_sessions", "ZooKeeper sessions opened."),
-    _gauge("brokers", "brokers", "Brokers that are registered, as this one sees it."),
+    Declared(
+        "brokers", "kafka_brokers", "gauge", "Brokers that are registered, as this one sees it."
+    ),
     _gauge("topics", "topics", "Topics of the cluster, as this broker sees it."),
     _gauge(
         "cluster_partitions", "partitions", "Partitions of the cluster, as this broker sees it."
@@ -129,7 +134,7 @@ _PARTITION: Final = ("topic", "partition")
 
 
 def _of_led(key: str, name: str, help: str) -> Declared:
-    return Declared(key, f"folkmoot_topic_partition_{name}", "gauge", help, _PARTITION)
+    return Declared(key, f"kafka_topic_partition_{name}", "gauge", help, _PARTITION)
 
 
 LED: Final = (
@@ -225,14 +230,14 @@ _GROUP: Final = ("consumergroup", *_PARTITION)
 GROUP: Final = (
     Declared(
         "committed",
-        "folkmoot_consumergroup_current_offset",
+        "kafka_consumergroup_current_offset",
         "gauge",
         "The next offset that a group has to process, as it has committed.",
         _GROUP,
     ),
     Declared(
         "lag",
-        "folkmoot_consumergroup_lag",
+        "kafka_consumergroup_lag",
         "gauge",
         "Records behind that; nothing where nothing is committed, or nobody told the end.",
         _GROUP,
@@ -246,7 +251,7 @@ GROUP: Final = (
     ),
 )
 GROUP_MEMBERS: Final = Declared(
-    "", "folkmoot_consumergroup_members", "gauge", "Live members of a group.", ("consumergroup",)
+    "", "kafka_consumergroup_members", "gauge", "Live members of a group.", ("consumergroup",)
 )
 GROUP_PARTITIONS: Final = Declared(
     "",

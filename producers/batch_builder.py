@@ -75,8 +75,7 @@ class Owner(Protocol):
 
 
 # A record that was taken: partition (-1 where its key says it), size, key, value, timestamp, encoded
-# headers, its handle (None in columns), on_delivery, whether its value begins with a schema's id.
-# A tuple, since zip turns many of them at once.
+# headers, its handle (None in columns), on_delivery. A tuple, since zip turns many of them at once.
 _Row = tuple[
     int,
     int,
@@ -86,7 +85,6 @@ _Row = tuple[
     bytes | None,
     Delivery | None,
     Callable[[Delivery], object] | None,
-    bool,
 ]
 
 
@@ -258,6 +256,7 @@ class _Topic:
         self.rows: list[_Row] = []
         self.place_at = 1  # rows; more once the owner knows of a batch and will come back for it
         self._full, self._room = appender.batch_bytes, appender.room
+        self._framed = appender.framed
         self._builders: dict[int, BatchBuilder] = {}
         self._plan: list[_Step] = []
         self._plans = 0  # made so far
@@ -292,20 +291,20 @@ class _Topic:
             self.carry_out()
             while self.rows:
                 count, turn = len(self.rows), self._plans
-                plan = self.plan(self.rows[:count])
+                plan = self.plan(self.rows[:count], self._framed)
                 if self._plans == turn:  # else another plan was made meanwhile
                     self._plan, self._plans = plan, turn + 1
                     self._appender.placed += count
                     del self.rows[:count]
                 self.carry_out()
 
-    def put(self, rows: list[_Row]) -> list[_Step]:
+    def put(self, rows: list[_Row], framed: bool) -> list[_Step]:
         """Plan to place rows that were not staged, behind those that are. Raises MemoryError; then they
-        are not. The lock is held."""
+        are not. The lock is held. `framed`: their values begin with a schema's id."""
         while True:
             self.place()
             turn = self._plans
-            plan = self.plan(rows)
+            plan = self.plan(rows, framed)
             if self._plans == turn and not self.rows:
                 self._plan, self._plans = plan, turn + 1
                 return plan
@@ -342,7 +341,7 @@ class _Topic:
         if self._plan is plan:
             self._plan = []
 
-    def plan(self, rows: list[_Row]) -> list[_Step]:
+    def plan(self, rows: list[_Row], framed: bool) -> list[_Step]:
         """What is to be done for these rows; nothing is. `carry_out` has been called, the lock is held."""
         by_partition: dict[int, list[_Row]] = {}
         for number, row in zip(self._numbers(rows), rows, strict=True):
@@ -353,7 +352,7 @@ class _Topic:
                 some.append(row)
         plan: list[_Step] = []
         for number, some in by_partition.items():
-            self._plan_partition(plan, number, some)
+            self._plan_partition(plan, number, some, framed)
         return plan
 
     def _numbers(self, rows: list[_Row]) -> list[int]:
@@ -370,7 +369,9 @@ class _Topic:
             numbers = [next(hashed) if number < 0 else number for number in numbers]
         return numbers
 
-    def _plan_partition(self, plan: list[_Step], number: int, rows: list[_Row]) -> None:
+    def _plan_partition(
+        self, plan: list[_Step], number: int, rows: list[_Row], framed: bool
+    ) -> None:
         builder = self._builders.get(number)
         if builder is None or builder.closed:
             builder = BatchBuilder(TopicPartition(self.name, number), self)
@@ -378,30 +379,30 @@ class _Topic:
         sizes = [row[1] for row in rows]
         total = size + sum(sizes)
         if total < self._full and start + len(rows) < MAX_RECORDS:
-            plan.append(_step(builder, rows, total, False))
+            plan.append(_step(builder, rows, framed, total, False))
             return
         first = 0
         for position, row_size in enumerate(sizes):
             count = start + position - first
             if count and (size + row_size > self._room or count >= MAX_RECORDS):
-                plan.append(_step(builder, rows[first:position], size, True))
+                plan.append(_step(builder, rows[first:position], framed, size, True))
                 builder = BatchBuilder(TopicPartition(self.name, number), self)
                 start, size, first = 0, 0, position
             size += row_size
             if size >= self._full:
-                plan.append(_step(builder, rows[first : position + 1], size, True))
+                plan.append(_step(builder, rows[first : position + 1], framed, size, True))
                 builder = BatchBuilder(TopicPartition(self.name, number), self)
                 start, size, first = 0, 0, position + 1
         if first < len(rows):
-            plan.append(_step(builder, rows[first:], size, False))
+            plan.append(_step(builder, rows[first:], framed, size, False))
 
 
-def _step(builder: BatchBuilder, rows: list[_Row], size: int, closes: bool) -> _Step:
+def _step(builder: BatchBuilder, rows: list[_Row], framed: bool, size: int, closes: bool) -> _Step:
     start = builder.count
     columns: tuple[Any, ...] = ()
     schema_id = NO_VALUES
     if rows:
-        _, _, keys, values, stamps, headers, deliveries, calls, framed = zip(*rows, strict=True)
+        _, _, keys, values, stamps, headers, deliveries, calls = zip(*rows, strict=True)
         told = None
         if calls.count(None) != len(calls):
             given = [row for row in rows if row[7] is not None]
@@ -414,13 +415,13 @@ def _step(builder: BatchBuilder, rows: list[_Row], size: int, closes: bool) -> _
     return _Step(builder, start, end, len(builder._calls), columns, size, schema_id, closes)
 
 
-def _schema_of(values: Sequence[bytes | None], framed: Sequence[bool]) -> int:
+def _schema_of(values: Sequence[bytes | None], framed: bool) -> int:
     """What the header of a batch of these values says of their schemas."""
-    if not any(framed):
-        return NO_VALUES if values.count(None) == len(values) else NO_SCHEMA
-    pairs = zip(values, framed, strict=True)
-    heads = {None if value is None else value[:5] if says else b"" for value, says in pairs}
-    return reduce(joined_schemas, map(written_schema, heads))
+    if framed:
+        return reduce(
+            joined_schemas, map(written_schema, {value and value[:5] for value in values})
+        )
+    return NO_VALUES if all(value is None for value in values) else NO_SCHEMA
 
 
 class Appender:
@@ -457,7 +458,7 @@ class Appender:
         self._strategy = strategy
         self._by_key = strategy == "key-hash"
         self._delivery = delivery
-        self._framed = framed
+        self.framed = framed
         self._topics: dict[str, _Topic] = {}
         self._closed = False
 
@@ -517,10 +518,12 @@ class Appender:
                     else:
                         raise no_partition(topic, partition, known.count)
                     delivery = self._delivery(known, -1, stamp)
-                    rows, said = known.rows, (delivery, on_delivery, self._framed)
+                    rows = known.rows
                     self.used += size
                     try:
-                        rows.append((number, size, key, value, stamp, encoded, *said))
+                        rows.append(
+                            (number, size, key, value, stamp, encoded, delivery, on_delivery)
+                        )
                     except MemoryError:
                         self.used -= size
                         raise
@@ -593,8 +596,8 @@ class Appender:
                 number = given
             else:
                 number = self._choose(topic, key, size) if chosen is None else chosen[position]
-            rows.append((number, size, key, value, stamp, headers, None, None, columns.framed))
-        plan = topic.put(rows)
+            rows.append((number, size, key, value, stamp, headers, None, None))
+        plan = topic.put(rows, columns.framed)
         self.used += taken
         self.placed += len(rows)
         with suppress(MemoryError):  # they are taken; the rest is done later

@@ -25,7 +25,7 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import Schemas
+from folkmoot.brokers.server.schemas import Schemas, described
 from folkmoot.brokers.server.snapshots import (
     BrokerHealth,
     BrokerSnapshot,
@@ -42,7 +42,9 @@ from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
-from folkmoot.coordination import producer_ids, schema_ids
+from folkmoot.coordination import producer_ids
+from folkmoot.coordination.schemas import lookups
+from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
@@ -230,7 +232,7 @@ class Broker:
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
-            schemas=Schemas(self._live_ids, self._schema, jobs.pause, time.monotonic),
+            schemas=Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic),
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,
@@ -257,11 +259,11 @@ class Broker:
 
     def _live_ids(self, subject: str) -> Collection[int]:
         """As `_take_producer_ids`."""
-        return self._ask(schema_ids.versions_of(subject))
+        found = self._ask(lookups.subject_of(parse_subject(subject)))
+        return {each.id for each in found.live()}
 
     def _schema(self, number: int) -> GetSchemaResponse | None:
-        text = self._ask(schema_ids.text_of(number))
-        return None if text is None else GetSchemaResponse(text, [])
+        return self._ask(described(number))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within, which is raised, or it is told to stop

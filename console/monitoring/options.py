@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from folkmoot.console.options import port
+from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
     from folkmoot.metrics.pages import Watched
@@ -65,7 +66,11 @@ def log_to_stderr(log_format: str | None) -> None:
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, `exception` if there is one, and what
-    was given as `extra`."""
+    was given as `extra`.
+
+    Fields to search by are made of what the message is made of: `event` is its text before names and
+    numbers are put in, `topic` and `partition` say which one it names, `error` is an error's kind.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {
@@ -74,7 +79,20 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        said |= _fields(record)
         said |= {name: value for name, value in vars(record).items() if name not in _OWN}
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record's arguments are, of those that somebody searches by; the first of each kind."""
+    given = record.args if isinstance(record.args, tuple) else ()
+    found: dict[str, Any] = {"event": str(record.msg)} if given else {}
+    for each in (*given, record.exc_info[1] if record.exc_info else None):
+        if isinstance(each, TopicPartition):
+            found = {"topic": each.topic, "partition": each.partition} | found
+        elif isinstance(each, BaseException):
+            found.setdefault("error", type(each).__name__)
+    return found

@@ -4,6 +4,7 @@ What an id names, and which id a guid has, never changes: a Sync is needed only 
 is not there.
 """
 
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT, SubjectName
 from folkmoot.coordination.schemas.nodes import (
     Content,
+    StoredReference,
     Subject,
     content_decoder,
     number_decoder,
@@ -20,8 +22,12 @@ from folkmoot.coordination.schemas.nodes import (
 )
 from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync
 from folkmoot.coordination.zookeeper.recipes import children, read, retry_on_connection_loss
+from folkmoot.protocol.errors import InvalidSchema
 
 _T = TypeVar("_T")
+
+MAX_REFERENCES = 1_000
+"""Schemas that one refers to, through others too."""
 
 
 def content_of(context: str, number: int) -> Recipe[Content | None]:
@@ -29,6 +35,37 @@ def content_of(context: str, number: int) -> Recipe[Content | None]:
     if number < 1:
         return None
     return (yield from _read_certainly(content_decoder, paths.schema_id(context, number)))
+
+
+def referred(
+    context: str,
+    references: Sequence[StoredReference],
+    content: Callable[[str, int], Recipe[Content]],
+) -> Recipe[list[str]]:
+    """The schemas that one in `context` refers to, and those that these do, which come before them.
+
+    `content` has what an id of a context names. Raises InvalidSchema (too many), and what `content` does.
+    """
+    found: dict[tuple[str, int], str] = {}
+    # Those to come, the next one last; True: what they refer to has been gone through.
+    stack = [(key, False) for key in reversed(_keys(context, references))]
+    while stack:
+        key, is_open = stack.pop()
+        if key in found:
+            continue
+        named = yield from content(*key)
+        if is_open or not named.references:
+            found[key] = named.schema
+        else:
+            stack.append((key, True))
+            stack += ((each, False) for each in reversed(_keys(key[0], named.references)))
+        if len(found) > MAX_REFERENCES:
+            raise InvalidSchema(f"the schema refers to more than {MAX_REFERENCES} others")
+    return list(found.values())
+
+
+def _keys(context: str, references: Sequence[StoredReference]) -> list[tuple[str, int]]:
+    return [(each.place(context).context, each.id) for each in references]
 
 
 def id_of(context: str, guid: str) -> Recipe[int | None]:

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Generic, TypeVar
 
-from folkmoot.coordination.schemas.lookups import content_of
+from folkmoot.coordination.schemas.lookups import content_of, referred
 from folkmoot.coordination.schemas.nodes import Content, StoredReference
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
+from folkmoot.protocol.errors import SchemaNotFound
 from folkmoot.schemas.avro.references import resolve
 
 MAX_CACHED_CHARACTERS = 16_000_000
 """Of schemas as given, and as many of resolved ones. What was used longest ago is read again."""
-MAX_REFERENCES = 1_000
-"""Schemas that one refers to, through others too."""
 
 Key = tuple[str, int]
 """A context and an id of it."""
@@ -85,27 +83,5 @@ class Contents:
         return text
 
     def referred(self, context: str, references: Sequence[StoredReference]) -> Recipe[list[str]]:
-        """The schemas that one in `context` refers to, and those that these do, which come before them.
-
-        Raises InvalidSchema (too many), SchemaNotFound, Malformed.
-        """
-        found: dict[Key, str] = {}
-        # Those to come, the next one last; True: what they refer to has been gone through.
-        stack = [(key, False) for key in reversed(_keys(context, references))]
-        while stack:
-            key, is_open = stack.pop()
-            if key in found:
-                continue
-            content = yield from self.content(*key)
-            if is_open or not content.references:
-                found[key] = content.schema
-            else:
-                stack.append((key, True))
-                stack += ((each, False) for each in reversed(_keys(key[0], content.references)))
-            if len(found) > MAX_REFERENCES:
-                raise InvalidSchema(f"the schema refers to more than {MAX_REFERENCES} others")
-        return list(found.values())
-
-
-def _keys(context: str, references: Sequence[StoredReference]) -> list[Key]:
-    return [(each.place(context).context, each.id) for each in references]
+        """As `lookups.referred`."""
+        return (yield from referred(context, references, self.content))

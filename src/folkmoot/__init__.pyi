@@ -17,6 +17,7 @@ from folkmoot.consumers.assignors.assignor import Subscriber as Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range as Range
 from folkmoot.consumers.assignors.range_roundrobin import RoundRobin as RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky as Sticky
+from folkmoot.consumers.broker_schemas import BrokerSchemas as BrokerSchemas
 from folkmoot.consumers.client.async_consumer import AsyncConsumer as AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer as Consumer
 from folkmoot.consumers.client.health import Health as Health

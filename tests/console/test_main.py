@@ -157,6 +157,16 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
         ("broker stop one --zookeeper z:1", "argument ID: 'one' is not a whole number"),
         ("exporter --metrics-port 99999 --zookeeper z:1", "--metrics-port: 99999 is not a port"),
         ("topic list --format json --zookeeper z:1", "unknown option --format"),
+        (
+            "topci list --zookeeper z:1",
+            "folkmoot: error: unknown command topci: did you mean topic?",
+        ),
+        ("fly", "unknown command fly: known are broker, controller, "),
+        (
+            "topic creat t --partitions 3",
+            "topic: error: unknown action creat: did you mean create?",
+        ),
+        ("broker lst --zookeeper z:1", "broker: error: unknown action lst: did you mean list?"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(

@@ -37,7 +37,7 @@ class Scraped:
         self.families = {
             each.name: each
             for each in text_string_to_metric_families(text)
-            if each.name.startswith("folkmoot_")
+            if each.name.startswith(("folkmoot_", "kafka_"))
         }
 
     def __call__(self, name: str, **labels: str) -> float | None:

@@ -94,7 +94,7 @@ def test_what_is_produced_and_consumed_shows_with_all_that_is_declared(scene: Sc
         consumer.assign([("t", 0)])
         eventually(lambda: consumer.poll(0.1) == [] and consumer.position(T0) == 10)
     leader = next(n for n in scene.pages if scene.of(n)("folkmoot_broker_leader_partitions"))
-    eventually(lambda: scene.of(leader)("folkmoot_topic_partition_current_offset", topic="t") == 10)
+    eventually(lambda: scene.of(leader)("kafka_topic_partition_current_offset", topic="t") == 10)
     scene.brokers[leader].event_loop.requests.errors["NotLeader"] += 1
     shown = scene.of(leader)
     shown.assert_declared(ALL_OF_A_BROKER)
@@ -113,17 +113,17 @@ def test_what_is_produced_and_consumed_shows_with_all_that_is_declared(scene: Sc
         assert answered
         assert asked >= answered
     assert shown("folkmoot_broker_flush_seconds_count")
-    assert shown("folkmoot_topic_partition_in_sync_replica", topic="t", partition="0") == 2
+    assert shown("kafka_topic_partition_in_sync_replica", topic="t", partition="0") == 2
     follower = scene.of(3 - leader)
-    assert follower("folkmoot_topic_partition_current_offset", topic="t") is None
+    assert follower("kafka_topic_partition_current_offset", topic="t") is None
     assert follower("folkmoot_log_size_bytes", topic="t") == size
     for name, value in {
-        "brokers": 2,
-        "topics": 1,
-        "partitions": 1,
-        "leaderless_partitions": 0,
+        "kafka_brokers": 2,
+        "folkmoot_topics": 1,
+        "folkmoot_partitions": 1,
+        "folkmoot_leaderless_partitions": 0,
     }.items():
-        assert shown(f"folkmoot_{name}") == follower(f"folkmoot_{name}") == value
+        assert shown(name) == follower(name) == value
     assert scene.sum("folkmoot_controller_active") == 1
 
 
@@ -136,8 +136,8 @@ def test_a_broker_that_dies_shows_in_what_the_other_tells(scene: Scene) -> None:
     shown = scene.of(1)
     assert shown("folkmoot_broker_leader_partitions") == 4
     assert (shown("folkmoot_broker_leader_elections_total") or 0) >= 4
-    assert shown("folkmoot_brokers") == 1
-    assert shown("folkmoot_topic_partition_under_replicated_partition", partition="3") == 1
+    assert shown("kafka_brokers") == 1
+    assert shown("kafka_topic_partition_under_replicated_partition", partition="3") == 1
 
 
 def test_a_partition_that_nobody_serves_shows_at_the_others(scene: Scene) -> None:

@@ -12,6 +12,21 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 DASHBOARD = json.loads((ROOT / "docs" / "grafana.json").read_text())
 FROM_ELSEWHERE = {"instance", "le"}
 """Labels that Prometheus adds, and those of buckets."""
+NAME = r"\b(?:folkmoot|kafka)_(?!exporter)\w+"
+# The README of danielqsj/kafka_exporter: names, and labels.
+KAFKA_EXPORTER = {
+    "kafka_brokers": (),
+    **{
+        f"kafka_topic_partition_{name}": ("topic", "partition")
+        for name in (
+            *("current_offset", "oldest_offset", "in_sync_replica", "leader"),
+            *("leader_is_preferred", "replicas", "under_replicated_partition"),
+        )
+    },
+    "kafka_consumergroup_current_offset": ("consumergroup", "topic", "partition"),
+    "kafka_consumergroup_lag": ("consumergroup", "topic", "partition"),
+    "kafka_consumergroup_members": ("consumergroup",),
+}
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -25,7 +40,9 @@ def known(names: set[str]) -> set[str]:
 
 
 def test_the_table_has_every_metric_with_its_kind_and_help() -> None:
-    rows = re.findall(r"^\| `(folkmoot_\w+)(?:\{(.+)\})?` \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `((?:folkmoot|kafka)_\w+)(?:\{(.+)\})?` \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE
+    )
     assert {
         name: (tuple(labels.split(", ")) if labels else (), kind, said)
         for name, labels, kind, said in rows
@@ -33,8 +50,15 @@ def test_the_table_has_every_metric_with_its_kind_and_help() -> None:
 
 
 def test_no_metric_of_the_page_is_invented() -> None:
-    named = set(re.findall(r"\bfolkmoot_\w+", PAGE))
+    named = set(re.findall(NAME, PAGE))
     assert named == known(named)
+
+
+def test_what_is_called_as_in_kafka_exporter_is_what_that_has_and_has_its_labels() -> None:
+    ours = {each.name: each for each in ALL if not each.name.startswith("folkmoot_")}
+    assert len(ours) == 9
+    for name, each in ours.items():
+        assert (each.labels, each.kind) == (KAFKA_EXPORTER[name], "gauge")
 
 
 def test_names_have_their_units_and_are_declared_once() -> None:
@@ -65,7 +89,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         if each["name"] == "instance"
     ]
     for expression in [*expressions(), chosen]:
-        names = set(re.findall(r"\bfolkmoot_\w+", expression))
+        names = set(re.findall(NAME, expression))
         assert names == known(names), expression
         assert names or "process_resident_memory_bytes" in expression
 

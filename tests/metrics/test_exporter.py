@@ -22,12 +22,12 @@ def test_the_lag_of_a_group_without_members_is_told(shell: Shell) -> None:
     shown = Scraped(found[1])
     shown.assert_declared(DECLARED)
     of_group = {"consumergroup": shell.group}
-    assert shown("folkmoot_consumergroup_members", **of_group) == 0
+    assert shown("kafka_consumergroup_members", **of_group) == 0
     assert shown("folkmoot_consumergroup_partitions", state="unowned", **of_group) == 2
     for partition, committed, lag in (("0", 3, 2), ("1", 1, 0)):
         of_partition = of_group | {"topic": shell.topic, "partition": partition}
-        assert shown("folkmoot_consumergroup_current_offset", **of_partition) == committed
-        assert shown("folkmoot_consumergroup_lag", **of_partition) == lag
+        assert shown("kafka_consumergroup_current_offset", **of_partition) == committed
+        assert shown("kafka_consumergroup_lag", **of_partition) == lag
         behind = shown("folkmoot_consumergroup_lag_seconds", **of_partition)
         assert behind is not None
         assert (behind > 0) == (lag > 0)

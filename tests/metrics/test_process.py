@@ -8,6 +8,8 @@ from pathlib import Path
 
 from folkmoot.console.monitoring.options import JsonFormatter
 from folkmoot.console.processes import BrokerProcess
+from folkmoot.protocol.errors import RequestTimeout, StorageError
+from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 from tests.metrics.scrape import Scraped, health
 from tests.waiting import eventually
@@ -19,7 +21,7 @@ def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) ->
         found = re.search(r"^metrics at http://(\S+)/metrics$", broker.child.output(), re.MULTILINE)
         assert found is not None
         assert health(found[1], "readyz")[0] == 200
-        assert Scraped(found[1])("folkmoot_brokers") == 1
+        assert Scraped(found[1])("kafka_brokers") == 1
         broker.stop()
         lines = broker.child.output().splitlines()
     for line in lines:
@@ -56,6 +58,27 @@ def test_a_line_of_json_has_what_was_said_the_extra_fields_and_the_stack() -> No
         "level": "warning",
         "logger": "folkmoot.test",
         "message": "2 of x\ny",
+        "event": "%d of %s",
+        "error": "ValueError",
         "partition": 3,
         "path": "a",
+    }
+
+
+def test_a_line_of_json_has_fields_for_the_partition_and_the_error_that_it_names() -> None:
+    one, two = TopicPartition("orders", 3), TopicPartition("bills", 7)
+    arguments = (one, StorageError("no space"), two, RequestTimeout("late"))
+    record = logging.LogRecord("x", logging.ERROR, "", 1, "%s: %s, %s: %s", arguments, None)
+    said = json.loads(JsonFormatter().format(record))
+    assert said["message"] == "orders-3: no space, bills-7: late"
+    fields = {name: said.get(name) for name in ("event", "topic", "partition", "error")}
+    assert fields == {
+        "event": "%s: %s, %s: %s",
+        "topic": "orders",
+        "partition": 3,
+        "error": "StorageError",
+    }
+    record = logging.LogRecord("x", logging.INFO, "", 1, "begun", None, None)
+    assert json.loads(JsonFormatter().format(record)).keys() == {
+        *("time", "level", "logger", "message")
     }

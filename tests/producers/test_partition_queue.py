@@ -24,6 +24,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     StorageError,
     UnknownProducer,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.parts import Bench, values
@@ -200,6 +201,7 @@ def test_a_batch_that_never_left_is_not_in_doubt() -> None:
         (BrokerStopping, True),
         (NotEnoughReplicas, False),
         (NotLeader, False),
+        (ZooKeeperUnreachable, False),
     ],
 )
 def test_a_batch_is_in_doubt_that_a_leader_has_written_and_not_committed(

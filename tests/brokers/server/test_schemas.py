@@ -14,9 +14,20 @@ from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import LIVE_FOR, PAUSE_IN_VAIN, TRY_AGAIN_AFTER, Schemas
+from folkmoot.brokers.server.schemas import (
+    LIVE_FOR,
+    PAUSE_IN_VAIN,
+    REFRESH_AFTER,
+    TRY_AGAIN_AFTER,
+    Schemas,
+    described,
+)
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.coordination import topics
+from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
@@ -26,6 +37,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     CorruptBatch,
     OutOfOrderSequence,
+    ResponseTooLarge,
     SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
@@ -35,8 +47,10 @@ from folkmoot.protocol.messages import (
     GetSchemaRequest,
     GetSchemaResponse,
     HelloRequest,
+    MetadataRequest,
     ProduceResponse,
 )
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.brokers.parts import (
     BROKERS,
     TOPIC,
@@ -49,11 +63,16 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
+from tests.brokers.server.test_broker import make_broker
+from tests.memory_zookeeper import MemoryZooKeeper
+from tests.waiting import eventually
 
 NOW = Now(100.0, 1_700_000_000_000)
 SUBJECT = "orders-value"
 ASKING = replace(TOPIC, config={"value_schema": SUBJECT})
 FREE = replace(TOPIC, topic_id="id-2")
+ITEM = '{"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}'
+ORDER = '{"type": "record", "name": "shop.Order", "fields": [{"name": "i", "type": "shop.Item"}]}'
 
 
 class Registry:
@@ -66,7 +85,19 @@ class Registry:
         self.asked: list[Any] = []
         self.trouble: Exception | None = None
         self.paused = 0.0
-        self.schemas = Schemas(self.live_ids, self.schema, self.pause, lambda: self.now)
+        self.jobs: list[Callable[[], None]] = []
+        self.schemas = Schemas(
+            self.live_ids, self.schema, self.submit, self.pause, lambda: self.now
+        )
+
+    def submit(self, _key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """What is done beside batches that go on: by `turn`."""
+        self.jobs.append(lambda: done(work()))
+
+    def turn(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
 
     def live_ids(self, subject: str) -> set[int]:
         self._ask(subject)
@@ -239,9 +270,9 @@ def test_a_deleted_version_is_noticed_in_time(
 ) -> None:
     assert errors_of(handlers, batch(7)) == [0]
     registry.subjects[SUBJECT].remove(7)
-    registry.now += LIVE_FOR - 1.0
+    registry.now += REFRESH_AFTER - 1.0
     assert errors_of(handlers, batch(7)) == [0]
-    registry.now += 1.0
+    registry.now += LIVE_FOR - REFRESH_AFTER + 1.0
     assert errors_of(handlers, batch(7), batch(8)) == [SchemaRefused.code, 0]
 
 
@@ -271,6 +302,48 @@ def test_without_zookeeper_known_ids_are_taken_and_others_may_come_again(
     registry.subjects[SUBJECT] = {9}
     registry.now += TRY_AGAIN_AFTER
     assert errors_of(handlers, batch(7), batch(9)) == [SchemaRefused.code, 0]
+
+
+def test_batches_of_known_ids_wait_neither_for_a_refresh_nor_for_a_zookeeper_that_is_away(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    schemas = registry.schemas
+    assert errors_of(handlers, batch(7)) == [0]
+    registry.now += REFRESH_AFTER
+    assert schemas.look_for(SUBJECT, [7]) is None
+    assert schemas.look_for(SUBJECT, [7]) is None
+    assert len(registry.jobs) == 1
+    registry.trouble = ZooKeeperUnreachable("away")
+    registry.turn()
+    for _ in range(100):
+        registry.now += TRY_AGAIN_AFTER
+        assert schemas.look_for(SUBJECT, [7]) is None
+        assert schemas.refusal(SUBJECT, 7) is None
+        registry.turn()
+    registry.trouble = None
+    registry.subjects[SUBJECT] = {8}
+    registry.now += TRY_AGAIN_AFTER
+    assert schemas.look_for(SUBJECT, [7]) is None
+    registry.turn()
+    assert isinstance(schemas.refusal(SUBJECT, 7), SchemaRefused)
+
+
+def test_who_waits_behind_a_question_that_was_not_answered_does_not_ask_it_again(
+    registry: Registry,
+) -> None:
+    looks = [registry.schemas.look_for(f"s{number}", [1]) for number in range(10)]
+    looks.append(registry.schemas.look_up(5))
+    registry.trouble = ZooKeeperUnreachable("away")
+    for look in looks:
+        assert look is not None
+        look.finish(look.run())
+        assert isinstance(look.outcome, ZooKeeperUnreachable)
+    assert registry.asked == ["s0"]
+    registry.trouble = None
+    registry.now += TRY_AGAIN_AFTER
+    again = registry.schemas.look_for("s1", [1])
+    assert again is not None
+    assert again.run() == set()
 
 
 def test_subjects_that_are_remembered_are_bounded(
@@ -347,6 +420,7 @@ def test_without_zookeeper_known_schemas_are_told_and_others_may_be_asked_for_ag
     registry.texts[5] = GetSchemaResponse('"long"', [])
     asked_for(handlers, 5)
     registry.trouble = ZooKeeperUnreachable("away")
+    registry.now += 1.0
     assert asked_for(handlers, 5).schema == '"long"'
     with pytest.raises(ZooKeeperUnreachable):
         asked_for(handlers, 6)
@@ -388,9 +462,8 @@ class Gate:
 def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry: Registry) -> None:
     gate = Gate(registry)
     jobs = JobQueue()
-    schemas = Schemas(
-        gate.held(registry.live_ids), gate.held(registry.schema), jobs.pause, lambda: 0.0
-    )
+    live_ids, schema = gate.held(registry.live_ids), gate.held(registry.schema)
+    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, lambda: 0.0)
     socket = ServerSocket()
     address = f"127.0.0.1:{socket.bind('127.0.0.1', 0)}"
     failures: list[Exception] = []
@@ -422,3 +495,58 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
             jobs.close()
             socket.close()
     assert failures == []
+
+
+# -- a whole broker -----------------------------------------------------------------------------------
+
+
+def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVE_FOR", 0.0)
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    registry = SchemaRegistry(user)
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        options = {"value_schema": SUBJECT}
+        topic = execute(user, topics.create("t", 1, [1], options))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+
+        def errors(number: int) -> list[int]:
+            entry = into(0, topic_id=topic.topic_id)
+            answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
+            return [each.error for each in answer.results]
+
+        other = registry.register("other-value", ITEM).id
+        assert errors(other) == [SchemaRefused.code]
+        mine = registry.register(SUBJECT, '"long"').id
+        assert errors(mine) == [0]
+        schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
+        assert schemas.resolved(mine) == '"long"'
+        order = registry.register(
+            "orders", ORDER, references=[Reference("shop.Item", "other-value", 1)]
+        ).id
+        assert schemas.resolved(order) == registry.resolved(order)
+        assert '"shop.Item"' in schemas.resolved(order)
+        with pytest.raises(SchemaNotFound):
+            schemas.resolved(order + 100)
+        registry.delete_version(SUBJECT, 1)
+        assert errors(mine) == [SchemaRefused.code]
+        assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
+
+
+def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = MemoryZooKeeper().connect()
+    registry = SchemaRegistry(session)
+    registry.register("items", ITEM)
+    order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
+    assert execute(session, described(order)) == GetSchemaResponse(ORDER, [ITEM])
+    assert execute(session, described(order + 1)) is None
+    monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
+    with pytest.raises(ResponseTooLarge):
+        execute(session, described(order))

@@ -1,0 +1,96 @@
+"""Schemas by id without ZooKeeper: from brokers."""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
+from typing import Final
+
+from folkmoot.network.client import Connections, Reply
+from folkmoot.protocol.addresses import bootstrap_addresses
+from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, RetriableError
+from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
+from folkmoot.schemas.avro.references import resolve
+
+MAX_CACHED: Final = 10_000
+PATIENCE: Final = 3.0
+"""So long one broker is waited for before the next one is asked."""
+PAUSE: Final = 0.1
+
+
+class BrokerSchemas:
+    """Schemas by id, for whatever reads values with schemas, where only brokers can be reached.
+
+    ```
+    AvroDeserializer(BrokerSchemas("localhost:9092"))
+    ```
+
+    `bootstrap` are the addresses of some of a cluster's brokers. Each id is asked for once, over a
+    connection that is closed again: nothing is to be closed, and another process can have a copy of it.
+    May be called from any thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "folkmoot-schemas",
+        timeout: float = 30.0,
+    ) -> None:
+        """Raises ConfigError."""
+        self._addresses = bootstrap_addresses(bootstrap)
+        self._client_id = client_id
+        self._timeout = timeout
+        self._resolved: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        make = partial(BrokerSchemas, client_id=self._client_id, timeout=self._timeout)
+        return make, (self._addresses,)
+
+    def resolved(self, id: int) -> str:
+        """The schema that an id names as one canonical text, with all it refers to.
+
+        Raises SchemaNotFound, and within `timeout` seconds ZooKeeperUnreachable, where a broker has not
+        heard of it and cannot ask, or BrokerUnreachable.
+        """
+        text = self._resolved.get(id)
+        if text is not None:
+            return text
+        with self._lock:
+            text = self._resolved.get(id)
+            if text is None:
+                found = self._asked(id)
+                text = resolve(found.schema, found.references, strict=False)
+                self._resolved[id] = text
+                while len(self._resolved) > MAX_CACHED:
+                    del self._resolved[next(iter(self._resolved))]
+        return text
+
+    def _asked(self, number: int) -> GetSchemaResponse:
+        """Of one broker after another, until one knows."""
+        deadline = time.monotonic() + self._timeout
+        request = GetSchemaRequest(number)
+        trouble: FolkmootError = BrokerUnreachable("there was no time to ask a broker")
+        addresses = random.sample(self._addresses, len(self._addresses))
+        with Connections(self._client_id) as connections:
+            for address in cycle(addresses):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                patience = min(PATIENCE, left)
+                connections.send(address, Api.GET_SCHEMA, request, timeout=patience)
+                replies: list[Reply] = []
+                while not replies:  # the one that each request has, in the end
+                    replies = connections.poll(patience)
+                error = replies[0].error
+                if error is None:
+                    found: GetSchemaResponse = replies[0].response
+                    return found
+                if not isinstance(error, RetriableError):
+                    raise error
+                trouble = error
+                time.sleep(min(PAUSE, left))
+        raise type(trouble)(f"schema {number} was not told within {self._timeout:g} s: {trouble}")
