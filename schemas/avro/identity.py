@@ -239,7 +239,7 @@ class _Walk:
         full = self._full_name(name, own, f"{where}/name")
         if full in _RESERVED:
             raise _invalid(f"{where}/name", f"{full} is the name of a type of Avro's own")
-        if full in self._defined or full in self._known:
+        if full in self._defined or (self._strict and full in self._known):
             place = "" if full in self._defined else ", here and in a reference"
             raise _invalid(f"{where}/name", f"the type {full} is defined twice{place}")
         own = full.rpartition(".")[0]

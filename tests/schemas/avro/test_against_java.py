@@ -16,7 +16,7 @@ import fastavro
 import pytest
 from msgspec import Struct
 
-from folkmoot.protocol.errors import IncompatibleSchema, InvalidSchema
+from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.compatibility import Finding, compatible
 from folkmoot.schemas.avro.identity import parse
 from folkmoot.schemas.avro.normal import normalize
@@ -145,6 +145,11 @@ def has_bytes_that_are_no_text(case: Case) -> bool:
     return case.ours[0] == "error" and "UnicodeDecodeError" in case.ours[1]
 
 
+def has_two_records_of_one_name(case: Case) -> bool:
+    """Records of one name stand in two namespaces, and Java cannot read the one that it takes."""
+    return case.javas[0] == "error" and has_a_name_in_two_namespaces(case)
+
+
 def has_unions(case: Case) -> bool:
     return any(isinstance(kind, list) for kind, _ in places(json.loads(case.reader)))
 
@@ -173,7 +178,10 @@ OF_JAVAS_READER: Reasons = {
     "Java's reader does not compare the names of records, unlike its checker": (
         reads_a_record_of_another_name
     ),
-    "Java's reader takes a union's default for the first branch of its kind of JSON": has_a_default_for_a_union,
+    "Java's reader takes the first branch of a kind of JSON for a default": has_a_default_for_a_union,
+    "Java's reader takes a union's record of the very name even if only another one can be read": (
+        has_two_records_of_one_name
+    ),
     "we refuse items that cannot be read even where there are none": may_be_empty,
     "we refuse bytes that are no text, where Java replaces them": has_bytes_that_are_no_text,
 }
