@@ -17,7 +17,7 @@ ARG PIP_FIND_LINKS
 # The versions of dependencies that the tests ran with.
 RUN sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements-dev.txt > /pins.txt \
     && python3 -m venv /opt/folkmoot \
-    && /opt/folkmoot/bin/pip install --quiet --no-cache-dir --constraint /pins.txt "${FOLKMOOT}[avro,console,metrics]" \
+    && /opt/folkmoot/bin/pip install --quiet --no-cache-dir --constraint /pins.txt "${FOLKMOOT}[console,registry]" \
     && /opt/folkmoot/bin/pip check \
     && /opt/folkmoot/bin/folkmoot --version
 
@@ -30,7 +30,7 @@ ENV PATH=/opt/folkmoot/bin:$PATH PYTHONUNBUFFERED=1
 USER folkmoot
 WORKDIR /var/lib/folkmoot
 VOLUME /data
-EXPOSE 9190 9191
+EXPOSE 8081 9190 9191
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["folkmoot"]
 CMD ["broker", "--help"]

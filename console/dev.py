@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from folkmoot.console import registry
 from folkmoot.console.monitoring.options import add_log_format
 from folkmoot.console.options import at_least_one, port, sigterm_like_ctrl_c, whole_number
 from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
         first_metrics_port=args.metrics_port,
-        registry_port=args.registry_port if _has_registry() else None,
+        registry_port=None if registry.missing() else args.registry_port,
         log_format=args.log_format,
     )
     with sigterm_like_ctrl_c():
@@ -155,12 +155,6 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {first} leaves no port for all {count}: use a lower one")
 
 
-def _has_registry() -> bool:
-    """Whether what the extra `registry` brings is installed."""
-    needed = ("fastavro", "prometheus_client", "starlette", "uvicorn")
-    return all(find_spec(each) is not None for each in needed)
-
-
 def _brokers(numbers: list[int]) -> str:
     return f"broker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
@@ -174,9 +168,8 @@ def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     for broker in cluster.brokers:
         metrics = f"   {broker.metrics}" if broker.metrics else ""
         lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
-    registry = cluster.registry
-    missing = f"none: {pip_command('registry')} brings it"
-    lines.append(f"registry   {missing if registry is None else registry.url}")
+    none = f"none: {pip_command('registry')} brings it"
+    lines.append(f"registry   {none if cluster.registry is None else cluster.registry.url}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)

@@ -5,6 +5,7 @@ import getpass
 import socket
 import ssl
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -14,13 +15,14 @@ from folkmoot.console.options import add_zookeeper, port, sigterm_like_ctrl_c
 from folkmoot.protocol.errors import AddressTaken, ConfigError, MissingExtra, pip_command
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
     from uvicorn import Config
 
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-    from folkmoot.schemas.rest.extra import ASGIApp
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8081
+NEEDED: Final = ("fastavro", "prometheus_client", "starlette", "uvicorn")
 TIMEOUT: Final = 10.0
 GRACE: Final = 1
 """Seconds that requests under way may still take when it is told to stop."""
@@ -71,7 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_format(parser)
 
 
+def missing() -> str | None:
+    """A library of the extra `registry` that is not installed, None if all are."""
+    return next((each for each in NEEDED if find_spec(each) is None), None)
+
+
 def run(args: argparse.Namespace) -> int:
+    if (library := missing()) is not None:
+        raise MissingExtra(
+            f"the registry's server needs {library}, which is not installed: {pip_command('registry')}"
+        )
     from functools import partial
 
     from folkmoot.coordination.connector import connect
@@ -81,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     connect_string.parse(args.zookeeper)
     log_to_stderr(args.log_format)
     opened = partial(connect, args.zookeeper, connect_timeout=args.timeout, create=True)
-    registry = SchemaRegistry(opened)
+    registry = SchemaRegistry(opened, timeout=args.timeout)
     with sigterm_like_ctrl_c():
         try:
             _serve(args, _app(args, registry))
@@ -91,14 +102,17 @@ def run(args: argparse.Namespace) -> int:
             # A thread may be waiting for ZooKeeper, which is waited for no longer.
             closing = Thread(target=registry.close, daemon=True)
             closing.start()
-            closing.join(GRACE / 2)
+            closing.join(0.2)
     return 0
 
 
 def _app(args: argparse.Namespace, registry: "SchemaRegistry") -> "ASGIApp":
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
     from folkmoot.metrics.registry import RegistryMetrics
     from folkmoot.schemas.rest.app import create_app
-    from folkmoot.schemas.rest.extra import Request, Response, Route
     from folkmoot.schemas.rest.observed import Observed
     from folkmoot.schemas.rest.users import Users
 
@@ -115,13 +129,8 @@ def _app(args: argparse.Namespace, registry: "SchemaRegistry") -> "ASGIApp":
 
 
 def _serve(args: argparse.Namespace, app: "ASGIApp") -> None:
-    """Until SIGTERM or Ctrl-C. Raises AddressTaken, ConfigError, MissingExtra."""
-    try:
-        from uvicorn import Config, Server
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"the registry's server needs uvicorn, which is not installed: {pip_command('registry')}"
-        ) from error
+    """Until SIGTERM or Ctrl-C. Raises AddressTaken, ConfigError."""
+    from uvicorn import Config, Server
 
     config = Config(
         app,

@@ -1,4 +1,4 @@
-"""`compose.yaml` as a user brings it up: three ZooKeepers and three brokers, records in three replicas."""
+"""`compose.yaml` as a user brings it up: ZooKeepers, brokers, a registry, and records in three replicas."""
 
 import os
 import shutil
@@ -21,6 +21,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 PORTS = [f"{kind}_PORT_{number}" for kind in ("ZOOKEEPER", "BROKER") for number in (1, 2, 3)]
+PORTS.append("REGISTRY_PORT")
 UP = 120.0
 RECORDS = 1000
 
@@ -96,7 +97,7 @@ def project() -> Iterator[Project]:
 
 def test_the_compose_file_brings_up_a_cluster_that_survives_a_broker(project: Project) -> None:
     project.compose("up", "--detach", "--no-build")
-    eventually(lambda: list(project.health().values()) == ["healthy"] * 6, UP)
+    eventually(lambda: list(project.health().values()) == ["healthy"] * 7, UP)
     assert project.status() == 0
     with Admin(zookeeper=project.zookeeper) as admin:
         admin.create_topic("orders", 3)

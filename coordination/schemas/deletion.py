@@ -152,6 +152,7 @@ class _Deletion:
         for child in sorted((yield from children(path))):
             version_referred_to = child.partition("-")[0]
             if version_referred_to in chosen and f"{path}/{child}" not in own:
+                transaction.rely_on(f"{path}/{child}")
                 raise ReferenceExists(
                     f"version {version_referred_to} of subject {name} is referred to by the schema "
                     f"with id {child.split('-')[1]}: delete that one first"

@@ -106,8 +106,9 @@ def put(
         nonlocal before
         found = yield from transaction.read(decoder, path)
         own = found or (Subject() if name.name else Settings())
-        if not transaction.uncertain:
-            before = getattr(own, setting)
+        if transaction.uncertain and getattr(own, setting) == value:
+            return  # done, by the try whose reply was lost or by somebody else
+        before = getattr(own, setting)
         if before is None and value is None and name != GLOBAL:
             raise _missing(setting, name)
         if setting == "compatibility":
@@ -130,7 +131,10 @@ def _check_empty(transaction: Transaction, name: SubjectName, own: Settings) -> 
             contexts = yield from children(paths.SCHEMA_CONTEXTS)
         for context in contexts:
             live = f"{paths.SCHEMA_CONTEXTS}/{context}/{paths.LIVE_SUBJECTS}"
-            used = used or bool((yield from children(live)))
+            found = yield from children(live)
+            if found:
+                used = True
+                transaction.rely_on(f"{live}/{found[0]}")
             # ZooKeeper deletes what is empty, and only that.
             transaction.writes += (Delete(live), Create(live))
     if used:

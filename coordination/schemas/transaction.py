@@ -36,15 +36,20 @@ class Transaction:
         self.read_before: _Known = {}
         self._known = known or {}
         self._put: set[str] = set()
+        self._needed: list[Write] = []
 
     def read(self, decoder: msgspec.json.Decoder[_T], path: str) -> Recipe[_T | None]:
-        """What a node holds, None if there is none. Raises Malformed."""
-        if path not in self._known:
-            self.read_before[path] = yield from read(decoder, path)
-        else:
+        """What a node holds, None if there is none; the same each time. Raises Malformed."""
+        if path in self._known:
             self.read_before[path] = self._known[path]
+        elif path not in self.read_before:
+            self.read_before[path] = yield from read(decoder, path)
         found: _T | None = self.read_before[path][0]
         return found
+
+    def rely_on(self, path: str) -> None:
+        """That a node is still there, whatever it holds."""
+        self._needed.append(Check(path))
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node that was read, or create it if there was none."""
@@ -59,7 +64,7 @@ class Transaction:
 
     def multi(self) -> Multi:
         """The writes, and checks of all that was read and is not written."""
-        writes = [*self.writes]
+        writes = [*self.writes, *self._needed]
         for path, (_, stat) in self.read_before.items():
             if path in self._put:
                 continue

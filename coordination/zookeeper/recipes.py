@@ -1,7 +1,7 @@
 """Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from folkmoot.coordination.zookeeper.operations import (
     NoNode,
     Operation,
     Recipe,
+    SessionLost,
     Set,
     Stat,
     WatchCallback,
@@ -121,3 +122,36 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
         except ConnectionLost:
             continue
         missing.pop()
+
+
+class Resumable(Generic[_T]):
+    """A recipe that outlives the session it is carried out in, since nothing it does belongs to one.
+
+    When a session is lost, what was under way was done or never will be: the recipe takes that for a
+    lost reply, and goes on in the next one.
+    """
+
+    def __init__(self, recipe: Recipe[_T]) -> None:
+        self._recipe = recipe
+        self._begun = False
+
+    def go_on(self) -> Recipe[_T]:
+        """What is left of it. Raises what it raises, and SessionLost, after which it can go on."""
+        error: ZooKeeperError | None = None
+        if self._begun:
+            error = ConnectionLost("the session was lost before the answer")
+        result = None
+        self._begun = True
+        try:
+            while True:
+                asked = self._recipe.send(result) if error is None else self._recipe.throw(error)
+                result, error = None, None
+                try:
+                    result = yield asked
+                except SessionLost:
+                    raise
+                except ZooKeeperError as raised:
+                    error = raised
+        except StopIteration as stop:
+            returned: _T = stop.value
+            return returned

@@ -1,7 +1,8 @@
 """Schemas, their versions and ids, kept in ZooKeeper: a library, no server to run."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -23,6 +24,7 @@ from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, Sto
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
+from folkmoot.coordination.zookeeper.recipes import Resumable
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -110,7 +112,7 @@ class SchemaRegistry:
                 self._contents.keep(name.context, found.id, new)
             return found, (yield from self._contents.content(name.context, found.id))
 
-        return _schema_version(name, *self._run(recipe))
+        return _schema_version(name, *self._run(recipe()))
 
     def lookup(
         self,
@@ -143,7 +145,7 @@ class SchemaRegistry:
             found = max(same, key=lambda each: (not each.deleted, each.version))
             return found, (yield from self._contents.content(name.context, found.id))
 
-        return _schema_version(name, *self._run(recipe))
+        return _schema_version(name, *self._run(recipe()))
 
     def check(
         self,
@@ -176,7 +178,7 @@ class SchemaRegistry:
                     raise VersionNotFound(f"subject {name} has no version {version}")
             return (yield from draft.findings(level, [each.id for each in previous]))
 
-        return self._run(recipe)
+        return self._run(recipe())
 
     def get(self, id: int, *, subject: str | None = None) -> StoredSchema:
         """The schema that an id names, in the context of `subject`. Raises SchemaNotFound.
@@ -186,13 +188,13 @@ class SchemaRegistry:
         context = DEFAULT_CONTEXT if subject is None else parse(subject).context
         content = self._contents.known(context, id)
         if content is None:
-            content = self._run(lambda: self._contents.content(context, id))
+            content = self._run(self._contents.content(context, id))
         return _stored_schema(id, content)
 
     def resolved(self, id: int, *, subject: str | None = None) -> str:
         """The schema that an id names as one canonical text, with all it refers to. Raises SchemaNotFound."""
         context = DEFAULT_CONTEXT if subject is None else parse(subject).context
-        return self._run(lambda: self._contents.resolved(context, id))
+        return self._run(self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
@@ -211,7 +213,7 @@ class SchemaRegistry:
             guid = str(UUID(guid))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
-        return self._run(recipe)
+        return self._run(recipe())
 
     # -- versions and subjects ---------------------------------------------------------------------
 
@@ -229,14 +231,14 @@ class SchemaRegistry:
             found = _chosen(name, there, version, deleted=deleted)
             return found, (yield from self._contents.content(name.context, found.id))
 
-        return _schema_version(name, *self._run(recipe))
+        return _schema_version(name, *self._run(recipe()))
 
     def versions(
         self, subject: str, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[int]:
         """The numbers of a subject's versions, oldest first. Raises SubjectNotFound."""
         name = parse_subject(subject)
-        there = self._run(lambda: lookups.subject_of(name))
+        there = self._run(lookups.subject_of(name))
         found = there.versions if deleted or deleted_only else there.live()
         if not found:
             raise _no_subject(name)
@@ -266,7 +268,7 @@ class SchemaRegistry:
                     found += yield from lookups.subjects(context, beginning, deleted=True)
             return found
 
-        return sorted({str(name) for name in self._run(recipe)})
+        return sorted({str(name) for name in self._run(recipe())})
 
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False
@@ -278,7 +280,7 @@ class SchemaRegistry:
         """
         name = parse_subject(subject)
         number = version if version == "latest" else _checked(version)
-        return self._run(lambda: deletion.delete_version(name, number, permanent=permanent))
+        return self._run(deletion.delete_version(name, number, permanent=permanent))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Delete all versions of a subject softly, or permanently after that → their numbers.
@@ -288,7 +290,7 @@ class SchemaRegistry:
         OperationNotPermitted.
         """
         name = parse_subject(subject)
-        return self._run(lambda: deletion.delete_subject(name, permanent=permanent))
+        return self._run(deletion.delete_subject(name, permanent=permanent))
 
     def referenced_by(self, subject: str, version: int | Literal["latest"]) -> list[int]:
         """The ids of the schemas with live versions that refer to a version, sorted.
@@ -302,7 +304,7 @@ class SchemaRegistry:
             chosen = _chosen(name, there, version, deleted=True)
             return (yield from lookups.referrers(name, chosen.version))
 
-        return self._run(recipe)
+        return self._run(recipe())
 
     def versions_of(
         self, id: int, *, subject: str | None = None, deleted: bool = False
@@ -313,7 +315,7 @@ class SchemaRegistry:
         """
         self.get(id, subject=subject)
         context = DEFAULT_CONTEXT if subject is None else parse(subject).context
-        names = self._run(lambda: lookups.users(context, id))
+        names = self._run(lookups.users(context, id))
         session = self._session()
         found = execute_all(session, map(lookups.subject_of, names), timeout=self._timeout)
         return sorted(
@@ -331,7 +333,7 @@ class SchemaRegistry:
 
     def contexts(self) -> list[str]:
         """The contexts in use, sorted: "." is the default one, others are ".name"."""
-        return self._run(lookups.contexts)
+        return self._run(lookups.contexts())
 
     # -- levels and modes --------------------------------------------------------------------------
 
@@ -342,14 +344,14 @@ class SchemaRegistry:
         one in force.
         """
         name = GLOBAL if subject is None else parse(subject)
-        return self._run(lambda: settings.get("compatibility", name, default_to_global))
+        return self._run(settings.get("compatibility", name, default_to_global))
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Raises InvalidCompatibility, InvalidSubject, OperationNotPermitted."""
         name = GLOBAL if subject is None else parse(subject)
         if level not in LEVELS:
             raise InvalidCompatibility(f"{level!r:.80} is no level: use one of {', '.join(LEVELS)}")
-        self._run(lambda: settings.put("compatibility", level, name))
+        self._run(settings.put("compatibility", level, name))
 
     def delete_compatibility(self, subject: str | None = None) -> str:
         """Back to the level of the context, or BACKWARD globally → the level that was set.
@@ -357,7 +359,7 @@ class SchemaRegistry:
         Raises NoSubjectCompatibility, OperationNotPermitted.
         """
         name = GLOBAL if subject is None else parse(subject)
-        return self._run(lambda: settings.put("compatibility", None, name))
+        return self._run(settings.put("compatibility", None, name))
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """READWRITE, READONLY or IMPORT: of a subject, of a context (`:.name:`), or globally.
@@ -365,7 +367,7 @@ class SchemaRegistry:
         Raises NoSubjectMode if it has none of its own, unless `default_to_global`: then the one in force.
         """
         name = GLOBAL if subject is None else parse(subject)
-        return self._run(lambda: settings.get("mode", name, default_to_global))
+        return self._run(settings.get("mode", name, default_to_global))
 
     def set_mode(self, mode: str, subject: str | None = None, *, force: bool = False) -> None:
         """IMPORT where schemas exist needs `force`.
@@ -375,7 +377,7 @@ class SchemaRegistry:
         name = GLOBAL if subject is None else parse(subject)
         if mode not in settings.MODES:
             raise InvalidMode(f"{mode!r:.80} is no mode: use one of {', '.join(settings.MODES)}")
-        self._run(lambda: settings.put("mode", mode, name, force=force))
+        self._run(settings.put("mode", mode, name, force=force))
 
     def delete_mode(self, subject: str | None = None) -> str:
         """Back to the mode of the context, or READWRITE globally → the mode that was set.
@@ -383,7 +385,7 @@ class SchemaRegistry:
         Raises NoSubjectMode.
         """
         name = GLOBAL if subject is None else parse(subject)
-        return self._run(lambda: settings.put("mode", None, name))
+        return self._run(settings.put("mode", None, name))
 
     def close(self) -> None:
         """End the session that was opened here; what is cached can still be asked for."""
@@ -408,15 +410,20 @@ class SchemaRegistry:
         references = yield from referred(Transaction(), context, draft.references)
         return (yield from draft.content(references))
 
-    def _run(self, recipe: Callable[[], Recipe[_T]]) -> _T:
-        """Carry a recipe out. All of them may be done again in another session, done before or not."""
-        for _ in range(ATTEMPTS - 1):
+    def _run(self, recipe: Recipe[_T]) -> _T:
+        """Carry a recipe out; if its session is lost it goes on in another one."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        rest = Resumable(recipe)
+        for attempts_left in reversed(range(ATTEMPTS)):
+            session = self._session()
+            left = None if deadline is None else deadline - time.monotonic()
             try:
-                return execute(self._session(), recipe(), self._timeout)
-            except SessionLost:
-                if self._connect is None:
+                return execute(session, rest.go_on(), left)
+            except (SessionLost, ZooKeeperUnreachable):
+                is_over = session.state is SessionState.LOST and self._connect is not None
+                if not is_over or not attempts_left:
                     raise
-        return execute(self._session(), recipe(), self._timeout)
+        raise AssertionError("unreachable")
 
     def _session(self) -> Session:
         if not self._lock.acquire(timeout=-1 if self._timeout is None else self._timeout):

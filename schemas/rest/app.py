@@ -8,6 +8,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from folkmoot.coordination.zookeeper.operations import ZooKeeperError
 from folkmoot.protocol.errors import (
@@ -22,21 +29,6 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.call import Call
 from folkmoot.schemas.rest.calls import CALLS, Function, Json, schema
-from folkmoot.schemas.rest.extra import (
-    ASGIApp,
-    BaseRoute,
-    ClientDisconnect,
-    Headers,
-    HTTPException,
-    Message,
-    Receive,
-    Request,
-    Response,
-    Route,
-    Scope,
-    Send,
-    Starlette,
-)
 from folkmoot.schemas.rest.observed import Observed
 from folkmoot.schemas.rest.users import Users
 from folkmoot.schemas.rest.workers import Workers
@@ -133,10 +125,17 @@ class _ById:
         return answer
 
     def _remember(self, key: tuple[str, str], answer: Answer) -> None:
+        if key in self._answers:  # asked for twice at the same time
+            return
         self._answers[key] = answer
-        self._bytes += len(answer.body)
+        self._bytes += _size(answer)
         while self._bytes > MOST_CACHED:
-            self._bytes -= len(self._answers.pop(next(iter(self._answers))).body)
+            self._bytes -= _size(self._answers.pop(next(iter(self._answers))))
+
+
+def _size(answer: Answer) -> int:
+    """Bytes that an answer takes, about."""
+    return 1_000 + len(answer.body)
 
 
 class _Front:
@@ -157,7 +156,7 @@ class _Front:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        status = 0
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -170,6 +169,11 @@ class _Front:
         try:
             refusal = await self._refusal(scope)
             await (refusal or self._app)(scope, receive, noted)
+        except asyncio.CancelledError:
+            # The server ends, and has waited for long enough.
+            if not status:
+                ending = ClosedError("the server ends: ask another one, or again")
+                await _refused(ending)(scope, receive, noted)
         finally:
             self._observed.note(scope["method"], status, time.perf_counter() - started)
 

@@ -7,12 +7,12 @@ import msgspec
 
 from folkmoot.coordination.schemas.versions import SchemaVersion, StoredSchema
 from folkmoot.protocol.errors import InvalidCompatibility, InvalidMode, InvalidSchema
+from folkmoot.schemas.registry.schema_registry import ALL_CONTEXTS
 from folkmoot.schemas.rest.call import Call, LevelBody, ModeBody, SchemaBody
 
 Json = Any
 
 TYPES: Final = ["AVRO"]
-ALL_CONTEXTS: Final = ":*:"
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -65,6 +65,8 @@ def lookup(call: Call) -> Json:
             call.subject,
             body.schema,
             references=body.references or (),
+            metadata=body.metadata,
+            rule_set=body.rule_set,
             normalize=call.flag("normalize"),
             deleted=call.flag("deleted"),
         )
@@ -92,7 +94,9 @@ def register(call: Call) -> Json:
         id=body.id if body.id is not None and body.id >= 0 else None,
         version=body.version if body.version is not None and body.version > 0 else None,
     )
-    return {"id": made.id, "version": made.version, "guid": made.guid}
+    said = _version(made)
+    del said["subject"]
+    return said
 
 
 def version(call: Call) -> Json:
