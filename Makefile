@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos kills model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -102,6 +102,11 @@ simulate-blackouts: env
 KILLS ?= 2000
 kills: env
 	$(BIN)/python -m tests.kills --kills $(KILLS)
+
+# Registrars of schemas in several processes on one counter, killed and cut off: make registrations COUNT=10000.
+COUNT ?= 10000
+registrations: env
+	$(BIN)/python -m tests.registrations --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
 # Groups of real processes under faults: make chaos EVENTS=1000 SEED=7. CHAOS_DIRECTORY remembers all runs.
 EVENTS ?= 300

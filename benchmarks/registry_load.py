@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 from statistics import quantiles
@@ -76,16 +77,14 @@ async def _drive(
     took: list[float] = []
 
     async def client(server: RegistryProcess, requests: Iterator[bytes]) -> None:
-        host, _, port = server.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        for request in requests:
-            begun = time.perf_counter()
-            if begun > until:
-                break
-            writer.write(request)
-            await _answer(reader)
-            took.append(time.perf_counter() - begun)
-        writer.close()
+        async with _connection(server.address) as (reader, writer):
+            for request in requests:
+                begun = time.perf_counter()
+                if begun > until:
+                    break
+                writer.write(request)
+                await _answer(reader)
+                took.append(time.perf_counter() - begun)
 
     begun = time.perf_counter()
     pairs = zip(cycle(servers), clients, strict=False)
@@ -96,12 +95,22 @@ async def _drive(
 
 
 async def _once(address: str, request: bytes) -> Any:
+    async with _connection(address) as (reader, writer):
+        writer.write(request)
+        return json.loads(await _answer(reader))
+
+
+@asynccontextmanager
+async def _connection(
+    address: str,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request)
-    body = await _answer(reader)
-    writer.close()
-    return json.loads(body)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:

@@ -4,12 +4,19 @@ It asks this program at every Tab, so that no list of options lies anywhere that
 """
 
 import argparse
+import os
 from collections.abc import Sequence
+from contextlib import closing, suppress
+from itertools import pairwise
 from typing import Final
 
+from folkmoot.console.options import ENVIRONMENT, SESSION_TIMEOUT
 from folkmoot.console.parser import Parser
+from folkmoot.protocol.errors import FolkmootError
 
 WORDS: Final = "words"
+PATIENCE: Final = 1.0
+"""So many seconds ZooKeeper is waited for: somebody has pressed Tab."""
 BASH: Final = """\
 _folkmoot() {
     local IFS=$'\\n'
@@ -62,13 +69,43 @@ def run(args: argparse.Namespace) -> int:
 
 def candidates(parser: Parser, before: Sequence[str], word: str) -> list[str]:
     """What `word`, which is begun, may become behind the words before it; nothing where a file may stand."""
-    parser, _ = parser.walk(before)
+    parser, _, given = parser.walk(before)
     option = parser.option(before[-1]) if before else None
     if option is not None and option.nargs is None:
-        found = [str(each) for each in option.choices or ()]
+        found = _values(option, before)
     elif word.startswith("-"):
         found = [name for name in parser.option_names() if len(name) > 2]
     else:
-        choices = [each.choices for each in parser.positionals() if each.choices is not None]
-        found = [str(each) for each in (choices[0] if choices else ())]
+        arguments = parser.positionals()
+        last = arguments[-1:] if arguments and arguments[-1].nargs == "*" else []
+        following = arguments[given : given + 1] or last
+        # A topic that is to be made has a name that none has yet.
+        is_new = parser.prog.endswith("topic create")
+        found = _values(following[0], before) if following and not is_new else []
     return [each for each in found if each.startswith(word) and each != WORDS]
+
+
+def _values(argument: argparse.Action, before: Sequence[str]) -> list[str]:
+    """What may stand for an argument or behind an option: choices, or names that the cluster knows."""
+    if argument.choices is not None:
+        return [str(each) for each in argument.choices]
+    given = (two for one, two in pairwise(before) if one == "--zookeeper")
+    joined = (each.partition("=")[2] for each in before if each.startswith("--zookeeper="))
+    address = next(given, None) or next(joined, None) or os.environ.get(ENVIRONMENT)
+    if argument.dest not in ("topic", "group") or not address:
+        return []
+    with suppress(FolkmootError):  # who waits for a word is told nothing of it
+        return _names(argument.dest, address)
+    return []
+
+
+def _names(kind: str, address: str) -> list[str]:
+    """All topics or groups of a cluster. Raises ZooKeeperUnreachable."""
+    from folkmoot.coordination import topics
+    from folkmoot.coordination.connector import connect
+    from folkmoot.coordination.groups import inspection
+    from folkmoot.coordination.zookeeper.execute import execute
+
+    with closing(connect(address, SESSION_TIMEOUT, connect_timeout=PATIENCE)) as session:
+        names = topics.names() if kind == "topic" else inspection.names()
+        return execute(session, names, PATIENCE)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folkmoot.console.formats.record_text import FORMAT_HELP, writer
@@ -17,6 +18,7 @@ from folkmoot.console.options import (
     at_least_one,
     cluster_of,
     point_in_time,
+    schema_text,
     session_of,
     whole_number,
 )
@@ -67,6 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--max-records", type=at_least_one, metavar="N", help="stop after N records"
     )
+    parser.add_argument(
+        "--reader-schema",
+        type=Path,
+        metavar="FILE.avsc",
+        help="values that have a schema are read as this one says (default: as they were written)",
+    )
+    parser.add_argument(
+        "--key-schema",
+        type=Path,
+        metavar="FILE.avsc",
+        help="keys have schemas, too: the same for them",
+    )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
         *("-o", "--output"),
@@ -97,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
-    decoder = Decoder(args.zookeeper)
+    decoder = Decoder(args.zookeeper, _readers(args))
     write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
         decoder,
@@ -126,6 +140,20 @@ def _pages(args: argparse.Namespace, consumer: "Consumer") -> AbstractContextMan
     from folkmoot.metrics.clients import ClientMetrics
 
     return served(args.metrics_host, args.metrics_port, ClientMetrics(consumer), sys.stderr)
+
+
+def _readers(args: argparse.Namespace) -> dict[str, str]:
+    """The schemas to read by. Raises ConfigError, InvalidSchema."""
+    files = {"key": args.key_schema, "value": args.reader_schema}
+    readers = {field: schema_text(path) for field, path in files.items() if path is not None}
+    if readers:
+        from folkmoot.schemas.avro.identity import canonical
+
+        if not args.zookeeper:
+            raise ConfigError("schemas are in ZooKeeper: use --zookeeper")
+        for text in readers.values():
+            canonical(text)
+    return readers
 
 
 def _start(args: argparse.Namespace) -> int | str | datetime:

@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`; a usage error that the command's own parser tells exits with code 2."""
-        parser, unknown = self.walk(words)
+        parser, unknown, _ = self.walk(words)
         if unknown:  # before a required one is said to be missing, which may be this one, misspelt
             parser.refuse(unknown)
         args, rest = self.parse_known_args(words)
@@ -33,10 +33,10 @@ class Parser(argparse.ArgumentParser):
             parser.refuse(rest)
         return args
 
-    def walk(self, words: Sequence[str]) -> "tuple[Parser, list[str]]":
-        """The parser of the command and action in these words, and the long options unknown to theirs, or
-        what is none of its commands."""
-        parser, unknown, left = self, list[str](), iter(words)
+    def walk(self, words: Sequence[str]) -> "tuple[Parser, list[str], int]":
+        """The parser of the command and action in these words, the long options unknown to theirs or what
+        is none of its commands, and how many arguments come behind it."""
+        parser, unknown, given, left = self, list[str](), 0, iter(words)
         for word in left:
             if word == "--" or any(each.nargs == argparse.REMAINDER for each in parser._actions):
                 break
@@ -50,7 +50,9 @@ class Parser(argparse.ArgumentParser):
                     unknown.append(word)
                     break
                 parser = commands[word]
-        return parser, unknown
+            elif option is None:
+                given += 1
+        return parser, unknown, given
 
     def commands(self) -> "dict[str, Parser]":
         """The parsers of what may be chosen here, by its name."""

@@ -14,6 +14,7 @@ from folkmoot.console.formats.values import Decoder, json_of
 from folkmoot.console.options import (
     add_cluster,
     cluster_of,
+    schema_text,
     sigterm_like_ctrl_c,
     whole_number,
 )
@@ -55,12 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="on every record"
     )
-    parser.add_argument(
-        "--schema",
-        type=Path,
-        metavar="FILE.avsc",
-        help="lines, with -i json their values, are JSON, sent as Avro; registered under TOPIC-value",
-    )
+    for field in ("key", "value"):
+        parser.add_argument(
+            f"--{field}-schema",
+            metavar="FILE.avsc|latest|ID",
+            help=f"{field}s are JSON, sent as Avro by this schema, which is registered under "
+            f"TOPIC-{field}; or by the latest one there, or by that of an id",
+        )
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument(
         "--compression", default="zstd", help="zstd (default), none, lz4, gzip or snappy"
@@ -77,8 +79,11 @@ def run(args: argparse.Namespace) -> int:
     if args.key_separator and args.input == "json":
         raise ConfigError("with -i json each line says its key: leave out --key-separator")
     cluster = cluster_of(args)
-    if args.schema is not None and not args.zookeeper:
-        raise ConfigError("--schema registers the schema in ZooKeeper: use --zookeeper")
+    schemas = {"key": args.key_schema, "value": args.value_schema}
+    if any(schemas.values()) and not args.zookeeper:
+        raise ConfigError("schemas are in ZooKeeper: use --zookeeper")
+    if args.key_schema and not args.key_separator and args.input == "text":
+        raise ConfigError("--key-schema is for lines with keys: give --key-separator, or -i json")
     headers = [_header(each) for each in args.header]
     acks = args.acks if args.acks == "all" else int(args.acks)
     options = {
@@ -91,10 +96,10 @@ def run(args: argparse.Namespace) -> int:
     }
     with ExitStack() as stack:
         source = _source(args, stack)
-        schema = None if args.schema is None else _text(args.schema)
+        arguments = {field: _schema(schemas[field]) for field in schemas if schemas[field]}
         producer = stack.enter_context(Producer(**cluster, **options))
         _check_partition(args, producer)
-        read = _reader(args, _encoder(args, schema, stack), stack)
+        read = _reader(args, _encoders(args, arguments, stack), stack)
         with sigterm_like_ctrl_c():
             _send_all(args, producer, map(read, source), headers)
     return 0
@@ -141,13 +146,13 @@ def _source(args: argparse.Namespace, stack: ExitStack) -> IO[bytes]:
     return stack.enter_context(source)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigError(f"--schema {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--schema {path} cannot be read: it is not UTF-8") from None
+def _schema(given: str) -> dict[str, Any]:
+    """What tells a serialiser which schema is meant."""
+    if given == "latest":
+        return {"version": "latest"}
+    if given.isdecimal():
+        return {"id": int(given)}
+    return {"schema": schema_text(Path(given))}
 
 
 def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:
@@ -161,12 +166,13 @@ def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:
 
 
 def _reader(
-    args: argparse.Namespace, encode: _Encode | None, stack: ExitStack
+    args: argparse.Namespace, encoders: dict[str, _Encode], stack: ExitStack
 ) -> Callable[[bytes], Draft]:
     """From a line to what is to be sent."""
+    encode, encode_key = encoders.get("value"), encoders.get("key")
     if args.input == "json":
         decode = stack.enter_context(Decoder(args.zookeeper))
-        return lambda line: draft_of(line, decode, encode)
+        return lambda line: draft_of(line, decode, encode, encode_key)
     separator = b"" if args.key_separator is None else os.fsencode(args.key_separator)
 
     def read(line: bytes) -> Draft:
@@ -175,6 +181,7 @@ def _reader(
             key, found, value = value.partition(separator)
             if not found:
                 raise SerializationError(f"there is no {args.key_separator!r} after a key")
+            key = key if encode_key is None else encode_key(json_of(key))
         return Draft(value if encode is None else encode(json_of(value)), key)
 
     return read
@@ -191,14 +198,19 @@ def _header(given: str) -> tuple[str, bytes]:
     return name, os.fsencode(value)  # the very bytes that were given, text or not
 
 
-def _encoder(args: argparse.Namespace, schema: str | None, stack: ExitStack) -> _Encode | None:
-    """From what JSON says to a record's value by the schema, which is registered here."""
-    if schema is None:
-        return None
+def _encoders(
+    args: argparse.Namespace, schemas: dict[str, dict[str, Any]], stack: ExitStack
+) -> dict[str, _Encode]:
+    """From what JSON says to a record's key or value, by schemas that are registered here."""
+    if not schemas:
+        return {}
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
     from folkmoot.schemas.values.serializer import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
-    serializer = AvroSerializer(registry, schema)
-    serializer.prepare(args.topic)  # registers it, or says what is wrong with it
-    return partial(serializer.serialize, args.topic)
+    found: dict[str, _Encode] = {}
+    for field, arguments in schemas.items():
+        serializer = AvroSerializer(registry, subject=f"{args.topic}-{field}", **arguments)
+        serializer.prepare(args.topic)  # registers it, or says what is wrong with it
+        found[field] = partial(serializer.serialize, args.topic)
+    return found

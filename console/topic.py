@@ -14,7 +14,7 @@ from folkmoot.console.options import (
     whole_number,
 )
 from folkmoot.console.tables import counted, show
-from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
+from folkmoot.protocol.errors import BrokerUnreachable, ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
 from folkmoot.protocol.records import TopicPartition
@@ -233,19 +233,29 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _offsets(args: argparse.Namespace) -> int:
+    from folkmoot.consumers.offsets.log_ends import no_answer
+    from folkmoot.network.leaderless import said_of
+
     with admin_of(args) as found:
-        earliest = found.offsets(args.topic, "earliest", args.timeout)
-        latest = found.offsets(args.topic, "latest", args.timeout)
+        # Half of the time for each: together they end in time.
+        earliest, _ = found.known_offsets(args.topic, "earliest", args.timeout / 2)
+        latest, leaderless = found.known_offsets(args.topic, "latest", args.timeout / 2)
         sizes = found.log_sizes([args.topic])
     largest: dict[TopicPartition, int] = {}
     for each in sizes:
         largest[each.partition] = max(each.bytes, largest.get(each.partition, 0))
     rows = [
-        (each.partition, start, end, end - start, largest.get(each))
+        (
+            *(each.partition, start, end),
+            *(None if start is None or end is None else end - start, largest.get(each)),
+        )
         for each, start in earliest.items()
         for end in (latest[each],)
     ]
     show(("partition", "earliest", "latest", "records", "bytes"), rows, args.output)
+    missing = [each for each in latest if None in (earliest[each], latest[each])]
+    if missing:
+        raise BrokerUnreachable(said_of(leaderless) if leaderless else no_answer(missing))
     return 0
 
 

@@ -95,10 +95,10 @@ def _delete_records(args: argparse.Namespace) -> int:
         else:
             wanted = _offsets(args.topic, words)
         offsets = admin.checked(wanted, args.timeout)
-        earliest = admin.offsets(args.topic, "earliest", args.timeout)
+        earliest = admin.offsets(offsets, "earliest", args.timeout)
         if args.execute:
             offsets = admin.delete_records(offsets, args.timeout)
-        latest = admin.offsets(args.topic, "latest", args.timeout)
+        latest = admin.offsets(offsets, "latest", args.timeout)
     rows = []
     for each, offset in offsets.items():
         new = max(earliest[each], offset)

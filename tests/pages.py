@@ -77,7 +77,8 @@ class Shell:
         """Its exit code, and what it has printed."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
-        self._bash.stdin.write(f"{command}\necho '{_END}'$?\n")
+        # What a command prints may not end its line.
+        self._bash.stdin.write(f"{command}\nprintf '\\n%s%s\\n' '{_END}' $?\n")
         self._bash.stdin.flush()
         printed = ""
         for line in self._bash.stdout:

@@ -232,7 +232,7 @@ class Broker:
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
-            schemas=Schemas(self._live_ids, self._schema, jobs.pause, time.monotonic),
+            schemas=Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic),
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,

@@ -1,9 +1,10 @@
 """What the registry in ZooKeeper says, as far as requests need it: live ids of subjects, schemas by id."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, TypeVar
 
-from folkmoot.brokers.storage.jobs import result_of
+from folkmoot.brokers.storage.jobs import Submit, result_of
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT
 from folkmoot.coordination.schemas.nodes import Content
@@ -20,10 +21,15 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import GetSchemaResponse
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
+_T = TypeVar("_T")
+_Asked = TypeVar("_Asked")
+
 LIVE_FOR: Final = 30.0
 """So many seconds after it was read a subject is read again before it is believed."""
+REFRESH_AFTER: Final = 20.0
+"""So many seconds after it was read it is read again while batches of known ids go on."""
 TRY_AGAIN_AFTER: Final = 1.0
-"""So long ZooKeeper is not asked again about a subject when it has not answered."""
+"""So long ZooKeeper is left alone when it has not answered."""
 PAUSE_IN_VAIN: Final = 0.05
 """Behind a look that has not found what was asked for: who guesses ids asks ZooKeeper 20 times a second."""
 MAX_SUBJECTS: Final = 10_000
@@ -31,15 +37,16 @@ MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
 
 
 class Look:
-    """A question to ZooKeeper, a `storage.jobs.Job` of a queue of its own.
+    """A question to ZooKeeper, a `storage.jobs.Job` for a queue of its kind.
 
     Who asks while another one's look has not begun shares it; later it is asked anew, so that no answer
     is older than its question.
     """
 
-    queue: Final = "schemas"
-
-    def __init__(self, read: Callable[[], Any], answered: Callable[["Look"], None]) -> None:
+    def __init__(
+        self, queue: str, read: Callable[[], Any], answered: Callable[["Look"], None]
+    ) -> None:
+        self.queue = queue
         self._read = read
         self._answered = answered
         self.has_begun = False
@@ -59,14 +66,14 @@ class Look:
 
 
 class _Subject:
-    """What was read of a subject: its live ids, and why it could not be read again since."""
+    """What was read of a subject: its live ids, why it could not be read again since, and when it is to
+    be."""
 
-    __slots__ = ("believed_until", "ids", "read", "trouble")
+    __slots__ = ("again_at", "believed_until", "ids", "trouble")
 
     def __init__(self) -> None:
-        self.ids: Collection[int] = ()
-        self.read = False
-        self.believed_until = 0.0
+        self.ids: frozenset[int] = frozenset()
+        self.believed_until = self.again_at = -inf
         self.trouble: FolkmootError | None = None
 
 
@@ -84,44 +91,73 @@ class Schemas:
         self,
         live_ids: Callable[[str], Collection[int]],
         schema: Callable[[int], GetSchemaResponse | None],
+        submit: Submit,
         pause: Callable[[float], object],
         clock: Callable[[], float],
     ) -> None:
         """`live_ids` and `schema` ask ZooKeeper, on any thread. Raise FolkmootError."""
         self._live_ids = live_ids
         self._schema = schema
+        self._submit = submit
         self._pause = pause
         self._clock = clock
         self._looks: dict[Hashable, Look] = {}
         self._subjects: dict[str, _Subject] = {}
         self._schemas: dict[int, GetSchemaResponse] = {}
         self._characters = 0
+        # Of the looks' threads: who waits behind a question that was not answered is not to wait as long.
+        self._silence: FolkmootError | None = None
+        self._silent_until = -inf
 
     def look_for(self, subject: str, ids: Iterable[int]) -> Look | None:
         """What has to be done before `refusal` can judge these ids; None: nothing."""
         known = self._subjects.setdefault(subject, _Subject())
         wanted = {each for each in ids if each not in (NO_SCHEMA, NO_VALUES)}
-        is_fresh = self._clock() < known.believed_until
-        if not wanted or (is_fresh and (known.trouble or wanted.issubset(known.ids))):
+        if not wanted:
             return None
+        now = self._clock()
+        all_known = wanted <= known.ids
+        if known.trouble is None and (not all_known or now >= known.believed_until):
+            return self._look_at(subject, wanted)
+        if now < known.again_at:
+            return None
+        look = self._look_at(subject, wanted)
+        if not all_known:
+            return look
+        known.again_at = now + TRY_AGAIN_AFTER
+        self._submit(look.queue, look.run, look.finish)
+        return None
 
-        def read() -> Collection[int]:
-            found = self._live_ids(subject)
-            if not wanted.issubset(found):
+    def _look_at(self, subject: str, wanted: Collection[int]) -> Look:
+        def read() -> frozenset[int]:
+            found = frozenset(self._asked(self._live_ids, subject))
+            if not found.issuperset(wanted):
                 self._pause(PAUSE_IN_VAIN)
             return found
 
-        return self._look(subject, read, self._subject_answered)
+        return self._look("subjects", subject, read, self._subject_answered)
+
+    def _asked(self, ask: Callable[[_Asked], _T], what: _Asked) -> _T:
+        """The answer, on a look's thread. Raises the error of a moment ago if there was none."""
+        silence = self._silence
+        if silence is not None and self._clock() < self._silent_until:
+            raise ZooKeeperUnreachable(str(silence))
+        try:
+            found = ask(what)
+        except ZooKeeperUnreachable as error:
+            self._silence, self._silent_until = error, self._clock() + TRY_AGAIN_AFTER
+            raise
+        self._silence = None
+        return found
 
     def _subject_answered(self, subject: Hashable, outcome: Any) -> None:
         assert isinstance(subject, str)
-        known = self._subjects.setdefault(subject, _Subject())
+        known, now = self._subjects.setdefault(subject, _Subject()), self._clock()
         if isinstance(outcome, Exception):
-            known.believed_until = self._clock() + TRY_AGAIN_AFTER
-            known.trouble = _trouble(outcome)
+            known.trouble, known.again_at = _trouble(outcome), now + TRY_AGAIN_AFTER
         else:
-            known.believed_until = self._clock() + LIVE_FOR
-            known.trouble, known.read, known.ids = None, True, frozenset(outcome)
+            known.trouble, known.ids = None, outcome
+            known.believed_until, known.again_at = now + LIVE_FOR, now + REFRESH_AFTER
         while len(self._subjects) > MAX_SUBJECTS:
             del self._subjects[next(iter(self._subjects))]
 
@@ -157,13 +193,13 @@ class Schemas:
         """The way to one that is not; the look's outcome is it, or the error."""
 
         def read() -> GetSchemaResponse:
-            found = self._schema(number)
+            found = self._asked(self._schema, number)
             if found is None:
                 self._pause(PAUSE_IN_VAIN)
                 raise SchemaNotFound(f"no schema has the id {number} in this cluster")
             return found
 
-        return self._look(number, read, self._schema_answered)
+        return self._look("schemas", number, read, self._schema_answered)
 
     def _schema_answered(self, number: Hashable, outcome: Any) -> None:
         if isinstance(outcome, GetSchemaResponse) and number not in self._schemas:
@@ -174,7 +210,11 @@ class Schemas:
                 self._characters -= _characters(self._schemas.pop(next(iter(self._schemas))))
 
     def _look(
-        self, what: Hashable, read: Callable[[], Any], answered: Callable[[Hashable, Any], None]
+        self,
+        queue: str,
+        what: Hashable,
+        read: Callable[[], Any],
+        answered: Callable[[Hashable, Any], None],
     ) -> Look:
         look = self._looks.get(what)
         if look is None or look.has_begun:
@@ -184,7 +224,7 @@ class Schemas:
                     del self._looks[what]
                 answered(what, look.outcome)
 
-            look = self._looks[what] = Look(read, done)
+            look = self._looks[what] = Look(queue, read, done)
         return look
 
 

@@ -6,7 +6,8 @@
 ```
 
 A key, value or header is a text where its bytes are UTF-8, `{"base64": "…"}` where they are not, null
-where there is none. A value with a schema is what it says, as JSON; then `encoded` is its bytes.
+where there is none. A value with a schema is what it says, as JSON; then `encoded` is its bytes. So is
+a key, if keys were asked to be read by a schema.
 """
 
 import json
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _FIELDS: Final = frozenset(
     {"topic", "partition", "offset", "timestamp", "key", "value", "headers", "schema_id", "encoded"}
 )
+_Encode = Callable[[Any], bytes]
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -47,7 +49,7 @@ def line_of(record: "Record", decode: Decoder) -> str:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": _written(record.timestamp),
-        "key": cell_of(record.key),
+        "key": _key(record.key, decode),
         "value": value,
         "headers": [[name, cell_of(data)] for name, data in record.headers],
         "schema_id": schema_id,
@@ -57,11 +59,18 @@ def line_of(record: "Record", decode: Decoder) -> str:
     return as_json(fields)
 
 
-def draft_of(line: bytes, decode: Decoder, encode: Callable[[Any], bytes] | None) -> Draft:
+def _key(key: bytes | None, decode: Decoder) -> Any:
+    decoded = None if key is None else decode.key(key)
+    return cell_of(key) if decoded is None else decoded[0]
+
+
+def draft_of(
+    line: bytes, decode: Decoder, encode: _Encode | None, encode_key: _Encode | None = None
+) -> Draft:
     """What a line says is to be sent; where it lay is left out. Raises SerializationError.
 
-    A value is written by `encode` if there is one. Else `encoded` has its bytes, which must mean what
-    `value` says: that was perhaps changed on the way.
+    A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
+    bytes, which must mean what `value` says: that was perhaps changed on the way.
     """
     fields = json_of(line)
     if not isinstance(fields, dict):
@@ -77,18 +86,20 @@ def draft_of(line: bytes, decode: Decoder, encode: Callable[[Any], bytes] | None
         data = _checked(fields, decode)
     else:
         data = _bytes("value", value)
-    return Draft(
-        data, _bytes("key", fields.get("key")), _headers(fields), _read(fields.get("timestamp"))
-    )
+    key = fields.get("key")
+    key = _bytes("key", key) if key is None or encode_key is None else encode_key(key)
+    return Draft(data, key, _headers(fields), _read(fields.get("timestamp")))
 
 
 def _checked(fields: dict[str, Any], decode: Decoder) -> bytes:
     data = _bytes("encoded", fields["encoded"])
     decoded = None if data is None else decode(data)
     if data is None or decoded is None:
-        raise SerializationError("encoded has no schema of this cluster: give --schema")
+        raise SerializationError("encoded has no schema of this cluster: give --value-schema")
     if json.loads(as_json(decoded[0])) != fields["value"]:
-        raise SerializationError("value is not what encoded says: give --schema to write it anew")
+        raise SerializationError(
+            "value is not what encoded says: give --value-schema to write it anew"
+        )
     return data
 
 
@@ -102,7 +113,7 @@ def _bytes(name: str, cell: object) -> bytes | None:
             return b64decode(cell[BASE64], validate=True)
     except (ValueError, TypeError) as error:
         raise SerializationError(f"{name} is not understood: {error}") from None
-    also = ", or give --schema" if name == "value" else ""
+    also = f", or give --{name}-schema" if name in ("key", "value") else ""
     raise SerializationError(
         f'{name} is neither a text, {{"{BASE64}": "…"}} nor null: write one of them{also}'
     )

@@ -20,7 +20,6 @@ FIELDS: Final[dict[str, _Part]] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,
-    "k": lambda record: record.key or b"",
     "K": lambda record: b"%d" % _length(record.key),
     "S": lambda record: b"%d" % _length(record.value),
     "R": lambda record: struct.pack(">i", _length(record.value)),
@@ -30,7 +29,7 @@ FIELDS: Final[dict[str, _Part]] = {
     ),
     "%": lambda record: b"%",
 }
-"""What may follow a % in a format, besides s, the value, which may have a schema."""
+"""What may follow a % in a format, besides k and s, key and value, which may have a schema."""
 
 FORMAT_HELP: Final = (
     "as kcat has it: %%t topic, %%p partition, %%o offset, %%k key, %%K its length, %%s value, %%S its "
@@ -59,7 +58,11 @@ def _format(form: str, decode: Decoder) -> list[_Part]:
         decoded = decode(record.value) if record.value is not None else None
         return (record.value or b"") if decoded is None else as_json(decoded[0]).encode()
 
-    fields = {**FIELDS, "s": value}
+    def key(record: "Record") -> bytes:
+        decoded = decode.key(record.key) if record.key is not None else None
+        return (record.key or b"") if decoded is None else as_json(decoded[0]).encode()
+
+    fields = {**FIELDS, "k": key, "s": value}
     parts: list[_Part] = []
     for found in _FOUND.finditer(form):
         name, escape = found.groups()
@@ -104,7 +107,10 @@ def _line(record: "Record", decode: Decoder) -> str:
         shown = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
     else:
         shown = "null" if record.value is None else readable(record.value)
-    key = "" if record.key is None else f"{readable(record.key)}: "
+    key = ""
+    if record.key is not None:
+        its = decode.key(record.key)
+        key = f"{readable(record.key) if its is None else as_json(its[0])}: "
     line = f"{record.partition}@{record.offset} {key}{shown}"
     if line.isprintable():
         return line

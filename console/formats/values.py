@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from base64 import b64encode
+from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, Self
 
@@ -17,14 +18,17 @@ MAX_UNKNOWN = 10_000
 class Decoder:
     """Values by the schema whose id they carry; without one, or without Avro or ZooKeeper here, as they are.
 
-    What cannot be decoded is shown as bytes: a value may begin with a zero by chance.
+    `readers` are the schemas that values and keys are read as, by "value" and "key"; without one values
+    are as they were written, and keys are bytes. What cannot be decoded is shown as bytes, as a value may
+    begin with a zero by chance; what cannot be read by one of `readers` is an error.
     """
 
-    def __init__(self, zookeeper: str | None) -> None:
+    def __init__(self, zookeeper: str | None, readers: Mapping[str, str] | None = None) -> None:
         self._zookeeper = zookeeper
+        self._readers = readers or {}
         self._opened = False
         self._registry: Any = None
-        self._deserialize: Any = None
+        self._deserialize: dict[str, Any] = {}
         self._unknown: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -36,24 +40,32 @@ class Decoder:
 
     def __call__(self, value: bytes) -> tuple[Any, int] | None:
         """The value and its schema's id; None for bytes that have no schema here."""
-        if value[:1] != SCHEMA_MARK or len(value) < 5 or not self._is_ready():
+        return self._decoded("value", value)
+
+    def key(self, key: bytes) -> tuple[Any, int] | None:
+        """The same of a key; None also if keys are not to be decoded."""
+        return self._decoded("key", key) if "key" in self._readers else None
+
+    def _decoded(self, field: str, data: bytes) -> tuple[Any, int] | None:
+        if data[:1] != SCHEMA_MARK or len(data) < 5 or not self._is_ready():
             return None
-        number = int.from_bytes(value[1:5], "big")
+        number = int.from_bytes(data[1:5], "big")
         if number in self._unknown:
             return None
         try:
-            return self._deserialize(value), number
+            return self._deserialize[field](data), number
         except SchemaNotFound:
             if len(self._unknown) < MAX_UNKNOWN:
                 self._unknown.add(number)
         except SerializationError:
-            pass
+            if field in self._readers:  # which was asked for, so that it is told
+                raise
         return None
 
     def _is_ready(self) -> bool:
         """Opened with the first value that may need it. False if Avro is not installed here."""
         if self._opened:
-            return self._deserialize is not None
+            return bool(self._deserialize)
         self._opened = True
         if self._zookeeper is None:
             print("folkmoot: values are shown as bytes: schemas are in ZooKeeper", file=sys.stderr)
@@ -65,7 +77,9 @@ class Decoder:
             print(f"folkmoot: values are shown as bytes: {missing}", file=sys.stderr)
             return False
         self._registry = SchemaRegistry(self._zookeeper)
-        self._deserialize = AvroDeserializer(self._registry)
+        for field in ("key", "value"):
+            reader = self._readers.get(field)
+            self._deserialize[field] = AvroDeserializer(self._registry, reader)
         return True
 
 

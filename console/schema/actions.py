@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from folkmoot.console.options import confirm, connecting
+from folkmoot.console.options import confirm, connecting, schema_text
 from folkmoot.console.schema.places import Here, is_url, remote
 from folkmoot.console.schema.transfer import gather, load, save, spread
 from folkmoot.console.tables import counted, show
@@ -19,7 +19,7 @@ from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 
 def _register(args: argparse.Namespace, registry: SchemaRegistry) -> int:
-    text, references = read(args.file), _references(args.reference)
+    text, references = schema_text(args.file), _references(args.reference)
     made = registry.register(args.subject, text, references=references, normalize=args.normalize)
     if args.output == "json":
         print(json.dumps({"subject": made.subject, "version": made.version, "id": made.id}))
@@ -78,7 +78,7 @@ def _versions(args: argparse.Namespace, registry: SchemaRegistry) -> int:
 
 def _check(args: argparse.Namespace, registry: SchemaRegistry) -> int:
     findings = registry.check(
-        args.subject, read(args.file), args.version, references=_references(args.reference)
+        args.subject, schema_text(args.file), args.version, references=_references(args.reference)
     )
     _show(findings, args.output)
     if any(not each.warning for each in findings):
@@ -132,7 +132,7 @@ def _resolved(args: argparse.Namespace, registry: SchemaRegistry) -> str:
     for each in _references(args.reference):
         number = registry.version(each.subject, each.version).id
         texts.append(registry.resolved(number, subject=each.subject))
-    return resolve(read(args.file), texts)
+    return resolve(schema_text(args.file), texts)
 
 
 def _compat(args: argparse.Namespace, registry: SchemaRegistry) -> int:
@@ -198,16 +198,6 @@ def _import(args: argparse.Namespace, registry: SchemaRegistry) -> int:
 def _copied(copied: int, found: int) -> int:
     print(f"copied {counted(copied, 'version')}; {found - copied} were there")
     return 0
-
-
-def read(path: Path) -> str:
-    """A schema's text. Raises ConfigError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} cannot be read: it is not UTF-8") from None
 
 
 def _references(words: Sequence[str]) -> list[Reference]:

@@ -349,15 +349,34 @@ class Admin:
     # -- records ----------------------------------------------------------------------------------
 
     def offsets(
-        self, topic: str, place: Literal["earliest", "latest"], timeout: float = TIMEOUT
+        self,
+        topic: str | Iterable[TopicPartition],
+        place: Literal["earliest", "latest"],
+        timeout: float = TIMEOUT,
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition, or the one behind its last.
+        """The first offset, or the one behind the last, of each partition of a topic, or of those given.
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
-        if place not in ENDS:
-            raise ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
-        return self._find(self._topic_ids(self.partitions_of(topic)), ENDS[place], timeout)
+        return self._find(self._ids_of(topic), _end(place), timeout)
+
+    def known_offsets(
+        self,
+        topic: str | Iterable[TopicPartition],
+        place: Literal["earliest", "latest"],
+        timeout: float = TIMEOUT,
+    ) -> tuple[dict[TopicPartition, int | None], Waiting]:
+        """As `offsets`, None where no leader tells in time, and which partitions nobody leads.
+
+        Raises UnknownTopicOrPartition, ConfigError, InvalidName.
+        """
+        ids = self._ids_of(topic)
+        found, leaderless = self._known(ids, _end(place), timeout)
+        return {each: found.get(each) for each in ids}, leaderless
+
+    def _ids_of(self, topic: str | Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Of each partition its topic's id. Raises UnknownTopicOrPartition, InvalidName."""
+        return self._topic_ids(self.partitions_of(topic) if isinstance(topic, str) else topic)
 
     def offsets_for_times(
         self, topic: str, moment: datetime, timeout: float = TIMEOUT
@@ -448,7 +467,7 @@ class Admin:
             if each.partition.topic in ids
         }
         deadline = time.monotonic() + timeout
-        latest, leaderless = self._known_ends(wanted, timeout)
+        latest, leaderless = self._known(wanted, LATEST, timeout)
         committed = _committed(state.partitions, ids)
         unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
         left = max(0.0, deadline - time.monotonic())
@@ -676,10 +695,10 @@ class Admin:
         ) as lookups:
             return all_offsets(lookups, wanted, place, timeout)
 
-    def _known_ends(
-        self, wanted: Mapping[TopicPartition, str], timeout: float
+    def _known(
+        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> tuple[dict[TopicPartition, int], Waiting]:
-        """The ends that leaders tell in time, and what nobody leads."""
+        """The offsets at EARLIEST or LATEST that leaders tell in time, and what nobody leads."""
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
@@ -689,7 +708,7 @@ class Admin:
             while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
                 left := deadline - time.monotonic()
             ) > 0:
-                found.update(lookups.find(missing, LATEST, min(left, _TURN)))
+                found.update(lookups.find(missing, place, min(left, _TURN)))
                 unanswered = missing.keys() - found.keys()
                 if unanswered <= lookups.leaderless.keys():
                     break
@@ -737,6 +756,12 @@ class Admin:
     def _alive(self) -> dict[int, str]:
         """The live brokers that are not drained, and where each stands."""
         return racks_of(self._execute(brokers.usable()))
+
+
+def _end(place: str) -> int:
+    if place not in ENDS:
+        raise ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
+    return ENDS[place]
 
 
 def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["latest"]:

@@ -87,6 +87,7 @@ class AsyncAdmin:
     cancel_drain = _awaited(Admin.cancel_drain)
     log_sizes = _awaited(Admin.log_sizes)
     offsets = _awaited(Admin.offsets)
+    known_offsets = _awaited(Admin.known_offsets)
     offsets_for_times = _awaited(Admin.offsets_for_times)
     delete_records = _awaited(Admin.delete_records)
     checked = _awaited(Admin.checked)

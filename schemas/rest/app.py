@@ -125,10 +125,17 @@ class _ById:
         return answer
 
     def _remember(self, key: tuple[str, str], answer: Answer) -> None:
+        if key in self._answers:  # asked for twice at the same time
+            return
         self._answers[key] = answer
-        self._bytes += len(answer.body)
+        self._bytes += _size(answer)
         while self._bytes > MOST_CACHED:
-            self._bytes -= len(self._answers.pop(next(iter(self._answers))).body)
+            self._bytes -= _size(self._answers.pop(next(iter(self._answers))))
+
+
+def _size(answer: Answer) -> int:
+    """Bytes that an answer takes, about."""
+    return 1_000 + len(answer.body)
 
 
 class _Front:

@@ -21,6 +21,7 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError, struct.error)
 """What is raised for bytes that are no value of the schema."""
 
+_FLOAT: Final = struct.Struct("<f")
 _NUMBERS: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -472,7 +473,7 @@ def _of_plain(writer: Any, reader: Any) -> Decode:
     if kind == "fixed":
         plain = _fixed(writer["size"])
     elif wanted in ("float", "double") and kind in ("int", "long"):
-        plain = _converted(_PLAIN[kind], float)
+        plain = _converted(_PLAIN[kind], float if wanted == "double" else _as_float)
     else:
         plain = _PLAIN[wanted if kind in ("string", "bytes") else kind]
     theirs, ours = logical(writer), logical(reader)
@@ -482,6 +483,12 @@ def _of_plain(writer: Any, reader: Any) -> Decode:
     if theirs is not None and _family(writer) == _family(reader):
         return _converted(plain, theirs.read)
     return _converted(plain, ours.read)
+
+
+def _as_float(number: int) -> float:
+    """As 32 bits hold it."""
+    nearest: float = _FLOAT.unpack(_FLOAT.pack(number))[0]
+    return nearest
 
 
 def _family(schema: Json) -> str:

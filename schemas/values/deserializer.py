@@ -68,12 +68,10 @@ class AvroDeserializer(Generic[T]):
     def _prepare(self, data: bytes) -> Decode:
         number = schema_id(data)
         try:
-            text = self._schemas.resolved(number)
+            made = decoder(self._schemas.resolved(number), self._reader, self._classes)
         except SchemaNotFound as error:
             error.schema_id = number
             raise
-        try:
-            made = decoder(text, self._reader, self._classes)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _unreadable(data, f"its schema cannot be used: {error!r:.200}") from error
         while len(self._decoders) >= MAX_KEPT:

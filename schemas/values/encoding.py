@@ -437,7 +437,7 @@ class _Encoders:
             encode = self.of(each)
             plain = self._definition(each)
             kind, made = plain["type"], logical(plain)
-            python = _PYTHON.get(kind, ()) if made is None else (made.python,)
+            python = _PYTHON.get(kind, ()) if made is None else made.python
             size = len(plain["fields"]) if kind in ("record", "error") else -1
             name = plain.get("name", kind)
             branches.append(_Branch(name, _VARINTS[number], encode, python, size))

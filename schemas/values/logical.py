@@ -7,7 +7,7 @@ plain value (the number of milliseconds) is taken as well as the datetime. What 
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import MAX_PREC, Context, Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -17,14 +17,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # that is what "local" means
 _DAY_ONE: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-_EXACT: Final = Context(prec=MAX_PREC)
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 class Logical(NamedTuple):
     """A logical type, for one schema."""
 
-    python: type
-    """What values are."""
+    python: tuple[type, ...]
+    """What `write` takes."""
     read: Callable[[Any], Any]
     """The value of a plain one. Raises ValueError, ArithmeticError."""
     write: Callable[[Any], Any]
@@ -52,7 +52,7 @@ def _timestamp(unit: int, epoch: datetime) -> Logical:
             raise Misfit(f"{said(value)} has {'a' if is_local else 'no'} time zone")
         return _whole((value - epoch) // _MICROSECOND, unit, value)
 
-    return Logical(datetime, read, write)
+    return Logical((datetime,), read, write)
 
 
 def _time(unit: int) -> Logical:
@@ -68,7 +68,7 @@ def _time(unit: int) -> Logical:
             (datetime.combine(_LOCAL_EPOCH, value) - _LOCAL_EPOCH) // _MICROSECOND, unit, value
         )
 
-    return Logical(time, read, write)
+    return Logical((time,), read, write)
 
 
 def _whole(microseconds: int, unit: int, value: Any) -> int:
@@ -82,6 +82,13 @@ def _write_date(value: date) -> int:
     if isinstance(value, datetime):
         raise Misfit(f"{said(value)} has a time of day, and a date none")
     return value.toordinal() - _DAY_ONE
+
+
+def _write_uuid(value: UUID | str) -> str:
+    try:
+        return str(value if isinstance(value, UUID) else UUID(value))
+    except ValueError:
+        raise Misfit(f"{said(value)} is no UUID") from None
 
 
 def _decimal(schema: Mapping[str, Any]) -> Logical | None:
@@ -112,7 +119,7 @@ def _decimal(schema: Mapping[str, Any]) -> Logical | None:
             size or (number + (number < 0)).bit_length() // 8 + 1, "big", signed=True
         )
 
-    return Logical(Decimal, read, write)
+    return Logical((Decimal,), read, write)
 
 
 _KINDS: Final[dict[tuple[str, str], Logical]] = {
@@ -122,7 +129,7 @@ _KINDS: Final[dict[tuple[str, str], Logical]] = {
     ("local-timestamp-micros", "long"): _timestamp(1, _LOCAL_EPOCH),
     ("time-millis", "int"): _time(1000),
     ("time-micros", "long"): _time(1),
-    ("date", "int"): Logical(date, lambda days: date.fromordinal(_DAY_ONE + days), _write_date),
-    ("uuid", "string"): Logical(UUID, UUID, str),
-    ("uuid", "fixed"): Logical(UUID, lambda data: UUID(bytes=data), lambda value: value.bytes),
+    ("date", "int"): Logical((date,), lambda days: date.fromordinal(_DAY_ONE + days), _write_date),
+    ("uuid", "string"): Logical((UUID, str), UUID, _write_uuid),
+    ("uuid", "fixed"): Logical((UUID,), lambda data: UUID(bytes=data), lambda value: value.bytes),
 }

@@ -81,7 +81,9 @@ def make_handlers(
 
 def no_schemas() -> Schemas:
     """As of a registry without any."""
-    return Schemas(lambda _subject: (), lambda _number: None, lambda _seconds: None, lambda: 0.0)
+    return Schemas(
+        lambda _subject: (), lambda _number: None, at_once, lambda _seconds: None, lambda: 0.0
+    )
 
 
 def show(

@@ -40,8 +40,8 @@ def test_what_needs_zookeeper_says_so(shell: Shell, addresses: str, schema: str)
     by = ("--bootstrap", addresses)
     refused = shell.refused(2, "consume", shell.topic, "--group", shell.group, *by)
     assert "a group's members find each other in ZooKeeper: use --zookeeper" in refused
-    refused = shell.refused(2, "produce", shell.topic, "--schema", schema, *by, stdin=b"{}\n")
-    assert "--schema registers the schema in ZooKeeper" in refused
+    refused = shell.refused(2, "produce", shell.topic, "--value-schema", schema, *by, stdin=b"{}\n")
+    assert "schemas are in ZooKeeper" in refused
     shell.done("produce", shell.topic, *by, stdin=b"\0\0\0\0\1 looks like Avro\n")
     code, out, err = shell.run("consume", shell.topic, *by)
     assert (code, "looks like Avro" in out) == (0, True)

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from folkmoot.console.completion import SCRIPTS
 from folkmoot.console.main import COMMANDS, main
+from tests.console.cluster import Shell
 
 
 def completed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -26,6 +28,36 @@ def test_commands_actions_options_and_choices_are_completed(
     assert completed(capsys, "topic", "create", "t", "--pa") == ["--partitions"]
     assert completed(capsys, "consume", "t", "-o", "") == ["text", "json", "raw"]
     assert completed(capsys, "completion", "") == list(SCRIPTS)
+
+
+def test_names_of_topics_and_groups_are_completed(
+    shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ["--topic", shell.topic, "--to-earliest", "--execute"]
+    shell.done("group", "reset", shell.group, *where)
+    begun = shell.topic[:5]
+    for before in (
+        *(["topic", "describe"], ["topic", "offsets", "-o", "json"], ["consume", "-o", "raw"]),
+        *(["log", "sizes", "another"], ["group", "reset", "g", "--topic"]),
+    ):
+        assert completed(capsys, *before, begun) == [shell.topic]
+    for before in ["group", "describe"], ["consume", "t", "--group"]:
+        assert completed(capsys, *before, shell.group[:5]) == [shell.group]
+    assert completed(capsys, "topic", "create", begun) == []
+    assert completed(capsys, "topic", "describe", shell.topic, begun) == []
+    monkeypatch.delenv("FOLKMOOT_ZOOKEEPER")
+    assert completed(capsys, "topic", "describe", begun) == []
+    words = ["topic", "describe", "--zookeeper", shell.zookeeper, begun]
+    assert completed(capsys, *words) == [shell.topic]
+
+
+def test_a_zookeeper_that_is_away_completes_nothing_and_is_not_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLKMOOT_ZOOKEEPER", "127.0.0.1:1")
+    began = time.monotonic()
+    assert completed(capsys, "topic", "describe", "") == []
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

@@ -263,12 +263,11 @@ def test_a_format_shows_what_it_names(shell: Shell) -> None:
 def test_values_are_decoded_by_the_schema_that_each_was_written_with(
     shell: Shell, tmp_path: Path
 ) -> None:
-    for kind, line in (("int", '{"n": 1}'), ("string", '{"n": "x"}'), ("bytes", '{"n": "y"}')):
+    shell.done("schema", "compat", f"{shell.topic}-value", "--set", "NONE")
+    for kind, line in (("int", '{"n": 1}'), ("string", '{"n": "x"}')):
         path = tmp_path / f"{kind}.avsc"
         path.write_text(SCHEMA % kind)
-        if kind == "bytes":
-            continue
-        words = ("--schema", str(path), "--partition", "0")
+        words = ("--value-schema", str(path), "--partition", "0")
         shell.done("produce", shell.topic, *words, stdin=line)
     shown = [json.loads(line) for line in shell.lines("-o", "json")]
     assert [each["value"] for each in shown] == [{"n": 1}, {"n": "x"}]
@@ -279,7 +278,7 @@ def test_values_are_decoded_by_the_schema_that_each_was_written_with(
 def test_numbers_that_json_does_not_have_are_strings_in_it(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "r.avsc"
     path.write_text(SCHEMA.replace('"%s"', '{"type": "array", "items": "double"}'))
-    words = ("--schema", str(path), "--partition", "0")
+    words = ("--value-schema", str(path), "--partition", "0")
     line = '{"n": [NaN, Infinity, -Infinity, 1.5]}'
     shell.done("produce", shell.topic, *words, stdin=line)
 
@@ -290,6 +289,31 @@ def test_numbers_that_json_does_not_have_are_strings_in_it(shell: Shell, tmp_pat
     found = json.loads(shown, parse_constant=refuse)
     assert found["value"] == {"n": ["NaN", "Infinity", "-Infinity", 1.5]}
     assert shell.lines() == ['0@0 {"n": ["NaN", "Infinity", "-Infinity", 1.5]}']
+
+
+def test_values_are_read_as_the_readers_schema_says(shell: Shell, tmp_path: Path) -> None:
+    first, second, other = (tmp_path / f"{number}.avsc" for number in range(3))
+    number, note = (
+        {"name": "number", "type": "int"},
+        {"name": "note", "type": "string", "default": "-"},
+    )
+    for path, fields in (
+        (first, [number]),
+        (second, [note, {**number, "type": "long"}]),
+        (other, [{"name": "gate", "type": "string"}]),
+    ):
+        path.write_text(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    for path, line in ((first, '{"number": 1}'), (second, '{"number": 2, "note": "n"}')):
+        written = ("--value-schema", str(path), "--partition", "0")
+        shell.done("produce", shell.topic, *written, stdin=line)
+    as_second = ("--reader-schema", str(second), "--format", "%s\\n")
+    assert shell.lines(*as_second) == ['{"note": "-", "number": 1}', '{"note": "n", "number": 2}']
+    words = ("--reader-schema", str(other))
+    assert "gate" in shell.refused(1, "consume", shell.topic, *words)
+    other.write_text("{")
+    assert "not JSON" in shell.refused(1, "consume", shell.topic, *words)
+    words = ("--reader-schema", "nowhere")
+    assert "nowhere cannot be read" in shell.refused(2, "consume", shell.topic, *words)
 
 
 def test_what_has_no_such_schema_is_shown_as_bytes(shell: Shell) -> None:
@@ -308,7 +332,7 @@ def test_without_fastavro_values_are_bytes_and_the_pip_command_is_named_once(
 ) -> None:
     path = tmp_path / "r.avsc"
     path.write_text(SCHEMA % "int")
-    words = ("--schema", str(path), "--partition", "0")
+    words = ("--value-schema", str(path), "--partition", "0")
     shell.done("produce", shell.topic, *words, stdin='{"n": 1}\n{"n": 2}\n')
     child = shell.start("consume", shell.topic, site=without(tmp_path / "site", "fastavro"))
     out, err = child.communicate(timeout=60)

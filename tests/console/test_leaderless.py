@@ -1,12 +1,16 @@
 """A partition whose broker is dead, seen by every client: nothing hangs, spins, or passes it over."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from folkmoot.console import topic as topic_command
+from folkmoot.console import topic_changes
 from folkmoot.console.main import main
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
@@ -31,6 +35,8 @@ from folkmoot.protocol.messages import (
     InitProducerIdResponse,
     ListOffsetsResponse,
     ListOffsetsResult,
+    LogSize,
+    LogSizesResponse,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
@@ -84,6 +90,8 @@ class HalfDead:
                     ListOffsetsResult("t", each.partition, 0, "", END) for each in body.entries
                 ]
                 return ListOffsetsResponse(found)
+            case Api.LOG_SIZES:
+                return LogSizesResponse([LogSize("t", self.topic_id, 0, 100, END)])
             case Api.FETCH if not self.fetched:
                 self.fetched = True
                 results = [
@@ -157,6 +165,7 @@ def test_a_record_for_it_fails_in_time_and_says_why(
     [
         (lambda admin: admin.plan_reset("g", "earliest", timeout=1.0), BrokerUnreachable),
         (lambda admin: admin.offsets("t", "latest", timeout=1.0), BrokerUnreachable),
+        (lambda admin: admin.offsets([DEAD], "latest", timeout=1.0), BrokerUnreachable),
         (lambda admin: admin.checked({DEAD: 1}, timeout=1.0), BrokerUnreachable),
     ],
 )
@@ -180,6 +189,30 @@ def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
         call(admin)
     assert time.monotonic() - began < 4
     assert looks < 50  # a tenth of a second, or an answer, lies between two
+
+
+def test_the_offsets_of_the_others_are_shown_without_waiting(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(topic_command, "admin_of", lambda _: nullcontext(admin))
+    began = time.monotonic()
+    assert main(["topic", "offsets", "t", "-o", "json", "--zookeeper", "z:1"]) == 3
+    assert time.monotonic() - began < 10
+    said = capsys.readouterr()
+    rows = [tuple(row.values()) for row in json.loads(said.out)]
+    assert rows == [(0, END, END, 0, 100), (1, None, None, None, None)]
+    assert said.err.startswith(f"folkmoot: {SAID}")
+
+
+def test_records_of_the_others_can_be_deleted(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(topic_changes, "admin_of", lambda _: nullcontext(admin))
+    began = time.monotonic()
+    words = ["topic", "delete-records", "t", "--before", "0=1", "--zookeeper", "z:1"]
+    assert main([*words, "-o", "json"]) == 0
+    assert time.monotonic() - began < 10
+    assert [row["partition"] for row in json.loads(capsys.readouterr().out)] == [0]
 
 
 def test_records_that_it_keeps_from_deletion_are_named(

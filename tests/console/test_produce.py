@@ -74,7 +74,7 @@ def test_a_header_and_a_separator_may_be_bytes_that_are_no_text(shell: Shell) ->
 def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
     flights = [{"carrier": "UA", "delay": 3}, {"carrier": "DL", "delay": None}]
     lines = "".join(json.dumps(each) + "\n" for each in flights)
-    shell.done("produce", shell.topic, "--schema", schema, "--partition", "0", stdin=lines)
+    shell.done("produce", shell.topic, "--value-schema", schema, "--partition", "0", stdin=lines)
     found = as_json(shell)
     assert [each["value"] for each in found] == flights
     assert all(each["schema_id"] for each in found)
@@ -90,7 +90,7 @@ def test_what_consume_writes_as_json_makes_the_same_records_again(
             producer.send(shell.topic, text, text, 0, headers, 10**12 + number)
         producer.send(shell.topic, b"far", b"k", 0, timestamp=300_000_000_000_000)
     flights = '{"carrier": "UA", "delay": 3}\n{"carrier": "DL", "delay": null}\n'
-    words = ("--schema", schema, "--partition", "0")
+    words = ("--value-schema", schema, "--partition", "0")
     shell.done("produce", shell.topic, *words, stdin=flights)
 
     written = shell.done("consume", shell.topic, "-o", "json")
@@ -112,16 +112,43 @@ def records_of(shell: Shell, partition: int) -> list[tuple[object, ...]]:
     return found
 
 
+def test_keys_and_values_are_sent_by_a_registered_schema(shell: Shell, schema: str) -> None:
+    said = shell.refused(1, "produce", shell.topic, "--value-schema", "latest", stdin="{}\n")
+    assert f"{shell.topic}-value" in said
+    shell.done("schema", "register", f"{shell.topic}-value", schema)
+    made = json.loads(shell.done("schema", "register", f"{shell.topic}-key", schema, "-o", "json"))
+    words = ("--key-schema", str(made["id"]), "--value-schema", "latest", "--key-separator", "|")
+    line = '{"carrier": "UA", "delay": 1}|{"carrier": "DL", "delay": null}'
+    shell.done("produce", shell.topic, *words, stdin=f"{line}\n")
+    (found,) = map(json.loads, shell.lines("-o", "json"))
+    assert found["schema_id"] == made["id"]
+    assert isinstance(found["key"], str)  # its bytes
+    (found,) = map(json.loads, shell.lines("-o", "json", "--key-schema", schema))
+    assert found["key"] == {"carrier": "UA", "delay": 1}
+    # The same line is the same record again.
+    again = ("-i", "json", *words[:2])
+    shell.done("produce", shell.topic, *again, stdin=json.dumps(found))
+    both = shell.lines("--key-schema", schema, "--format", "%k|%s\\n")
+    assert both == [line, line]
+    said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=json.dumps(found))
+    assert "or give --key-schema" in said
+
+
+def test_a_key_schema_wants_keys(shell: Shell, schema: str) -> None:
+    words = ("--key-schema", schema)
+    assert "--key-separator" in shell.refused(2, "produce", shell.topic, *words, stdin="{}\n")
+
+
 def test_a_value_in_json_can_be_written_anew_by_a_schema(shell: Shell, schema: str) -> None:
     lines = '{"key": "k", "value": {"carrier": "UA", "delay": 3}}\n{"key": "k", "value": null}\n'
-    words = ("-i", "json", "--schema", schema, "--partition", "0", "--header", "a=b")
+    words = ("-i", "json", "--value-schema", schema, "--partition", "0", "--header", "a=b")
     shell.done("produce", shell.topic, *words, stdin=lines)
     first, second = as_json(shell)
     assert (first["value"], first["key"]) == ({"carrier": "UA", "delay": 3}, "k")
     assert (second["value"], second["headers"]) == (None, [["a", "b"]])
     changed = json.dumps({**first, "value": {"carrier": "DL", "delay": 1}}) + "\n"
     said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=changed)
-    assert "value is not what encoded says: give --schema to write it anew" in said
+    assert "value is not what encoded says: give --value-schema to write it anew" in said
     shell.done("produce", shell.topic, *words, stdin=changed)
     assert as_json(shell)[-1]["value"] == {"carrier": "DL", "delay": 1}
 
@@ -158,7 +185,7 @@ def test_a_line_that_does_not_fit_its_schema_is_named(
     shell: Shell, schema: str, line: str, sentence: str
 ) -> None:
     lines = f'{{"carrier": "UA", "delay": 3}}\n{line}\n'
-    said = shell.refused(1, "produce", shell.topic, "--schema", schema, stdin=lines)
+    said = shell.refused(1, "produce", shell.topic, "--value-schema", schema, stdin=lines)
     assert "line 2: " in said
     assert sentence in said
     assert "lines sent before it: 1," in said
@@ -202,7 +229,7 @@ def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
         (2, ["--compression", "best"], "'best'"),
         (2, ["--file", "no-such-file"], "no-such-file cannot be read: No such file"),
         (2, ["--file", "."], "cannot be read: Is a directory"),
-        (2, ["--schema", "no-such-file"], "no-such-file cannot be read: No such file"),
+        (2, ["--value-schema", "no-such-file"], "no-such-file cannot be read: No such file"),
         (1, ["--partition", "2"], "partition 2 does not exist: topic t-"),
         (1, ["--partition", "-1"], "partition -1 does not exist"),
     ],
@@ -218,7 +245,7 @@ def test_a_text_that_is_no_schema_sends_nothing(shell: Shell, tmp_path: Path) ->
     path = tmp_path / "bad.avsc"
     for text in (b"{", b'{"type": "record"}', b"\xff\xfe"):
         path.write_bytes(text)
-        code, _, err = shell.run("produce", shell.topic, "--schema", str(path), stdin="{}\n")
+        code, _, err = shell.run("produce", shell.topic, "--value-schema", str(path), stdin="{}\n")
         assert code in (1, 2)
         assert err.startswith("folkmoot: ")
         assert err.count("\n") == 1
@@ -226,7 +253,7 @@ def test_a_text_that_is_no_schema_sends_nothing(shell: Shell, tmp_path: Path) ->
 
 
 def test_an_unknown_topic_is_refused_and_registers_no_schema(shell: Shell, schema: str) -> None:
-    said = shell.refused(1, "produce", "no-such-topic", "--schema", schema, stdin="{}\n")
+    said = shell.refused(1, "produce", "no-such-topic", "--value-schema", schema, stdin="{}\n")
     assert "topic no-such-topic does not exist" in said
     assert "folkmoot topic create" in said
     assert "no name" in shell.refused(2, "produce", "no name", stdin="a\n")
@@ -236,7 +263,7 @@ def test_without_fastavro_a_schema_names_the_pip_command(
     shell: Shell, schema: str, tmp_path: Path
 ) -> None:
     site = without(tmp_path / "site", "fastavro")
-    child = shell.start("produce", shell.topic, "--schema", schema, site=site)
+    child = shell.start("produce", shell.topic, "--value-schema", schema, site=site)
     _, err = child.communicate("{}\n", timeout=60)
     assert child.returncode == 1
     assert pip_command("avro") in err

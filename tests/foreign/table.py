@@ -16,21 +16,33 @@ _FOR_GOOD: Final = frozenset({"permanent"})
 _REFERENCES: Final = frozenset({"references"})
 # Sends what it was given, and leaves it to the registry to say that it is no schema.
 _AS_GIVEN: Final = frozenset({"as given"})
+# Percent-encodes what has slashes or blanks.
+_ANY: Final = frozenset({"any subject"})
 
 _CONFLUENT: Final = (
-    _SMALL | _LOOKS | _DELETIONS | _MORE | _FOR_GOOD | _REFERENCES | _AS_GIVEN | {"write_by_guid"}
+    _SMALL
+    | _LOOKS
+    | _DELETIONS
+    | _MORE
+    | _FOR_GOOD
+    | _REFERENCES
+    | _AS_GIVEN
+    | _ANY
+    | {"write_by_guid"}
 )
 
 CALLS: Final[dict[str, frozenset[str]]] = {
     "confluent-kafka": _CONFLUENT,
     "confluent-kafka, asyncio": _CONFLUENT,
     "python-schema-registry-client": _SMALL | _LOOKS | _DELETIONS | {"versions_of"},
-    "@kafkajs/confluent-schema-registry": _SMALL | {"lookup", "latest"} | _REFERENCES,
+    "@kafkajs/confluent-schema-registry": _SMALL | {"lookup", "latest"} | _REFERENCES | _ANY,
     "@confluentinc/schemaregistry": (
-        _SMALL | _LOOKS | _DELETIONS | _FOR_GOOD | _REFERENCES | _AS_GIVEN
+        _SMALL | _LOOKS | _DELETIONS | _FOR_GOOD | _REFERENCES | _AS_GIVEN | _ANY
     ),
     "spring-cloud-schema-registry-client": _SMALL | _AS_GIVEN,
-    "franz-go/pkg/sr": _SMALL | _LOOKS | _DELETIONS | _MORE | _FOR_GOOD | _REFERENCES | _AS_GIVEN,
+    "franz-go/pkg/sr": (
+        _SMALL | _LOOKS | _DELETIONS | _MORE | _FOR_GOOD | _REFERENCES | _AS_GIVEN | _ANY
+    ),
 }
 
 ONLY_HTTP: Final = frozenset({"@kafkajs/confluent-schema-registry"})
@@ -57,6 +69,7 @@ ROWS: Final = {
     "subjects and versions of an id": "versions_of",
     "who refers to a version": "referenced_by",
     "contexts": "contexts",
+    "subjects with slashes, blanks, anything": "any subject",
     "the schema's GUID in a header": "write_by_guid",
 }
 """Lines of the table in docs/schemas.md, and the call that each is about."""

@@ -7,6 +7,7 @@ import pytest
 
 from folkmoot import AvroDeserializer, AvroSerializer
 from folkmoot.protocol.errors import IncompatibleSchema
+from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.foreign.client import Client
 from tests.foreign.conftest import Start
@@ -64,7 +65,7 @@ def code(client: Client, code: int) -> int:
 
 
 def same(text: str, other: str) -> bool:
-    return bool(json.loads(text) == json.loads(other))
+    return canonical(text) == canonical(other)
 
 
 @each_client("register")
@@ -240,16 +241,24 @@ def test_a_client_deletes_softly_first_and_then_for_good(
     assert ours.register(subject, FIRST).version == 1
 
 
-@each_client("subjects", "versions")
-def test_a_client_lists_subjects_with_any_characters(
+@each_client("any subject")
+def test_a_subject_may_have_any_characters(
     client: Client, subject: str, ours: SchemaRegistry
 ) -> None:
     name = f"{subject} a/b?ü%2F-value"
     number = client.call("register", subject=name, schema=FIRST)
     assert ours.version(name, 1).id == number
-    assert name in client.call("subjects")
-    assert client.call("versions", subject=name) == [1]
     assert client.call("latest", subject=name)["id"] == number
+
+
+@each_client("subjects", "versions")
+def test_a_client_lists_subjects_and_versions(
+    client: Client, subject: str, ours: SchemaRegistry
+) -> None:
+    for name, text in ((subject, FIRST), (subject, SECOND), (f"{subject}-b", FIRST)):
+        ours.register(name, text)
+    assert {subject, f"{subject}-b"} <= set(client.call("subjects"))
+    assert client.call("versions", subject=subject) == [1, 2]
 
 
 @each_client("versions_of")
@@ -275,7 +284,7 @@ def test_a_client_sees_contexts_and_the_subjects_of_an_id(
 
 
 @pytest.mark.parametrize("text", [FIRST, WHOLE], ids=["small", "whole"])
-def test_all_clients_and_we_write_the_same_bytes_and_read_each_others(
+def test_all_clients_and_we_read_what_each_of_us_has_written(
     text: str, start: Start, subject: str, ours: SchemaRegistry
 ) -> None:
     value = VALUE if text == WHOLE else {"number": 7}
@@ -283,19 +292,23 @@ def test_all_clients_and_we_write_the_same_bytes_and_read_each_others(
     clients = {name: start(name) for name in CALLS}
     for name, client in clients.items():
         written[name] = client.call("write", topic=subject, schema=text, value=value)
-    assert set(written.values()) == {written["ours"]}
-    for name, client in clients.items():
-        assert client.call("read", topic=subject, data=written["ours"]) == value, name
-    assert AvroDeserializer(ours)(bytes.fromhex(written["ours"])) == value
+    number = ours.version(f"{subject}-value", "latest").id
+    # Most write the same bytes; arrays may be written in blocks that say their length.
+    for data in sorted(set(written.values())):
+        assert data.startswith(f"00{number:08x}")
+        assert AvroDeserializer(ours)(bytes.fromhex(data)) == value, written
+        for name, client in clients.items():
+            assert client.call("read", topic=subject, data=data) == value, (name, written)
 
 
 @each_client("write_by_guid")
 def test_a_client_writes_the_schemas_guid_into_a_header(
     client: Client, subject: str, ours: SchemaRegistry
 ) -> None:
-    data, headers = client.call("write_by_guid", topic=subject, schema=SECOND, value={"number": 7})
+    value = {"number": 7, "note": "longer than a prefix"}  # or the client takes it for none
+    data, headers = client.call("write_by_guid", topic=subject, schema=SECOND, value=value)
     ((_, held),) = headers
     guid = ours.version(f"{subject}-value", 1).guid
     assert held == "01" + guid.replace("-", "")
     read = client.call("read_by_guid", topic=subject, data=data, headers=headers)
-    assert read == {"number": 7, "note": None}
+    assert read == value

@@ -17,6 +17,7 @@ from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.schemas import (
     LIVE_FOR,
     PAUSE_IN_VAIN,
+    REFRESH_AFTER,
     TRY_AGAIN_AFTER,
     Schemas,
     described,
@@ -84,7 +85,19 @@ class Registry:
         self.asked: list[Any] = []
         self.trouble: Exception | None = None
         self.paused = 0.0
-        self.schemas = Schemas(self.live_ids, self.schema, self.pause, lambda: self.now)
+        self.jobs: list[Callable[[], None]] = []
+        self.schemas = Schemas(
+            self.live_ids, self.schema, self.submit, self.pause, lambda: self.now
+        )
+
+    def submit(self, _key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """What is done beside batches that go on: by `turn`."""
+        self.jobs.append(lambda: done(work()))
+
+    def turn(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
 
     def live_ids(self, subject: str) -> set[int]:
         self._ask(subject)
@@ -257,9 +270,9 @@ def test_a_deleted_version_is_noticed_in_time(
 ) -> None:
     assert errors_of(handlers, batch(7)) == [0]
     registry.subjects[SUBJECT].remove(7)
-    registry.now += LIVE_FOR - 1.0
+    registry.now += REFRESH_AFTER - 1.0
     assert errors_of(handlers, batch(7)) == [0]
-    registry.now += 1.0
+    registry.now += LIVE_FOR - REFRESH_AFTER + 1.0
     assert errors_of(handlers, batch(7), batch(8)) == [SchemaRefused.code, 0]
 
 
@@ -289,6 +302,48 @@ def test_without_zookeeper_known_ids_are_taken_and_others_may_come_again(
     registry.subjects[SUBJECT] = {9}
     registry.now += TRY_AGAIN_AFTER
     assert errors_of(handlers, batch(7), batch(9)) == [SchemaRefused.code, 0]
+
+
+def test_batches_of_known_ids_wait_neither_for_a_refresh_nor_for_a_zookeeper_that_is_away(
+    handlers: RequestHandlers, registry: Registry
+) -> None:
+    schemas = registry.schemas
+    assert errors_of(handlers, batch(7)) == [0]
+    registry.now += REFRESH_AFTER
+    assert schemas.look_for(SUBJECT, [7]) is None
+    assert schemas.look_for(SUBJECT, [7]) is None
+    assert len(registry.jobs) == 1
+    registry.trouble = ZooKeeperUnreachable("away")
+    registry.turn()
+    for _ in range(100):
+        registry.now += TRY_AGAIN_AFTER
+        assert schemas.look_for(SUBJECT, [7]) is None
+        assert schemas.refusal(SUBJECT, 7) is None
+        registry.turn()
+    registry.trouble = None
+    registry.subjects[SUBJECT] = {8}
+    registry.now += TRY_AGAIN_AFTER
+    assert schemas.look_for(SUBJECT, [7]) is None
+    registry.turn()
+    assert isinstance(schemas.refusal(SUBJECT, 7), SchemaRefused)
+
+
+def test_who_waits_behind_a_question_that_was_not_answered_does_not_ask_it_again(
+    registry: Registry,
+) -> None:
+    looks = [registry.schemas.look_for(f"s{number}", [1]) for number in range(10)]
+    looks.append(registry.schemas.look_up(5))
+    registry.trouble = ZooKeeperUnreachable("away")
+    for look in looks:
+        assert look is not None
+        look.finish(look.run())
+        assert isinstance(look.outcome, ZooKeeperUnreachable)
+    assert registry.asked == ["s0"]
+    registry.trouble = None
+    registry.now += TRY_AGAIN_AFTER
+    again = registry.schemas.look_for("s1", [1])
+    assert again is not None
+    assert again.run() == set()
 
 
 def test_subjects_that_are_remembered_are_bounded(
@@ -365,6 +420,7 @@ def test_without_zookeeper_known_schemas_are_told_and_others_may_be_asked_for_ag
     registry.texts[5] = GetSchemaResponse('"long"', [])
     asked_for(handlers, 5)
     registry.trouble = ZooKeeperUnreachable("away")
+    registry.now += 1.0
     assert asked_for(handlers, 5).schema == '"long"'
     with pytest.raises(ZooKeeperUnreachable):
         asked_for(handlers, 6)
@@ -406,9 +462,8 @@ class Gate:
 def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry: Registry) -> None:
     gate = Gate(registry)
     jobs = JobQueue()
-    schemas = Schemas(
-        gate.held(registry.live_ids), gate.held(registry.schema), jobs.pause, lambda: 0.0
-    )
+    live_ids, schema = gate.held(registry.live_ids), gate.held(registry.schema)
+    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, lambda: 0.0)
     socket = ServerSocket()
     address = f"127.0.0.1:{socket.bind('127.0.0.1', 0)}"
     failures: list[Exception] = []

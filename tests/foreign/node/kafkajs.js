@@ -17,7 +17,7 @@ answer(
     lookup: async (asked) => ({ id: await client.getRegistryIdBySchema(asked.subject, confluent(asked)) }),
     latest: async ({ subject }) => ({ id: await client.getLatestSchemaId(subject) }),
     version: async ({ subject, version }) => ({ id: await client.getRegistryId(subject, version) }),
-    schema: async ({ id }) => JSON.stringify(await client.getSchema(id)),
+    schema: async ({ id }) => JSON.stringify((await client.getSchema(id)).schema({ exportAttrs: true })),
     write: async (asked) => {
       const id = await register({ ...asked, subject: `${asked.topic}-value` });
       return (await client.encode(id, asked.value)).toString("hex");

@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import schema_registry
 from confluent_kafka.schema_registry import (
+    ConfigCompatibilityLevel,
     Schema,
     SchemaReference,
     ServerConfig,
@@ -69,8 +70,8 @@ class Calls:
         return done(self.client.get_compatibility(subject))
 
     def set_level(self, subject: str, level: str) -> Any:
-        config = done(self.client.set_config(subject, ServerConfig(compatibility=level)))
-        return config.compatibility
+        wanted = ServerConfig(compatibility=ConfigCompatibilityLevel(level))
+        return done(self.client.set_config(subject, wanted))["compatibility"]
 
     def mode(self, subject: str) -> Any:
         return done(self.client.get_mode(subject))

@@ -1,5 +1,6 @@
 """`python-schema-registry-client`: python registry_client.py URL"""
 
+import json
 import sys
 from typing import Any
 
@@ -25,7 +26,7 @@ class Calls:
 
     def schema(self, id: int) -> Any:
         found = self.client.get_by_id(id)
-        return found and str(found)
+        return found and json.dumps(found.raw_schema)
 
     def latest(self, subject: str) -> Any:
         return version(self.client.get_schema(subject))
@@ -66,7 +67,11 @@ class Calls:
 
 
 def version(found: Any) -> Any:
-    return found and {"id": found.schema_id, "version": found.version, "schema": str(found.schema)}
+    return found and {
+        "id": found.schema_id,
+        "version": found.version,
+        "schema": json.dumps(found.schema.raw_schema),
+    }
 
 
 def code(error: Exception) -> Any:

@@ -1,20 +1,43 @@
 """The registry as a library: caches, sessions, errors."""
 
+import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from folkmoot.coordination.zookeeper.operations import SessionLost
+from folkmoot.coordination import paths
+from folkmoot.coordination.connector import connect
+from folkmoot.coordination.schemas.versions import Reference
+from folkmoot.coordination.zookeeper.execute import execute_all
+from folkmoot.coordination.zookeeper.operations import (
+    Children,
+    Create,
+    Exists,
+    Get,
+    Multi,
+    Recipe,
+    SessionLost,
+    Sync,
+)
 from folkmoot.protocol.errors import (
     ClosedError,
+    IncompatibleSchema,
     InvalidSchema,
+    ReferenceExists,
+    RegistryError,
     SchemaNotFound,
     SubjectNotFound,
+    VersionNotFound,
+    ZooKeeperUnreachable,
     pip_command,
 )
+from folkmoot.schemas.registry.contents import Cache
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.schemas.sessions import CountingSession, memory_session
 
 LONG = {"type": "long"}
@@ -128,3 +151,269 @@ def test_without_fastavro_the_pip_command_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert pip_command("avro") in done.stdout, done.stderr
+
+
+def record(name: str, **types: Any) -> dict[str, Any]:
+    fields = [{"name": field, "type": kind} for field, kind in types.items()]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def test_the_text_as_given_is_kept_or_the_one_that_normalize_makes_of_it() -> None:
+    registry = SchemaRegistry(memory_session())
+    given = '{"name": "E", "type": "enum",  "namespace": "n", "symbols": ["A"], "doc": ""}'
+    first = registry.register("s", given)
+    assert first.schema == given
+    assert registry.resolved(1) == '{"doc":"","name":"n.E","symbols":["A"],"type":"enum"}'
+    with pytest.raises(SchemaNotFound):
+        registry.lookup("s", given, normalize=True)
+    normal = '{"type":"enum","name":"E","namespace":"n","symbols":["A"]}'
+    assert registry.register("s", given, normalize=True).schema == normal
+    assert registry.lookup("s", given, normalize=True) == registry.lookup("s", normal)
+    assert registry.lookup("s", given) == first
+
+
+def test_references_metadata_and_rules_are_part_of_what_a_schema_is() -> None:
+    registry = SchemaRegistry(memory_session())
+    plain = registry.register("s", LONG)
+    owned = registry.register("s", LONG, metadata={"properties": {"owner": "x"}})
+    ruled = registry.register("s", LONG, rule_set={"domainRules": []})
+    assert [each.id for each in (plain, owned, ruled)] == [1, 2, 3]
+    assert registry.get(2).metadata == {"properties": {"owner": "x"}}
+    assert registry.version("s", 3).rule_set == {"domainRules": []}
+    assert registry.lookup("s", LONG).version == 1
+    assert registry.lookup("s", LONG, metadata={"properties": {"owner": "x"}}).version == 2
+    assert registry.by_guid(owned.guid.upper()) == registry.get(2)
+    assert registry.register(":.c:s", LONG).guid == plain.guid
+    for guid in ("nonsense", plain.guid[::-1]):
+        with pytest.raises(SchemaNotFound, match="guid"):
+            registry.by_guid(guid)
+
+
+def test_a_schema_is_resolved_with_all_that_it_refers_to_through_others() -> None:
+    registry = SchemaRegistry(memory_session())
+    registry.register("a", record("A", x="long"))
+    to_a = Reference("A", "a", 1)
+    registry.register("b", record("B", a="A"), references=[to_a])
+    both = [Reference("B", "b", -1), to_a]
+    found = registry.register("c", record("C", b="B", a="A"), references=both)
+    assert found.references == (Reference("B", "b", 1), to_a)
+    text = SchemaRegistry(registry._session()).resolved(found.id)
+    assert json.loads(text)["fields"][0]["type"]["fields"][0]["type"]["name"] == "A"
+    assert registry.referenced_by("a", 1) == [2, 3]
+    with pytest.raises(ReferenceExists):
+        registry.delete_subject("a")
+    with pytest.raises(InvalidSchema, match="version 2 of subject a, which does not exist"):
+        registry.register("d", record("D", a="A"), references=[Reference("A", "a", 2)])
+    with pytest.raises(InvalidSchema, match="A"):
+        registry.register("d", record("D", a="A"))
+
+
+def test_what_an_id_means_outlives_the_subjects_it_refers_to() -> None:
+    registry = SchemaRegistry(memory_session())
+    registry.register("a", record("A", x="long"))
+    reference = [Reference("A", "a", 1)]
+    first = registry.register("b", record("B", a="A"), references=reference)
+    for subject in ("b", "a"):
+        registry.delete_subject(subject)
+        registry.delete_subject(subject, permanent=True)
+    registry.register("a", record("A", x="string"))
+    fresh = SchemaRegistry(registry._session())
+    assert '"long"' in fresh.resolved(first.id)
+    second = fresh.register("b", record("B", a="A"), references=reference)
+    assert '"string"' in fresh.resolved(second.id)
+    assert second.id != first.id
+
+
+def test_an_incompatible_schema_is_refused_with_findings_as_check_says_before() -> None:
+    registry = SchemaRegistry(memory_session())
+    registry.register("s", record("R", a="long"))
+    worse = record("R", a="long", b="int")
+    findings = registry.check("s", worse)
+    with pytest.raises(IncompatibleSchema, match=r"level BACKWARD: .*default") as refused:
+        registry.register("s", worse)
+    assert refused.value.findings == findings
+    assert [each.kind for each in findings] == ["READER_FIELD_MISSING_DEFAULT_VALUE"]
+    assert registry.check("s", worse, 1) == registry.check("s", worse, "latest") == findings
+    assert registry.check("unknown", worse, "latest") == registry.check("unknown", worse) == []
+    for subject, version in (("s", 2), ("unknown", 1)):
+        with pytest.raises(VersionNotFound):
+            registry.check(subject, worse, version)
+    registry.set_compatibility("FORWARD", "s")
+    assert registry.check("s", worse) == []
+    assert registry.register("s", worse).version == 2
+
+
+def test_errors_have_the_codes_of_the_rest_api() -> None:
+    registry = SchemaRegistry(memory_session())
+    registry.register("s", LONG)
+    calls: list[tuple[int, Callable[[], object]]] = [
+        (40401, lambda: registry.versions("x")),
+        (40401, lambda: registry.lookup("x", LONG)),
+        (40401, lambda: registry.delete_subject("x")),
+        (40402, lambda: registry.version("s", 2)),
+        (40403, lambda: registry.lookup("s", record("R"))),
+        (40403, lambda: registry.get(9)),
+        (40403, lambda: registry.versions_of(9)),
+        (40405, lambda: registry.delete_subject("s", permanent=True)),
+        (40407, lambda: registry.delete_version("s", 1, permanent=True)),
+        (40408, lambda: registry.compatibility("s")),
+        (40408, lambda: registry.delete_compatibility("s")),
+        (40409, lambda: registry.mode("s")),
+        (42201, lambda: registry.register("s", "{")),
+        (42202, lambda: registry.version("s", 0)),
+        (42202, lambda: registry.delete_version("s", 2**31)),
+        (42203, lambda: registry.set_compatibility("full")),
+        (42204, lambda: registry.set_mode("")),
+        (42205, lambda: registry.register("t", LONG, id=5)),
+        (42208, lambda: registry.register("a\nb", LONG)),
+        (409, lambda: registry.register("s", record("R"))),
+    ]
+    for code, call in calls:
+        with pytest.raises(RegistryError) as refused:
+            call()
+        assert refused.value.error_code == code
+    registry.delete_version("s", 1)
+    for code, call in (
+        (40406, lambda: registry.delete_version("s", 1)),
+        (40404, lambda: registry.delete_subject("s")),
+        (40401, lambda: registry.versions("s")),
+    ):
+        with pytest.raises(RegistryError) as refused:
+            call()
+        assert refused.value.error_code == code
+    assert registry.versions("s", deleted=True) == registry.versions("s", deleted_only=True) == [1]
+
+
+def test_lists_tell_live_from_deleted_and_contexts_apart() -> None:
+    registry = SchemaRegistry(memory_session())
+    for subject in ("ab", "ac", "b", ":.c:ab"):
+        registry.register(subject, LONG)
+    registry.set_compatibility("FULL", "a-without-versions")
+    registry.delete_subject("ac")
+    assert registry.subjects() == ["ab", "b"]
+    assert registry.subjects("a", deleted=True) == ["ab", "ac"]
+    assert registry.subjects("a", deleted_only=True) == ["ac"]
+    assert registry.subjects(":.c:") == [":.c:ab"]
+    assert registry.subjects(":*:a") == [":.c:ab", "ab"]
+    assert registry.versions_of(1) == [("ab", 1), ("b", 1)]
+    assert registry.subjects_of(1, deleted=True) == ["ab", "ac", "b"]
+    assert registry.contexts() == [".", ".c"]
+
+
+def test_a_session_lost_midway_leaves_a_call_one_definite_answer() -> None:
+    """The session ends at the n-th operation, after it was done or before, until no more are needed."""
+    for executed in (True, False):
+        asked, nth = 0, 0
+        while nth <= asked:
+            ensemble = MemoryZooKeeper()
+            SchemaRegistry(ensemble.connect()).register("s", LONG)
+            ensemble.deliver = EndOfSession(ensemble, nth, executed)
+            registry = SchemaRegistry(ensemble.connect)
+            assert registry.delete_version("s", 1) == 1
+            assert registry.register("s", '"int"').version == 2
+            asked, nth = ensemble.deliver.asked, nth + 1
+        assert asked >= 8
+
+
+class EndOfSession:
+    """Delivers requests until the n-th one, with which its session ends."""
+
+    def __init__(self, ensemble: MemoryZooKeeper, nth: int, executed: bool) -> None:
+        self.asked = 0
+        self._ensemble = ensemble
+        self._nth = nth
+        self._executed = executed
+
+    def __call__(self, request: Request) -> None:
+        is_last = self.asked == self._nth
+        self.asked += 1
+        if not is_last or self._executed:
+            request.execute()
+        if is_last:
+            self._ensemble.expire(request.session)
+        else:
+            request.reply()
+
+
+def test_what_can_change_is_read_after_a_sync() -> None:
+    """One server lags until it is told to catch up."""
+    ensemble = MemoryZooKeeper()
+    registry = SchemaRegistry(ensemble.connect())
+    registry.register("s", LONG)
+    before = ensemble.snapshot()
+    registry.register("s", '"double"')
+    registry.delete_version("s", 1)
+    registry.set_compatibility("FULL", "s")
+    registry.register("t", '"int"')
+    lagging: set[MemorySession] = set()
+
+    def deliver(request: Request) -> None:
+        if isinstance(request.operation, Sync):
+            lagging.discard(request.session)
+        is_read = isinstance(request.operation, Get | Exists | Children)
+        request.execute(before if is_read and request.session in lagging else None)
+        request.reply()
+
+    ensemble.deliver = deliver
+
+    def behind() -> SchemaRegistry:
+        session = ensemble.connect()
+        lagging.add(session)
+        return SchemaRegistry(session)
+
+    assert behind().versions("s") == [2]
+    assert behind().version("s", "latest").id == 2
+    assert behind().subjects() == ["s", "t"]
+    assert behind().get(2).schema == '"double"'
+    assert behind().resolved(3) == '"int"'
+    assert behind().lookup("s", '"double"').version == 2
+    assert behind().compatibility("s") == "FULL"
+    assert behind().versions_of(1) == []
+    assert len(behind().check("s", LONG)) == 1
+
+
+def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_later() -> None:
+    opener = Opener()
+    registry = SchemaRegistry(opener, timeout=0.05)
+    registry.register("s", LONG)
+    opener.ensemble.suspend(opener.opened[0])
+    with pytest.raises(ZooKeeperUnreachable):
+        registry.versions("s")
+    assert registry.get(1).schema == LONG_TEXT
+    opener.ensemble.resume(opener.opened[0])
+    assert registry.versions("s") == [1]
+
+
+def test_the_caches_are_bounded() -> None:
+    cache: Cache[str] = Cache(100)
+    for number in range(100):
+        cache.put((".", number), "x" * 30, 30)
+        assert cache.get((".", number)) == "x" * 30
+    assert sum(cache.get((".", number)) is not None for number in range(100)) == 3
+    cache.put((".", 0), "large", 1000)
+    assert cache.get((".", 0)) is None
+
+
+@pytest.mark.slow
+def test_fifty_thousand_subjects_are_listed_by_prefix_within_a_second(empty_chroot: str) -> None:
+    session = connect(empty_chroot, 10.0, create=True)
+    with SchemaRegistry(session) as registry:
+        registry.register("s", LONG)
+        listing = f"{paths.schema_context('.')}/{paths.LIVE_SUBJECTS}"
+        batches = (
+            Multi(tuple(Create(f"{listing}/topic-{n}-value") for n in range(start, start + 500)))
+            for start in range(0, 50_000, 500)
+        )
+        execute_all(session, map(create, batches))
+        begun = time.monotonic()
+        found = registry.subjects("topic-4")
+        took = time.monotonic() - begun
+        assert len(found) == 11_111
+        assert len(registry.subjects()) == 50_001
+        print(f"listed in {took:.2f} s")
+        assert took < 10.0  # 0.2 s where nobody else is busy
+    session.close()
+
+
+def create(batch: Multi) -> Recipe[None]:
+    yield batch

@@ -1,11 +1,13 @@
 """What all calls have in common: bodies, methods, errors, ZooKeeper that is away, users."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
 from folkmoot.coordination.zookeeper.operations import Operation
 from folkmoot.coordination.zookeeper.session import Outcome, Session
@@ -13,6 +15,7 @@ from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest import app
 from folkmoot.schemas.rest.users import Users, line_for
+from folkmoot.schemas.rest.workers import Workers
 from tests.forwarding_session import ForwardingSession
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.schemas.rest.api import LONG, STRING, Api
@@ -116,14 +119,23 @@ def test_what_an_id_names_is_answered_again_without_zookeeper_and_without_a_thre
     assert api.refused("GET /schemas/ids/1?subject=:.c:a") == 40403
 
 
-def test_answers_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_CACHED", 30)
-    api = Api()
-    for number, name in enumerate(("long", "string", "bytes"), start=1):
-        api.done(f"POST /subjects/{name}/versions", {"schema": f'"{name}"'})
-        for _ in range(2):
-            assert api.done(f"GET /schemas/ids/{number}") == {"schema": f'"{name}"'}
-    assert api.done("GET /schemas/ids/1") == {"schema": '"long"'}
+def test_answers_by_id_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when several ask for the same at a time."""
+    registry = SchemaRegistry(memory_session())
+    assert asyncio.run(ask_for_the_same(registry, monkeypatch)) == ["2", "3"]
+
+
+async def ask_for_the_same(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids whose answers are kept."""
+    for name in ("long", "string", "bytes"):
+        registry.register(name, f'"{name}"')
+    answers = app._ById(registry, Workers(2, 10.0))
+    monkeypatch.setattr(app, "MOST_CACHED", 2 * app._size(app.Answer(b'{"schema":"\\"string\\""}')))
+    for number in (1, 2, 3):
+        scope = {"type": "http", "path_params": {"id": str(number)}, "query_string": b""}
+        both = await asyncio.gather(*(answers.answer(Request(scope)) for _ in range(3)))
+        assert len({each.body for each in both}) == 1
+    return [each for each, _ in answers._answers]
 
 
 def test_while_zookeeper_does_not_answer_only_what_is_cached_can_be_had() -> None:

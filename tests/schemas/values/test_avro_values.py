@@ -7,6 +7,9 @@ from typing import Any
 import fastavro
 import pytest
 
+from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Set
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.deserializer import AvroDeserializer
@@ -128,13 +131,13 @@ def test_values_of_one_schema_cost_one_look_up(
     assert session.asked == asked > 0
 
 
-def test_a_text_that_is_no_schema_is_a_serialization_error() -> None:
-    class Lookup:
-        def resolved(self, id: int) -> str:
-            return '{"type":"array"}'
-
-    with pytest.raises(SerializationError, match="schema 7: its schema cannot"):
-        AvroDeserializer(Lookup())(b"\0\0\0\0\7\2")
+def test_a_stored_text_that_is_no_schema_is_a_serialization_error(
+    session: CountingSession,
+) -> None:
+    number = SchemaRegistry(session).register("s", {"type": "long"}).id
+    execute(session, Set(paths.schema_id(".", number), b'{"schema":"{}","guid":""}'))
+    with pytest.raises(SerializationError, match=f"schema {number}: its schema cannot"):
+        AvroDeserializer(SchemaRegistry(session))(b"\0" + number.to_bytes(4, "big") + b"\2")
 
 
 def test_the_id_of_a_value_is_told_without_reading_it() -> None:
