@@ -52,7 +52,7 @@ FAST := not slow and not spark and not chaos and not schemas
 test: env
 	$(BIN)/python -m pytest -m "$(FAST)" $(TEST_ARGS)
 	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "$(FAST)" tests/producers tests/protocol \
-	    tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
+	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

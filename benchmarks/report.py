@@ -24,6 +24,7 @@ ORDER: Final = (
     "replication",
     "limits",
     "compression",
+    "schemas",
     "restart",
     "groups",
     "growth",

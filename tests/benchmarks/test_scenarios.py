@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bench_compression, bench_restart
+from benchmarks import bench_compression, bench_restart, bench_schemas
 from benchmarks.bench_throughput import Case, _count
 from benchmarks.harness import FULL, QUICK, SMOKE, Context, Sample
 from benchmarks.records import RecordSets
 from benchmarks.results import Report, Results
 from folkmoot.protocol.compression import Codec
+from folkmoot.schemas.columns.deserializer import ColumnDeserializer
+from folkmoot.schemas.columns.serializer import ColumnEncoder
 
 
 def context(tmp_path: Path) -> Context:
@@ -105,3 +107,16 @@ def test_a_run_in_which_something_failed_fails_and_keeps_the_rest(
     assert found.failed == ["a part: ZeroDivisionError: division by zero"]
     assert found.notes == ["Kept."]
     assert "FAILED: a part" in capsys.readouterr().out
+
+
+def test_schemas_are_measured_on_flights_of_which_columns_and_single_values_are_the_same() -> None:
+    some = bench_schemas.Flights.read(300)
+    columns = ColumnEncoder(some.text, bench_schemas.ID)
+    arrow = ColumnDeserializer(bench_schemas.Known(some.text), some.text)
+    assert columns(arrow(some.values)).to_pylist() == some.values
+    for measure in (
+        *(bench_schemas.decoded, bench_schemas.decoded_by_fastavro, bench_schemas.encoded),
+        *(bench_schemas.read, bench_schemas.read_by_fastavro),
+        *(bench_schemas.written, bench_schemas.written_by_fastavro),
+    ):
+        assert measure(some).value > 0

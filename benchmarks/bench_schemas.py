@@ -1,0 +1,224 @@
+"""What schemas cost: the flights as Avro in columns and one by one, beside fastavro, and the registry.
+
+Columns and single values are measured in this process, in CPU seconds of all its threads, so that a rate
+is that of one core. fastavro is called as its users do, without any check of ours; into Arrow it goes by
+`Table.from_pylist`, and values of a table it is given as dicts that are there already.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+
+from benchmarks import registry_load
+from benchmarks.harness import Context, Estimate, Sample
+from benchmarks.registry_load import Load
+from benchmarks.results import Cell, Results, Target, compared
+from folkmoot.console.demo import flights
+from folkmoot.schemas.avro.identity import canonical, parse
+from folkmoot.schemas.columns.deserializer import ColumnDeserializer
+from folkmoot.schemas.columns.serializer import ColumnEncoder
+from folkmoot.schemas.values.deserializer import AvroDeserializer
+from folkmoot.schemas.values.serializer import AvroSerializer
+from folkmoot.schemas.values.wire import FRAME, MAGIC
+
+NAME: Final = "schemas"
+TITLE: Final = "Schemas: values in columns and one by one, and the registry"
+ESTIMATE: Final = Estimate(seconds=60, per_round=50, quick_seconds=60, disk=5e8)
+
+COLUMNS: Final = "Folkmoot, columns"
+SINGLE: Final = "Folkmoot, value by value"
+BARE: Final = "fastavro"
+DECODE: Final = "flights, Avro to Arrow"
+ENCODE: Final = "flights, Arrow to Avro"
+READ: Final = "flights, Avro to dicts"
+WRITE: Final = "flights, dicts to Avro"
+LOOK_UPS: Final = "schemas by id over HTTP, one server"
+REGISTER: Final = "new schemas over HTTP, 20 registrars, three servers"
+SERVER: Final = "folkmoot registry"
+P99: Final = "p99 ms"
+
+BEHIND: Final = 8
+"""fastavro gets so many times fewer rows: it takes as long as that."""
+LEAST: Final = 500
+ROWS: Final = 20_000
+"""In a batch of columns."""
+ID: Final = 1
+
+
+class Known:
+    """A registry of one schema."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def resolved(self, id: int, *, subject: str | None = None) -> str:
+        return self._text
+
+
+@dataclass(frozen=True)
+class Flights:
+    text: str
+    rows: list[dict[str, Any]]
+    values: list[bytes]
+
+    @classmethod
+    def read(cls, count: int) -> "Flights":
+        text = canonical(flights.schema())
+        rows = [each.value for each in flights.read(flights.find_archive(), count)]
+        schema, frame = parse(text), FRAME.pack(MAGIC, ID)
+        return cls(text, rows, [frame + _written(schema, row) for row in rows])
+
+    def first(self, count: int) -> "Flights":
+        return Flights(self.text, self.rows[:count], self.values[:count])
+
+
+def _written(schema: Any, row: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, schema, row)
+    return out.getvalue()
+
+
+def run(context: Context) -> Results:
+    results = Results(name=NAME, title=TITLE)
+    share = min(1.0, context.scale.seconds / 2.5)
+    some = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * share)))
+    few = some.first(len(some.rows) // BEHIND)
+    cases: dict[str, dict[str, Callable[[], Sample]]] = {
+        DECODE: {COLUMNS: partial(decoded, some), BARE: partial(decoded_by_fastavro, few)},
+        ENCODE: {COLUMNS: partial(encoded, some), BARE: partial(written_by_fastavro, few)},
+        READ: {SINGLE: partial(read, few), BARE: partial(read_by_fastavro, few)},
+        WRITE: {SINGLE: partial(written, few), BARE: partial(written_by_fastavro, few)},
+    }
+    for case, contenders in cases.items():
+        results.cells += context.alternate(case, "values/s", contenders)
+    _judge(results)
+    _registry(context, results)
+    results.notes.append(
+        f"{len(some.rows):,} flights in columns of {ROWS:,}, {len(few.rows):,} one by one and by "
+        "fastavro; values a second of CPU time."
+    )
+    return results
+
+
+def _judge(results: Results) -> None:
+    wanted = {
+        DECODE: (COLUMNS, 1.5e6, 20.0),
+        ENCODE: (COLUMNS, 1.5e6, 15.0),
+        READ: (SINGLE, None, round(1 / 1.2, 3)),
+        WRITE: (SINGLE, None, round(1 / 1.2, 3)),
+    }
+    for case, (contender, least, times) in wanted.items():
+        ours = results.find(case, contender)
+        if ours is not None:
+            rival = results.find(case, BARE)
+            results.targets.append(compared(case, ours, rival, wanted=least, times=times))
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+def decoded(some: Flights) -> Sample:
+    columns = [pa.array(some.values[row : row + ROWS], pa.binary()) for row in _starts(some)]
+    decode = ColumnDeserializer(Known(some.text), some.text)
+    return _rate(len(some.values), lambda: [decode(column) for column in columns])
+
+
+def decoded_by_fastavro(some: Flights) -> Sample:
+    schema = parse(some.text)
+    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
+
+    def work() -> None:
+        for row in _starts(some):
+            pa.Table.from_pylist(
+                [_read(schema, value) for value in some.values[row : row + ROWS]], schema=arrow
+            )
+
+    return _rate(len(some.values), work)
+
+
+def encoded(some: Flights) -> Sample:
+    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
+    batches = [
+        pa.RecordBatch.from_pylist(some.rows[row : row + ROWS], schema=arrow)
+        for row in _starts(some)
+    ]
+    encode = ColumnEncoder(some.text, ID)
+    return _rate(len(some.rows), lambda: [encode(batch) for batch in batches])
+
+
+def read(some: Flights) -> Sample:
+    decode = AvroDeserializer(Known(some.text))
+    return _rate(len(some.values), lambda: [decode(value) for value in some.values])
+
+
+def read_by_fastavro(some: Flights) -> Sample:
+    schema = parse(some.text)
+    return _rate(len(some.values), lambda: [_read(schema, value) for value in some.values])
+
+
+def written(some: Flights) -> Sample:
+    known: Any = Known(some.text)
+    serializer = AvroSerializer[Any](known, some.text, id=ID)
+    return _rate(len(some.rows), lambda: [serializer.serialize("t", row) for row in some.rows])
+
+
+def written_by_fastavro(some: Flights) -> Sample:
+    schema = parse(some.text)
+    return _rate(len(some.rows), lambda: [_written(schema, row) for row in some.rows])
+
+
+def _read(schema: Any, value: bytes) -> Any:
+    body = BytesIO(value)
+    body.seek(FRAME.size)
+    return fastavro.schemaless_reader(body, schema, None)
+
+
+def _starts(some: Flights) -> range:
+    return range(0, len(some.values), ROWS)
+
+
+def _rate(count: int, work: Callable[[], object]) -> Sample:
+    begun = time.process_time()
+    work()
+    return Sample(value=count / (time.process_time() - begun), facts={})
+
+
+# -- the registry -------------------------------------------------------------------------------------
+
+
+def _registry(context: Context, results: Results) -> None:
+    zookeeper, seconds = context.server("folkmoot").address, context.scale.seconds
+    look_up = partial(registry_load.lookups, zookeeper, context.work, max(0.5, 2 * seconds))
+    count = max(60, int(800 * seconds))
+    register = partial(registry_load.registrations, zookeeper, context.work, count)
+    for case, load in ((LOOK_UPS, look_up), (REGISTER, register)):
+        results.cells += context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
+    looked_up, registered = (results.find(case, SERVER) for case in (LOOK_UPS, REGISTER))
+    if looked_up is not None:
+        results.targets.append(compared(LOOK_UPS, looked_up, wanted=1_500))
+        results.targets += _bounds(looked_up)
+    if registered is not None:
+        results.targets.append(compared(REGISTER, registered, wanted=200))
+
+
+def _loaded(load: Callable[[], Load]) -> Sample:
+    found = load()
+    return Sample(
+        value=found.per_second, facts={P99: 1000 * found.p99, "server RSS": found.resident}
+    )
+
+
+def _bounds(looked_up: Cell) -> list[Target]:
+    p99, memory = looked_up.facts[P99], looked_up.facts["server RSS"]
+    return [
+        Target(text=f"{LOOK_UPS}: p99", figure=p99, unit="ms", better="lower", wanted=10),
+        Target(
+            text=f"{LOOK_UPS}: resident", figure=memory, unit="bytes", better="lower", wanted=90e6
+        ),
+    ]
