@@ -87,11 +87,9 @@ class Scene:
 
     def stream(self, schema: Any = None, **options: Option) -> DataFrame:
         """As `spark.readStream`; None leaves an option out."""
-        named: dict[str, Option] = {
-            "group": self.group,
-            "subscribe": self.topic,
-            "revokeTimeout": 10,
-        } | options
+        named: dict[str, Option] = {"group": self.group, "subscribe": self.topic}
+        named["revokeTimeout"] = 10
+        named |= options
         reader = self.spark.readStream.format("folkmoot").option("zookeeper", self.zookeeper)
         for name, value in named.items():
             if value is not None:
