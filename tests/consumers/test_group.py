@@ -1,6 +1,7 @@
 """The group machine, step by step: joining, rebalances, waiting and stealing."""
 
 import pytest
+from msgspec.structs import replace
 
 from folkmoot.consumers.group import owned_partitions
 from folkmoot.consumers.group.events import Assigned, Lost, Rebalanced, Revoking
@@ -60,6 +61,9 @@ def test_the_first_member_joins_plans_after_a_moment_and_claims_what_it_planned(
     assert {(task.plan_version, task.topic_id) for task in tasks} == {(1, "id-1")}
     scene.answer(tasks[0], claim(t(0), epoch=3, offset=17))
     assert scene.take(Assigned) == [Assigned(t(0), "id-1", 17, 3)]
+    won = claim(t(1), epoch=4, offset=2)
+    scene.answer(tasks[1], replace(won, state=replace(won.state, reset="mark")))
+    assert scene.take(Assigned) == [Assigned(t(1), "id-1", 2, 4, "mark")]
 
 
 def test_only_what_moves_is_touched_when_a_second_member_joins(scene: Scene) -> None:

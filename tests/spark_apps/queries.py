@@ -61,7 +61,9 @@ class Seen:
 class Scene:
     """A topic of this test's own, a producer of numbered records, and a group's offsets."""
 
-    def __init__(self, cluster: EmbeddedCluster, spark: SparkSession, directory: Path) -> None:
+    def __init__(
+        self, cluster: EmbeddedCluster, spark: SparkSession, directory: Path, replicas: int = 1
+    ) -> None:
         self.zookeeper = cluster.zookeeper
         self.spark = spark
         self.seen = Seen()
@@ -71,7 +73,7 @@ class Scene:
         self.checkpoint = str(directory / "checkpoint")
         self.session = connect(self.zookeeper, 10.0)
         self.admin = Admin(zookeeper=self.zookeeper).start()
-        self.admin.create_topic(self.topic, PARTITIONS)
+        self.admin.create_topic(self.topic, PARTITIONS, replicas=replicas)
         self._names = itertools.count()
 
     def close(self) -> None:
@@ -87,11 +89,9 @@ class Scene:
 
     def stream(self, schema: Any = None, **options: Option) -> DataFrame:
         """As `spark.readStream`; None leaves an option out."""
-        named: dict[str, Option] = {
-            "group": self.group,
-            "subscribe": self.topic,
-            "revokeTimeout": 10,
-        } | options
+        named: dict[str, Option] = {"group": self.group, "subscribe": self.topic}
+        named["revokeTimeout"] = 10
+        named |= options
         reader = self.spark.readStream.format("folkmoot").option("zookeeper", self.zookeeper)
         for name, value in named.items():
             if value is not None:

@@ -1,11 +1,16 @@
 """Options of streams, and what Spark does with them: real queries on real brokers."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from tests.spark_apps.queries import LONG, PARTITIONS, Option, Scene
 from tests.waiting import eventually
@@ -267,3 +272,27 @@ def test_a_checkpoint_of_another_group_is_refused(queries: Scene) -> None:
     queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
     query = queries.query(group="another").trigger(availableNow=True).start()
     assert "each group needs a checkpoint of its own" in failure(query)
+
+
+def test_a_query_goes_on_under_another_leader_that_has_what_was_read(
+    start_cluster: Callable[..., EmbeddedCluster], spark: SparkSession, tmp_path: Path
+) -> None:
+    """The new leader is asked whether it has all before; what it says is believed."""
+    cluster = start_cluster(brokers=3)
+    with closing(Scene(cluster, spark, tmp_path, replicas=3)) as queries:
+        queries.send(300)
+        query = queries.query().trigger(processingTime="100 milliseconds").start()
+        eventually(lambda: queries.committed() == queries.ends(), LONG)
+        cluster.brokers[0].kill()
+        queries.send(300)
+        eventually(lambda: len(queries.seen.records) == 600, LONG)
+        eventually(lambda: queries.committed() == queries.ends(), LONG)
+        query.stop()
+        # From the checkpoint, too, which has the epochs of the leaders of before.
+        cluster.brokers[0].start()
+        cluster.brokers[1].kill()
+        queries.send(300)
+        query = queries.query().trigger(availableNow=True).start()
+        query.awaitTermination(LONG)
+        assert query.exception() is None
+    assert len(queries.seen.records) == len(queries.seen.values) == 900
