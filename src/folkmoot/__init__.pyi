@@ -108,6 +108,7 @@ from folkmoot.protocol.errors import RegistryError as RegistryError
 from folkmoot.protocol.errors import RequestTimeout as RequestTimeout
 from folkmoot.protocol.errors import ResponseTooLarge as ResponseTooLarge
 from folkmoot.protocol.errors import RetriableError as RetriableError
+from folkmoot.protocol.errors import RowsChanged as RowsChanged
 from folkmoot.protocol.errors import SchemaNotFound as SchemaNotFound
 from folkmoot.protocol.errors import SchemaRefused as SchemaRefused
 from folkmoot.protocol.errors import SerializationError as SerializationError

@@ -1,0 +1,1 @@
+"""The sink: rounds on real brokers, and writes by real Spark."""
