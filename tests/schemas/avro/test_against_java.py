@@ -16,7 +16,7 @@ import fastavro
 import pytest
 from msgspec import Struct
 
-from folkmoot.protocol.errors import IncompatibleSchema, InvalidSchema
+from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.compatibility import Finding, compatible
 from folkmoot.schemas.avro.identity import parse
 from folkmoot.schemas.avro.normal import normalize
