@@ -100,8 +100,9 @@ class _Walk:
         self, old: Json, new: Json, was: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         before, after = _branches(old), _branches(new)
-        ours, theirs = [self._shown(each) for each in before], [self._shown(each) for each in after]
-        if len(before) == len(after) == 1:
+        ours = [_shown(self._types[0].get(_key(each), each)) for each in before]
+        theirs = [_shown(self._types[1].get(_key(each), each)) for each in after]
+        if len(before) == len(after) == 1 and ours != theirs:
             yield Difference(path, f"the type {ours[0]} becomes {theirs[0]}"), was
             return
         places = {each: number for number, each in enumerate(theirs)}
@@ -111,6 +112,8 @@ class _Walk:
             yield Difference(path, f"of the union, {some(changes)}"), was
         elif ours != theirs:
             yield Difference(path, "the branches of the union stand in another order"), was
+        elif isinstance(old, list) != isinstance(new, list):
+            yield Difference(path, f"the type {ours[0]} becomes a union, or was one"), was
         for number, branch in enumerate(before):
             there = places.get(ours[number])
             if there is not None:
@@ -198,9 +201,6 @@ class _Walk:
                 yield Difference(path, _of_attribute(name)), was
         yield from self.types(old["type"], new["type"], f"{was}/type", f"{path}/type")
 
-    def _shown(self, kind: Json) -> str:
-        return str(kind["name"] if _kind(kind) in NAMED and isinstance(kind, dict) else _kind(kind))
-
 
 def _changes(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
     """What is gone, and what has come."""
@@ -246,6 +246,12 @@ def _kind(kind: Json) -> str:
     if isinstance(kind, list):
         return "union"
     return str(kind["type"] if isinstance(kind, dict) else kind)
+
+
+def _shown(kind: Json) -> str:
+    """A type by its kind and its name, if it has one."""
+    named = isinstance(kind, dict) and kind["type"] in NAMED
+    return f"{kind['type']} {kind['name']}" if named else _kind(kind)
 
 
 def _branches(kind: Json) -> list[Json]:

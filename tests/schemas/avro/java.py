@@ -1,5 +1,6 @@
 """Java's Avro, out of PySpark's wheel: its verdicts, and what its readers make of bytes."""
 
+import importlib.util
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import py4j.java_gateway  # type: ignore[import-untyped]
-import pyspark
 
 from folkmoot.console.java import find_java
 
@@ -61,7 +61,10 @@ class Java:
 
 @contextmanager
 def java() -> Iterator[Java]:
-    jars = Path(pyspark.__file__).parent / "jars"
+    spark = importlib.util.find_spec("pyspark")  # to import it would take a third of a second
+    assert spark is not None
+    assert spark.origin is not None
+    jars = Path(spark.origin).parent / "jars"
     paths = [str(path) for name in JARS for path in sorted(jars.glob(f"{name}*.jar"))]
     (gateway_jar,) = jars.glob("py4j-*.jar")
     port, token, process = py4j.java_gateway.launch_gateway(
