@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-all lint docs bench chaos kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -48,7 +48,7 @@ demo: env
 # Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
 # What is compiled has a twin in plain Python, which passes the same tests.
-FAST := not slow and not spark and not chaos
+FAST := not slow and not spark and not chaos and not schemas
 test: env
 	$(BIN)/python -m pytest -m "$(FAST)" $(TEST_ARGS)
 	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "$(FAST)" tests/producers tests/protocol \
@@ -63,7 +63,11 @@ test-spark: env
 test-chaos: env
 	$(BIN)/python -m pytest -m chaos $(TEST_ARGS)
 
-test-all: test test-slow test-spark test-chaos
+# Clients of schema registries that others wrote, and other readers of Avro.
+test-schemas: env
+	$(BIN)/python -m pytest -m schemas $(TEST_ARGS)
+
+test-all: test test-slow test-spark test-chaos test-schemas
 
 lint: env
 	$(BIN)/ruff format --check .

@@ -130,7 +130,7 @@ class Pairs(avro.compatibility.ReaderWriterCompatibilityChecker):
         self._users: dict[tuple[int, int], set[tuple[int, int]]] = {}
         self._open: list[tuple[int, int]] = []
         self._deciding: tuple[int, int] | None = None
-        self._steps = 0
+        self.steps = 0
 
     def readable(self, reader: Type, writer: Type) -> bool:
         """Whether everything that was written as `writer` can be read as `reader`."""
@@ -152,8 +152,8 @@ class Pairs(avro.compatibility.ReaderWriterCompatibilityChecker):
         location: list[str] | None = None,
     ) -> Result:
         """What is known of a pair: called by Apache's rules for the pairs inside of the one they decide."""
-        self._steps += 1
-        if self._steps > MAX_STEPS:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
             raise TooManyPairs
         key = id(reader), id(writer)
         if key not in self._verdicts:

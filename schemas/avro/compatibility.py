@@ -172,7 +172,7 @@ def _local(kind: str, reader: Type, writer: Type, path: str, writer_path: str) -
         there = set(reader.symbols)
         symbols = [each for each in writer.symbols if each not in there]
         message = (
-            f"the reader's enum {ours} has no {_some(symbols)}: add what is missing, or give the "
+            f"the reader's enum {ours} has no {some(symbols)}: add what is missing, or give the "
             "enum a default"
         )
         return Finding(kind, f"{path}/symbols", f"{writer_path}/symbols", message)
@@ -185,7 +185,7 @@ def _local(kind: str, reader: Type, writer: Type, path: str, writer_path: str) -
     return Finding(kind, path, writer_path, message)
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 

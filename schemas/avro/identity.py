@@ -73,8 +73,10 @@ def canonical(
 def parse(text: str) -> Json:
     """A canonical text as fastavro uses it. Raises InvalidSchema."""
     try:
+        named: dict[str, Json] = {}
         # fastavro takes 0 for no default of {"type": "double"}; defaults were checked by our own rules.
-        return fastavro.parse_schema(json.loads(text), _ignore_default_error=True)
+        parsed = fastavro.parse_schema(json.loads(text), named, _ignore_default_error=True)
+        return marked(parsed, named)
     except fastavro.schema.SchemaParseException as error:
         raise InvalidSchema(f"not an Avro schema: {error}") from None
     except RecursionError:
@@ -82,6 +84,20 @@ def parse(text: str) -> Json:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidSchema(f"not an Avro schema: {reason}") from None
+
+
+def marked(kind: Json, named: Mapping[str, Json], side: str = "writer") -> Json:
+    """A parsed schema, marked so that fastavro takes it as it is: it marks records alone.
+
+    Other types it would parse again for each value, and refuse some that it has parsed before. It
+    compares a reader's schema with the writer's before each value; another `side` tells them apart at once.
+    """
+    if isinstance(kind, list):
+        return [marked(each, named, side) for each in kind]
+    if isinstance(kind, str) and kind in PRIMITIVES:
+        return kind
+    marks = {side: True, "__fastavro_parsed": True, "__named_schemas": named}
+    return {**marks, **(named[kind] if isinstance(kind, str) else kind)}
 
 
 def dump(value: Json) -> str:
@@ -223,7 +239,7 @@ class _Walk:
         full = self._full_name(name, own, f"{where}/name")
         if full in _RESERVED:
             raise _invalid(f"{where}/name", f"{full} is the name of a type of Avro's own")
-        if full in self._defined or full in self._known:
+        if full in self._defined or (self._strict and full in self._known):
             place = "" if full in self._defined else ", here and in a reference"
             raise _invalid(f"{where}/name", f"the type {full} is defined twice{place}")
         own = full.rpartition(".")[0]

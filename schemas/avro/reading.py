@@ -17,10 +17,10 @@ from typing import Any
 from msgspec import Struct
 
 from folkmoot.protocol.errors import IncompatibleSchema, InvalidSchema
-from folkmoot.schemas.avro.apache import Pairs, TooManyPairs, Type, matched, parsed
+from folkmoot.schemas.avro.apache import PROMOTIONS, Pairs, TooManyPairs, Type, matched, parsed
 from folkmoot.schemas.avro.compatibility import chosen_branch, explained
 from folkmoot.schemas.avro.defaults import Json, Misfit
-from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES, parse
+from folkmoot.schemas.avro.identity import NAMED, marked, parse
 
 Finish = Callable[[Any], Any]
 Read = tuple[Json, Json, Finish | None]
@@ -36,7 +36,8 @@ _FAMILIES = {
     "local-timestamp-millis": "local-timestamp",
     "local-timestamp-micros": "local-timestamp",
 }
-_NUMBERS = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",)}
+# In this order each number meets its own type before one that it can be promoted to.
+_ORDER = ("int", "long", "float", "double")
 _FLOAT = struct.Struct("<f")
 
 
@@ -63,6 +64,7 @@ def reading(writer: str, reader: str | None = None) -> Reading:
     written, wanted = parsed(writer), parsed(reader)
     pairs = Pairs()
     try:
+        pairs.readable(wanted, written)  # raises for what would take too long
         builder = _Builder(pairs)
         ours, theirs, finish = builder.pair(written, wanted)
     except _Unreadable:
@@ -73,21 +75,10 @@ def reading(writer: str, reader: str | None = None) -> Reading:
         raise InvalidSchema("the schemas have too many types to be read as each other") from None
     same = (ours, builder.writer) == (theirs, builder.reader)
     return Reading(
-        _marked(ours, builder.writer, "writer"),
-        None if same else _marked(theirs, builder.reader, "reader"),
+        marked(ours, builder.writer),
+        None if same else marked(theirs, builder.reader, "reader"),
         finish if builder.finishes else None,
     )
-
-
-def _marked(kind: Json, named: dict[str, Json], side: str) -> Json:
-    """A schema as fastavro leaves one that it has parsed, so that it takes it as it is."""
-    if isinstance(kind, list):
-        return [_marked(each, named, side) for each in kind]
-    if isinstance(kind, str) and kind in PRIMITIVES:
-        return kind
-    # fastavro compares both schemas before each value; the first key tells them apart at once.
-    marks = {side: True, "__fastavro_parsed": True, "__named_schemas": named}
-    return {**marks, **(named[kind] if isinstance(kind, str) else kind)}
 
 
 class _Unreadable(Exception):
@@ -293,6 +284,7 @@ def _default(record: Type, field: Any) -> Any:
 def _in_order(parts: list[tuple[Json, Json]]) -> list[Json]:
     """The reader's branches, those that are promoted to last."""
     exact = [theirs for ours, theirs in parts if _tag(ours) == _tag(theirs)]
+    exact.sort(key=lambda each: _ORDER.index(_tag(each)) if _tag(each) in _ORDER else -1)
     found: list[Json] = []
     for each in (*exact, *(theirs for _, theirs in parts)):
         if each not in found:
@@ -303,7 +295,7 @@ def _in_order(parts: list[tuple[Json, Json]]) -> list[Json]:
 def _taken(kind: Json, branches: list[Json]) -> Json | None:
     """The branch that fastavro reads `kind` as: the first that it matches."""
     tag = _tag(kind)
-    tags = (tag, *_NUMBERS.get(tag, ()))
+    tags = (tag, *PROMOTIONS.get(tag, ()))
     return next((each for each in branches if _tag(each) in tags), None)
 
 

@@ -12,6 +12,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.protocol.errors import IncompatibleSchema, InvalidSchema
 from folkmoot.schemas.avro.compatibility import Finding, judge
 from folkmoot.schemas.avro.identity import Schema, canonical
+from folkmoot.schemas.avro.normal import normalize
 from folkmoot.schemas.avro.references import definitions, resolve
 from folkmoot.schemas.registry.contents import Contents
 
@@ -44,10 +45,13 @@ class AvroDraft:
         """What is to be stored, given what its references mean. Raises InvalidSchema."""
         if references not in self._made:
             texts = yield from self._contents.referred(self._context, references)
-            resolved = resolve(self._schema, texts)
-            text = self._schema if isinstance(self._schema, str) else _text(self._schema)
-            if self._normalize or text is None:
-                text = canonical(self._schema, known=definitions(texts))
+            schema = self._schema
+            if self._normalize:
+                schema = normalize(schema, known=definitions(texts))
+            resolved = resolve(schema, texts)
+            text = schema if isinstance(schema, str) else _text(schema)
+            if text is None:
+                text = canonical(schema, known=definitions(texts))
             guid = yield from self._guid(resolved, references)
             content = Content(text, guid, references, self._metadata, self._rule_set)
             self._made[references] = content, resolved

@@ -96,8 +96,8 @@ class SchemaRegistry:
         """`schema` as a version of `subject`, from now on or before; it is compared by its identity.
 
         What is new has to follow the live versions as the compatibility level in force demands. The
-        same schema has the same id under every subject of a context. `normalize` keeps the canonical
-        text instead of the one given. A reference's version -1 is the latest. `id` and `version` are
+        same schema has the same id under every subject of a context. `normalize` takes the text that
+        Confluent's registry would make of it. A reference's version -1 is the latest. `id` and `version` are
         given in mode IMPORT, and only there. Raises InvalidSubject, InvalidSchema, InvalidVersion,
         IncompatibleSchema, OperationNotPermitted.
         """
@@ -130,7 +130,9 @@ class SchemaRegistry:
         Raises SubjectNotFound, SchemaNotFound, InvalidSchema.
         """
         name = parse_subject(subject)
-        draft = AvroDraft(self._contents, name.context, schema, references, metadata, rule_set)
+        draft = AvroDraft(
+            self._contents, name.context, schema, references, metadata, rule_set, normalize
+        )
 
         def recipe() -> Recipe[tuple[Version, Content]]:
             there = yield from lookups.subject_of(name)
@@ -163,7 +165,7 @@ class SchemaRegistry:
         VersionNotFound, InvalidVersion, InvalidSchema.
         """
         name = parse_subject(subject)
-        draft = AvroDraft(self._contents, name.context, schema, references)
+        draft = AvroDraft(self._contents, name.context, schema, references, normalize=normalize)
 
         def recipe() -> Recipe[list[Finding]]:
             there = yield from lookups.subject_of(name)

@@ -158,14 +158,18 @@ def record(name: str, **types: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": fields}
 
 
-def test_the_text_as_given_is_kept_and_normalize_keeps_the_canonical_one() -> None:
+def test_the_text_as_given_is_kept_or_the_one_that_normalize_makes_of_it() -> None:
     registry = SchemaRegistry(memory_session())
-    given = '{"name": "E", "type": "enum",  "namespace": "n", "symbols": ["A"]}'
-    assert registry.register("s", given).schema == given
-    canonical_text = '{"name":"n.E","symbols":["A"],"type":"enum"}'
-    assert registry.resolved(1) == canonical_text
-    assert registry.register("t", given, normalize=True).schema == given  # it has an id already
-    assert registry.register(":.c:s", given, normalize=True).schema == canonical_text
+    given = '{"name": "E", "type": "enum",  "namespace": "n", "symbols": ["A"], "doc": ""}'
+    first = registry.register("s", given)
+    assert first.schema == given
+    assert registry.resolved(1) == '{"doc":"","name":"n.E","symbols":["A"],"type":"enum"}'
+    with pytest.raises(SchemaNotFound):
+        registry.lookup("s", given, normalize=True)
+    normal = '{"type":"enum","name":"E","namespace":"n","symbols":["A"]}'
+    assert registry.register("s", given, normalize=True).schema == normal
+    assert registry.lookup("s", given, normalize=True) == registry.lookup("s", normal)
+    assert registry.lookup("s", given) == first
 
 
 def test_references_metadata_and_rules_are_part_of_what_a_schema_is() -> None:
