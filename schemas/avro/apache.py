@@ -7,12 +7,11 @@ decided again. That ends: a verdict only changes from compatible to incompatible
 """
 
 import json
-from io import BytesIO
 from typing import Any
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.defaults import Defaults, Json, Misfit
-from folkmoot.schemas.avro.extra import avro, fastavro
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.extra import avro
 from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES, RECORDS
 
 Type = Any
@@ -28,14 +27,12 @@ MAX_STEPS = 300_000
 def parsed(text: str) -> Type:
     """A resolved text as `avro` has it. Raises InvalidSchema.
 
-    The names of its types have a namespace, `_` if they had none. A field's "default" is a function
-    that makes its value; logical types stand under "logical", where `avro` does not look for them.
+    The names of its types have a namespace, `_` if they had none; logical types stand under "logical",
+    where `avro` does not look for them.
     """
     try:
-        shape = _Shape()
-        prepared = shape.of(json.loads(text))
         return avro.schema.make_avsc_object(
-            prepared, validate_enum_symbols=False, validate_names=False
+            _shape(json.loads(text)), validate_enum_symbols=False, validate_names=False
         )
     except (avro.errors.AvroException, AttributeError, TypeError, ValueError) as error:
         raise InvalidSchema(f"not an Avro schema: {' '.join(str(error).split())[:400]}") from None
@@ -43,60 +40,36 @@ def parsed(text: str) -> Type:
         raise InvalidSchema("the schema is nested too deeply") from None
 
 
-class _Shape:
+def _shape(kind: Json) -> Json:
     """What `avro` needs to see of a schema."""
-
-    def __init__(self) -> None:
-        self._types: dict[str, Json] = {}
-        self._defaults = Defaults(self._types, _as_read)
-
-    def of(self, kind: Json) -> Json:
-        if isinstance(kind, str):
-            return kind if kind in PRIMITIVES else _with_namespace(kind)
-        if isinstance(kind, list):
-            return [self.of(each) for each in kind]
-        name = kind["type"]
-        made: dict[str, Any] = {"type": name}
-        if name in ("array", "map"):
-            inner = "items" if name == "array" else "values"
-            return made | {inner: self.of(kind[inner])}
-        if "logicalType" in kind:
-            made["logical"] = {key: kind[key] for key in LOGICAL if key in kind}
-        if name in NAMED:
-            self._types[kind["name"]] = kind
-            made["name"] = _with_namespace(kind["name"])
-            made["aliases"] = [_with_namespace(each) for each in kind.get("aliases", ())]
-        if name == "enum":
-            made |= {key: kind[key] for key in ("symbols", "default") if key in kind}
-            if made.get("default") not in made["symbols"]:
-                made.pop("default", None)
-        elif name == "fixed":
-            made["size"] = kind["size"]
-        elif name in RECORDS:
-            made["type"] = "record"
-            made["fields"] = [self._field(each) for each in kind["fields"]]
-        return made
-
-    def _field(self, field: Json) -> Json:
-        made = {"name": field["name"], "type": self.of(field["type"])}
-        made["aliases"] = field.get("aliases", ())
-        if "default" in field:
-            made["default"] = lambda: self._defaults.value(field["default"], field["type"])
-        return made
-
-
-def _as_read(kind: Json, value: Any) -> Any:
-    """The value that fastavro makes of a plain one of a logical type."""
-    if "logicalType" not in kind:
-        return value
-    plain = {key: each for key, each in kind.items() if key != "logicalType"}
-    body = BytesIO()
-    try:
-        fastavro.schemaless_writer(body, plain, value)
-        body.seek(0)
-        return fastavro.schemaless_reader(body, kind, None)
-    except (ValueError, ArithmeticError) as error:
-        raise Misfit("", f"{value!r:.80} is no {kind['logicalType']}: {error}") from None
+    if isinstance(kind, str):
+        return kind if kind in PRIMITIVES else _with_namespace(kind)
+    if isinstance(kind, list):
+        return [_shape(each) for each in kind]
+    name = kind["type"]
+    made: dict[str, Any] = {"type": name}
+    if name in ("array", "map"):
+        inner = "items" if name == "array" else "values"
+        return made | {inner: _shape(kind[inner])}
+    if "logicalType" in kind:
+        made["logical"] = {key: kind[key] for key in LOGICAL if key in kind}
+    if name in NAMED:
+        made["name"] = _with_namespace(kind["name"])
+        made["aliases"] = [_with_namespace(each) for each in kind.get("aliases", ())]
+    if name == "enum":
+        made["symbols"] = kind["symbols"]
+        if kind.get("default") in kind["symbols"]:
+            made["default"] = kind["default"]
+    elif name == "fixed":
+        made["size"] = kind["size"]
+    elif name in RECORDS:
+        made["type"] = "record"
+        made["fields"] = [
+            {key: field[key] for key in ("name", "default") if key in field}
+            | {"type": _shape(field["type"]), "aliases": field.get("aliases", ())}
+            for field in kind["fields"]
+        ]
+    return made
 
 
 def _with_namespace(name: str) -> str:

@@ -55,7 +55,7 @@ def compatible(reader: str, writer: str) -> list[Finding]:
     pairs = Pairs()
     try:
         pairs.readable(theirs, written)
-        return explained(pairs, theirs, written)
+        return _explained(pairs, theirs, written)
     except TooManyPairs:
         message = "the schemas have too many types to be compared: make their unions smaller"
         return [Finding("TOO_COMPLEX", "", "", message)]
@@ -79,7 +79,7 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     return list(found)
 
 
-def explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
+def _explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
     """Every finding, by the way to it; each pair of types once."""
     found: list[Finding] = []
     seen = set()
@@ -94,7 +94,7 @@ def explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
             for i, branch in enumerate(writer.schemas):
                 inside.append((reader, branch, path, f"{writer_path}/{i}"))
         elif reader.type == "union":
-            chosen = chosen_branch(pairs, reader, writer)
+            chosen = _chosen(pairs, reader, writer)
             if chosen is None:
                 message = (
                     f"the reader's union has no branch for the writer's {shown(writer)}: add it"
@@ -114,7 +114,7 @@ def explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
     return found[:MAX_FINDINGS]
 
 
-def chosen_branch(pairs: Pairs, reader: Type, writer: Type) -> int | None:
+def _chosen(pairs: Pairs, reader: Type, writer: Type) -> int | None:
     """The branch of a reader's union that reads a writer's type: the best that reads all of it.
 
     If none does, the best that might read some of it.

@@ -58,7 +58,9 @@ def canonical(
         _check_depth(value)
         walk = _Walk(types, strict)
         text = dump(walk.resolved(value, "", ""))
-        walk.check_defaults()
+        if strict:
+            walk.check_ends()
+            walk.check_defaults()
     except json.JSONDecodeError as error:
         raise InvalidSchema(f"the schema is not JSON: {error}") from None
     except RecursionError:
@@ -73,10 +75,8 @@ def canonical(
 def parse(text: str) -> Json:
     """A canonical text as fastavro uses it. Raises InvalidSchema."""
     try:
-        named: dict[str, Json] = {}
         # fastavro takes 0 for no default of {"type": "double"}; defaults were checked by our own rules.
-        parsed = fastavro.parse_schema(json.loads(text), named, _ignore_default_error=True)
-        return marked(parsed, named)
+        return fastavro.parse_schema(json.loads(text), _ignore_default_error=True)
     except fastavro.schema.SchemaParseException as error:
         raise InvalidSchema(f"not an Avro schema: {error}") from None
     except RecursionError:
@@ -84,20 +84,6 @@ def parse(text: str) -> Json:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidSchema(f"not an Avro schema: {reason}") from None
-
-
-def marked(kind: Json, named: Mapping[str, Json], side: str = "writer") -> Json:
-    """A parsed schema, marked so that fastavro takes it as it is: it marks records alone.
-
-    Other types it would parse again for each value, and refuse some that it has parsed before. It
-    compares a reader's schema with the writer's before each value; another `side` tells them apart at once.
-    """
-    if isinstance(kind, list):
-        return [marked(each, named, side) for each in kind]
-    if isinstance(kind, str) and kind in PRIMITIVES:
-        return kind
-    marks = {side: True, "__fastavro_parsed": True, "__named_schemas": named}
-    return {**marks, **(named[kind] if isinstance(kind, str) else kind)}
 
 
 def dump(value: Json) -> str:
@@ -137,6 +123,7 @@ class _Walk:
         self._known = known
         self._strict = strict
         self._defined: dict[str, Json] = {}
+        self._places: dict[str, str] = {}
         self._defaults: list[tuple[Json, Json, str]] = []
 
     def resolved(self, schema: Json, namespace: str, where: str) -> Json:
@@ -151,13 +138,32 @@ class _Walk:
 
     def check_defaults(self) -> None:
         """At the end: a default may be of a type that was not complete where it stood."""
-        if self._strict:
-            defaults = Defaults({**self._known, **self._defined})
-            for value, kind, where in self._defaults:
-                try:
-                    defaults.value(value, kind)
-                except Misfit as misfit:
-                    raise _invalid(f"{where}{misfit.where}", str(misfit)) from None
+        defaults = Defaults({**self._known, **self._defined})
+        for value, kind, where in self._defaults:
+            try:
+                defaults.check(value, kind)
+            except Misfit as misfit:
+                raise _invalid(f"{where}{misfit.where}", str(misfit)) from None
+
+    def check_ends(self) -> None:
+        """At the end: a record that always holds itself has no value, and ends its readers' stacks."""
+        left = {name: kind for name, kind in self._defined.items() if kind["type"] in RECORDS}
+        while True:
+            ends = [name for name, kind in left.items() if self._ends(kind["fields"], left)]
+            for name in ends:
+                del left[name]
+            if not ends:
+                break
+        for name in left:
+            raise _invalid(self._places[name], f"the record {name} holds itself: it has no value")
+
+    def _ends(self, fields: Json, left: Mapping[str, Json]) -> bool:
+        for field in fields:
+            branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+            names = (each["name"] if _is_named(each) else each for each in branches)
+            if all(isinstance(name, str) and name in left for name in names):
+                return False
+        return True
 
     def _reference(self, name: str, namespace: str, where: str) -> str:
         full = self._full_name(name, namespace, where)
@@ -247,6 +253,7 @@ class _Walk:
             "name": full
         }
         self._defined[full] = result
+        self._places[full] = where
         if namespace and not own:
             result["namespace"] = ""
         if "aliases" in schema:
@@ -312,6 +319,10 @@ class _Walk:
 
     def _is_name(self, pattern: re.Pattern[str], name: str) -> bool:
         return not self._strict or pattern.match(name) is not None
+
+
+def _is_named(kind: Json) -> bool:
+    return isinstance(kind, dict) and kind["type"] in NAMED
 
 
 def _names(names: Json, where: str) -> Sequence[str]:

@@ -24,8 +24,8 @@ def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = Tr
             text = dump(_Writer(types).written(json.loads(text), ""))
         except RecursionError:
             raise InvalidSchema("the schema's references are nested too deeply") from None
-    parse(text)
     if strict:
+        parse(text)
         parsed(text)
     return text
 

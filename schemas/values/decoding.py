@@ -373,7 +373,11 @@ class _Decoders:
         """The branch of a reader's union: the same type, one that fits, one to be promoted to; or None."""
         branches = [_definition(each, self._wanted) for each in reader]
         fit = [branch for branch in branches if self._fits(writer, branch)]
-        exact = [branch for branch in fit if branch.get("name") == writer.get("name")]
+        exact = [
+            branch
+            for branch in fit
+            if writer.get("name") in (branch.get("name"), *branch.get("aliases", ()))
+        ]
         wider = _NUMBERS.get(writer["type"], ())
         promoted = [branch for branch in branches if branch["type"] in wider]
         return next(iter((*exact, *fit, *promoted)), None)
@@ -427,7 +431,8 @@ class _Decoders:
         defaults: list[tuple[str, Decode, bytes]] = []
         own = {field["name"] for field in reader["fields"]}
         for field in reader["fields"]:
-            names = (field["name"], *(set(field.get("aliases", ())) - own))
+            aliases = (each for each in field.get("aliases", ()) if each not in own)
+            names = (name for name in (field["name"], *aliases) if name not in targets)
             source = next((name for name in names if name in written), None)
             if source is not None:
                 targets[source] = field

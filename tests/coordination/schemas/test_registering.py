@@ -203,6 +203,19 @@ def test_what_is_too_large_is_refused_and_nothing_is_done(session: Session) -> N
     assert put(session, S, "a" * (MAX_CONTENT_BYTES - 100)) == (1, 1)
 
 
+def test_a_subject_with_too_much_for_one_transaction_is_deleted_version_by_version() -> None:
+    session = MemoryZooKeeper().connect()
+    name = named("\N{SNOWMAN WITHOUT SNOW}" * 512)  # nine bytes each in a path
+    execute(session, settings.put("compatibility", "NONE", GLOBAL))
+    versions = [put(session, name, f"a.{number}")[0] for number in range(230)]
+    assert execute(session, deletion.delete_subject(name)) == versions
+    with pytest.raises(OperationNotPermitted, match="one by one"):
+        execute(session, deletion.delete_subject(name, permanent=True))
+    for version in versions:
+        execute(session, deletion.delete_version(name, version, permanent=True))
+    assert execute(session, lookups.subject_of(name)).versions == ()
+
+
 def test_metadata_is_a_json_object_of_bounded_depth() -> None:
     draft = TextDraft("a")
     content = execute(MemoryZooKeeper().connect(), draft.content(()))

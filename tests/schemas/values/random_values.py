@@ -71,13 +71,14 @@ class Chance:
             case "map":
                 return {"type": "map", "values": self._schema(depth - 1)}
             case "union":
-                branches = [self._schema(depth - 1) for _ in range(random.randrange(1, 5))]
-                if random.random() < 0.5:
-                    branches.insert(random.randrange(2), "null")
-                union: dict[str, Json] = {}
-                for branch in branches:
-                    if not isinstance(branch, list):
-                        union.setdefault(self._tag(branch), branch)
+                union: dict[str, Json] = {"null": "null"} if random.random() < 0.3 else {}
+                for _ in range(random.randrange(1, 5)):
+                    known = dict(self.named)
+                    branch = self._schema(depth - 1)
+                    if isinstance(branch, list) or self._tag(branch) in union:
+                        self.named = known  # nor what it has defined
+                    else:
+                        union[self._tag(branch)] = branch
                 return list(union.values()) or ["null"]
             case "enum":
                 name = self._name("E")
