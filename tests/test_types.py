@@ -17,11 +17,11 @@ from tests.tree import ROOT
 RIGHT = """
 import json
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from folkmoot import (
-    Admin, AsyncConsumer, AsyncProducer, Consumer, Delivery, FolkmootError, Health, Producer, Record,
-    TopicPartition,
+    Admin, AsyncConsumer, AsyncProducer, AvroDeserializer, AvroSerializer, Consumer, Delivery,
+    DeserializationError, FolkmootError, Health, Producer, Record, SchemaRegistry, TopicPartition,
 )
 
 
@@ -73,6 +73,24 @@ def use_them(options: dict[str, Any]) -> None:
         assert_type(admin.topics(), list[str])
 
 
+def skip(consumer: Consumer[bytes, Order], error: DeserializationError) -> Literal["skip"]:
+    assert_type(error.record, Record[bytes, bytes])
+    return "skip"
+
+
+def with_schemas(registry: SchemaRegistry) -> None:
+    orders = AvroSerializer(registry, Order)
+    with Producer(zookeeper="z:1", key_serializer=str.encode, value_serializer=orders) as producer:
+        producer.send("t", Order("tea"), key="k")
+    Producer(zookeeper="z:1", value_serializer=AvroSerializer(registry, version="latest"))
+    with Consumer(
+        zookeeper="z:1", value_deserializer=AvroDeserializer(registry, Order), on_decode_error=skip,
+    ) as consumer:
+        for record in consumer:
+            assert_type(record.value, Order | None)
+    Consumer(zookeeper="z:1", value_deserializer=AvroDeserializer(registry), on_decode_error="raw")
+
+
 async def await_them() -> None:
     async with AsyncProducer(bootstrap="b:1", key_serializer=str.encode) as producer:
         await (await producer.send("t", b"v", key="k"))
@@ -88,7 +106,8 @@ async def await_them() -> None:
 
 # What is wrong is on the lines that say so, and on no other.
 WRONG = """
-from folkmoot import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from folkmoot import Admin, AsyncConsumer, AsyncProducer, AvroSerializer, Consumer, Producer
+from folkmoot import SchemaRegistry, TopicPartition
 from folkmoot import Consumers  # wrong
 
 
@@ -112,6 +131,10 @@ Consumer(zookeeper="z:1", group="g", topics=["t"], on_assign=begin)  # wrong
 Consumer(zookeeper="z:1", group="g", topics=["t"], on_revoke=later)  # wrong
 AsyncConsumer(zookeeper="z:1", grop="g")  # wrong
 Admin(zookeeper="z:1", time_out=5)  # wrong
+Consumer(zookeeper="z:1", on_decode_error="ignore")  # wrong
+registry = SchemaRegistry("z:1")
+Producer(zookeeper="z:1", value_serializer=AvroSerializer(registry, int)).send("t", "five")  # wrong
+AvroSerializer(registry, int, strategy="subject")  # wrong
 for record in Consumer(zookeeper="z:1", value_deserializer=bytes.decode):
     record.key.decode()  # wrong
     record.value + 1  # wrong

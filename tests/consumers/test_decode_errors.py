@@ -238,8 +238,9 @@ def test_a_member_that_dies_gets_again_what_it_had_not_processed_behind_the_skip
 
     with (
         suppress(Death),
-        bench.member(value_deserializer=json.loads, on_decode_error="skip") as consumer,
+        bench.member(value_deserializer=json.loads, on_decode_error="skip") as member,
     ):
+        consumer: Any = member
         for record in consumer:
             if record.value == 2:
                 raise Death
@@ -260,7 +261,8 @@ def test_what_may_go_by_itself_is_raised_whatever_is_said_of_decode_errors(bench
 
     with bench.reader(value_deserializer=make, on_decode_error="skip") as consumer:
         raised_by(consumer, Unreachable)
-        assert [each.value for each in consumer.poll(5.0)] == [0]
+        found: Any = consumer.poll(5.0)
+        assert [each.value for each in found] == [0]
 
 
 def test_batches_have_the_bytes_and_are_not_asked_about(bench: Bench) -> None:
