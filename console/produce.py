@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
         "max_block": args.timeout,
         "buffer_bytes": BUFFER_BYTES,
     }
+    if args.value_schema:
+        options["value_serializer"] = _Encoded()
     with ExitStack() as stack:
         source = _source(args, stack)
         arguments = {field: _schema(schemas[field]) for field in schemas if schemas[field]}
@@ -103,6 +105,15 @@ def run(args: argparse.Namespace) -> int:
         with sigterm_like_ctrl_c():
             _send_all(args, producer, map(read, source), headers)
     return 0
+
+
+class _Encoded:
+    """Values that a serialiser has made before they are sent, with their schema's id."""
+
+    writes_schema_id = True
+
+    def serialize(self, _topic: str, value: bytes) -> bytes:
+        return value
 
 
 def _send_all(

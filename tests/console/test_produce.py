@@ -80,6 +80,18 @@ def test_json_lines_are_sent_by_their_schema(shell: Shell, schema: str) -> None:
     assert all(each["schema_id"] for each in found)
 
 
+def test_a_topic_of_one_subject_takes_lines_by_its_schema_and_no_others(
+    shell: Shell, schema: str
+) -> None:
+    shell.done("topic", "config", shell.topic, f"value_schema={shell.topic}-value")
+    line = '{"carrier": "UA", "delay": 3}\n'
+    words = ("produce", shell.topic, "--partition", "0")
+    eventually(lambda: shell.run(*words, stdin="plain\n")[0] == 1)  # once its leader knows
+    assert "schema id 0" in shell.refused(1, *words, stdin=line)
+    shell.done(*words, "--value-schema", schema, stdin=line)
+    assert {"carrier": "UA", "delay": 3} in [each["value"] for each in as_json(shell)]
+
+
 def test_what_consume_writes_as_json_makes_the_same_records_again(
     shell: Shell, schema: str
 ) -> None:
