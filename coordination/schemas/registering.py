@@ -13,6 +13,7 @@ ZooKeeper tell of every change.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Protocol
 
 from folkmoot.coordination import paths
@@ -56,32 +57,47 @@ class Draft(Protocol):
 
 
 def register(
-    name: SubjectName, draft: Draft, *, number: int | None = None, version: int | None = None
+    name: SubjectName,
+    draft: Draft,
+    *,
+    number: int | None = None,
+    version: int | None = None,
+    turn: AbstractContextManager[object] | None = None,
 ) -> Recipe[tuple[Version, Content | None]]:
     """`draft` as a version of a subject, from now on or before, and what was stored if it is new.
 
-    `number` is the id to import. Raises InvalidSchema, InvalidVersion, InvalidSubject,
-    IncompatibleSchema, OperationNotPermitted, Malformed.
+    `number` is the id to import. `turn` is entered before the next id is looked for and left when it is
+    taken: those who take turns with it do not take ids away from each other. Raises InvalidSchema,
+    InvalidVersion, InvalidSubject, IncompatibleSchema, OperationNotPermitted, Malformed.
     """
     if number is not None and not 1 <= number <= MAX_NUMBER:
         raise InvalidSchema(f"{number} cannot be the id of a schema: use 1 to {MAX_NUMBER}")
     if version is not None and not 1 <= version <= MAX_NUMBER:
         raise InvalidVersion(f"{version} cannot be a version: use 1 to {MAX_NUMBER}")
     yield from settings.create_parents(name.context)
+    registration = _Registration(name, draft, number, version, turn or nullcontext())
     try:
-        return (yield from decided(_Registration(name, draft, number, version).decide))
+        with registration.turn:
+            return (yield from decided(registration.decide))
     except TooLarge as error:
         raise InvalidSchema(f"the schema is too large for subject {name}: {error}") from None
 
 
 class _Registration:
     def __init__(
-        self, name: SubjectName, draft: Draft, number: int | None, version: int | None
+        self,
+        name: SubjectName,
+        draft: Draft,
+        number: int | None,
+        version: int | None,
+        turn: AbstractContextManager[object],
     ) -> None:
+        self.turn = ExitStack()
         self._name = name
         self._draft = draft
         self._number = number
         self._version = version
+        self._turn: AbstractContextManager[object] | None = turn
 
     def decide(self, transaction: Transaction) -> Recipe[tuple[Version, Content | None]]:
         name, context = self._name, self._name.context
@@ -145,6 +161,9 @@ class _Registration:
                 )
             return known.id
         data = encode_content(content)
+        if self._turn is not None:
+            self.turn.enter_context(self._turn)
+            self._turn = None
         counter_path = paths.schema_counter(context)
         counter = yield from transaction.read(counter_decoder, counter_path)
         last = counter.last if counter else 0

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -43,6 +44,8 @@ from folkmoot.schemas.registry.drafts import AvroDraft
 
 SESSION_TIMEOUT = 10.0
 ATTEMPTS = 3
+PATIENCE = 0.2
+"""Seconds that a thread lets others of its process take new ids before it tries all the same."""
 ALL_CONTEXTS = ":*:"
 
 _T = TypeVar("_T")
@@ -78,6 +81,7 @@ class SchemaRegistry:
         self._own: Session | None = None
         self._closed = False
         self._contents = Contents()
+        self._numbering = threading.Lock()
 
     # -- registering and looking up ----------------------------------------------------------------
 
@@ -107,7 +111,9 @@ class SchemaRegistry:
         )
 
         def recipe() -> Recipe[tuple[Version, Content]]:
-            found, new = yield from register(name, draft, number=id, version=version)
+            found, new = yield from register(
+                name, draft, number=id, version=version, turn=self._turn()
+            )
             if new is not None:
                 self._contents.keep(name.context, found.id, new)
             return found, (yield from self._contents.content(name.context, found.id))
@@ -407,6 +413,16 @@ class SchemaRegistry:
     ) -> None:
         self.close()
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Threads that want new ids wait for each other, which is faster than trying again; not for long."""
+        is_mine = self._numbering.acquire(timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            if is_mine:
+                self._numbering.release()
+
     def _drafted(self, draft: AvroDraft, context: str) -> Recipe[Content]:
         """What a draft would be, in a question that changes nothing."""
         references = yield from referred(Transaction(), context, draft.references)
@@ -416,15 +432,16 @@ class SchemaRegistry:
         """Carry a recipe out; if its session is lost it goes on in another one."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         rest = Resumable(recipe)
-        for attempts_left in reversed(range(ATTEMPTS)):
-            session = self._session()
-            left = None if deadline is None else deadline - time.monotonic()
-            try:
-                return execute(session, rest.go_on(), left)
-            except (SessionLost, ZooKeeperUnreachable):
-                is_over = session.state is SessionState.LOST and self._connect is not None
-                if not is_over or not attempts_left:
-                    raise
+        with closing(recipe):
+            for attempts_left in reversed(range(ATTEMPTS)):
+                session = self._session()
+                left = None if deadline is None else deadline - time.monotonic()
+                try:
+                    return execute(session, rest.go_on(), left)
+                except (SessionLost, ZooKeeperUnreachable):
+                    is_over = session.state is SessionState.LOST and self._connect is not None
+                    if not is_over or not attempts_left:
+                        raise
         raise AssertionError("unreachable")
 
     def _session(self) -> Session:

@@ -11,8 +11,12 @@ HISTORIES = int(os.environ.get("FOLKMOOT_HISTORIES", "12"))
 
 def test_random_histories_with_losses_and_deaths_are_those_of_the_model() -> None:
     seed = new_seed()
+    kinds = {"register", "delete_version", "delete_subject", "put", "deaths", "IncompatibleSchema"}
+    kinds |= {"OperationNotPermitted", "ReferenceExists", "InvalidSchema", "VersionSoftDeleted"}
     seen: Counter[str] = Counter()
-    for number in range(HISTORIES):
+    number = 0
+    # Until it has looked at what it is about.
+    while number < HISTORIES or (number < 10 * HISTORIES and not seen.keys() >= kinds):
         history = History(seed + number)
         try:
             history.run()
@@ -20,7 +24,6 @@ def test_random_histories_with_losses_and_deaths_are_those_of_the_model() -> Non
             error.add_note(f"FOLKMOOT_SEED={seed + number} FOLKMOOT_HISTORIES=1")
             raise
         seen += history.seen
-    print(dict(seen))
-    kinds = {"register", "delete_version", "delete_subject", "put", "deaths", "IncompatibleSchema"}
-    kinds |= {"OperationNotPermitted", "ReferenceExists", "InvalidSchema", "VersionSoftDeleted"}
-    assert seen.keys() >= kinds
+        number += 1
+    print(f"{number} histories: {dict(seen)}")
+    assert kinds - seen.keys() == set() or HISTORIES == 1

@@ -48,7 +48,7 @@ def session(open_session: Opener) -> Session:
 
 
 def put(
-    session: Session, name: SubjectName, text: str, *references: Reference, **more: int
+    session: Session, name: SubjectName, text: str, *references: Reference, **more: Any
 ) -> tuple[int, int]:
     """Version and id of a text registered."""
     found, _ = execute(session, register(name, TextDraft(text, references, name.context), **more))

@@ -384,6 +384,27 @@ def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_late
     assert registry.versions("s") == [1]
 
 
+def test_who_waits_too_long_for_other_threads_takes_an_id_all_the_same() -> None:
+    registry = SchemaRegistry(memory_session())
+    with registry._numbering:
+        assert registry.register("s", LONG).id == 1
+
+
+def test_a_call_that_is_given_up_is_in_nobodys_way() -> None:
+    ensemble = MemoryZooKeeper()
+    registry = SchemaRegistry(ensemble.connect(), timeout=0.05)
+
+    def deliver(request: Request) -> None:
+        if not isinstance(request.operation, Multi):
+            request.execute()
+            request.reply()
+
+    ensemble.deliver = deliver
+    with pytest.raises(ZooKeeperUnreachable):
+        registry.register("s", LONG)
+    assert not registry._numbering.locked()
+
+
 def test_the_caches_are_bounded() -> None:
     cache: Cache[str] = Cache(100)
     for number in range(100):
