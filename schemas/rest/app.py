@@ -28,7 +28,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.call import Call
-from folkmoot.schemas.rest.calls import CALLS, Function, Json, schema
+from folkmoot.schemas.rest.calls import CALLS, Function, Json, register, schema
 from folkmoot.schemas.rest.observed import Observed
 from folkmoot.schemas.rest.users import Users
 from folkmoot.schemas.rest.workers import Workers
@@ -37,6 +37,8 @@ MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 TIMEOUT: Final = 10.0
 BODY_TIMEOUT: Final = 60.0
 THREADS: Final = 16
+REGISTRARS: Final = 2
+"""Threads of those for registrations, which all write one counter: more would only be refused more often."""
 LARGEST_BODY: Final = 2 << 20
 """Bytes. The largest schema that is kept has a quarter of it, which JSON's escapes may double."""
 PASSED_OVER: Final = 16 * LARGEST_BODY
@@ -69,18 +71,15 @@ def create_app(
     With `users` only they are let in, but for `/healthz`. A call that ZooKeeper does not answer
     within `timeout` seconds is answered with status 503. `observed` counts the requests.
     """
-    workers = Workers(THREADS, timeout)
-    by_id = _ById(registry, workers).answer
+    calls = _Calls(registry, timeout)
+    by_id = _ById(calls).answer
     routes: list[BaseRoute] = []
     for path, methods in CALLS.items():
-        endpoint = (
-            by_id if methods.get("GET") is schema else partial(_call, registry, workers, methods)
-        )
+        endpoint = by_id if methods.get("GET") is schema else partial(calls.answer, methods)
         routes.append(Route(path, endpoint, methods=list(methods)))
-    ready = {"GET": _ready}
     routes += [
         Route("/healthz", _alive),
-        Route("/readyz", partial(_call, registry, workers, ready)),
+        Route("/readyz", partial(calls.answer, {"GET": _ready})),
         *pages,
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
@@ -93,34 +92,35 @@ def create_app(
     return _Front(app, users, observed or Observed())
 
 
-async def _call(
-    registry: SchemaRegistry, workers: Workers, methods: Mapping[str, Function], request: Request
-) -> Response:
-    method = "GET" if request.method == "HEAD" else request.method
-    body = await _body(request) if method in ("POST", "PUT") else b""
-    call = Call(registry, request.path_params, request.query_params, body)
-    return Answer(await workers.run(partial(_carry_out, methods[method], call)))
+class _Calls:
+    """Has calls carried out on threads."""
 
+    def __init__(self, registry: SchemaRegistry, timeout: float) -> None:
+        self._registry = registry
+        self._workers = Workers(THREADS, timeout)
+        self._registrars = Workers(REGISTRARS, timeout)
 
-def _carry_out(function: Function, call: Call) -> bytes:
-    return msgspec.json.encode(function(call))
+    async def answer(self, methods: Mapping[str, Function], request: Request) -> Answer:
+        function = methods["GET" if request.method == "HEAD" else request.method]
+        body = await _body(request) if request.method in ("POST", "PUT") else b""
+        call = Call(self._registry, request.path_params, request.query_params, body)
+        workers = self._registrars if function is register else self._workers
+        return Answer(await workers.run(lambda: msgspec.json.encode(function(call))))
 
 
 class _ById:
     """Schemas by id, which never change: those asked for before are answered on the event loop."""
 
-    def __init__(self, registry: SchemaRegistry, workers: Workers) -> None:
-        self._registry = registry
-        self._workers = workers
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
         self._answers: dict[tuple[str, str], Answer] = {}
         self._bytes = 0
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Answer:
         key = (request.path_params["id"], _context(request.query_params.get("subject", "")))
         answer = self._answers.get(key)
         if answer is None:
-            call = Call(self._registry, request.path_params, request.query_params, b"")
-            answer = Answer(await self._workers.run(partial(_carry_out, schema, call)))
+            answer = await self._calls.answer({"GET": schema}, request)
             self._remember(key, answer)
         return answer
 

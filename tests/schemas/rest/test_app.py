@@ -15,7 +15,6 @@ from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest import app
 from folkmoot.schemas.rest.users import Users, line_for
-from folkmoot.schemas.rest.workers import Workers
 from tests.forwarding_session import ForwardingSession
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.schemas.rest.api import LONG, STRING, Api
@@ -129,10 +128,15 @@ async def ask_for_the_same(registry: SchemaRegistry, monkeypatch: pytest.MonkeyP
     """The ids whose answers are kept."""
     for name in ("long", "string", "bytes"):
         registry.register(name, f'"{name}"')
-    answers = app._ById(registry, Workers(2, 10.0))
+    answers = app._ById(app._Calls(registry, 10.0))
     monkeypatch.setattr(app, "MOST_CACHED", 2 * app._size(app.Answer(b'{"schema":"\\"string\\""}')))
     for number in (1, 2, 3):
-        scope = {"type": "http", "path_params": {"id": str(number)}, "query_string": b""}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path_params": {"id": str(number)},
+            "query_string": b"",
+        }
         both = await asyncio.gather(*(answers.answer(Request(scope)) for _ in range(3)))
         assert len({each.body for each in both}) == 1
     return [each for each, _ in answers._answers]
