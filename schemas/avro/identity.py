@@ -148,12 +148,13 @@ class _Walk:
     def check_ends(self) -> None:
         """At the end: a record that always holds itself has no value, and ends its readers' stacks."""
         left = {name: kind for name, kind in self._defined.items() if kind["type"] in RECORDS}
-        while True:
-            ends = [name for name, kind in left.items() if self._ends(kind["fields"], left)]
-            for name in ends:
-                del left[name]
-            if not ends:
-                break
+        before = 0
+        while len(left) != before:
+            before = len(left)
+            # In the order of their definition: one record more in a chain takes no round more.
+            for name, kind in list(left.items()):
+                if self._ends(kind["fields"], left):
+                    del left[name]
         for name in left:
             raise _invalid(self._places[name], f"the record {name} holds itself: it has no value")
 

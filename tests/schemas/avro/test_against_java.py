@@ -256,7 +256,7 @@ def test_verdicts_and_readings_are_javas_but_for_listed_reasons(jvm: Java) -> No
         try:
             writer, reader = (plain(resolve(each)) for each in Samples(seed).pair())
         except InvalidSchema:
-            counts["no schema"] += 1  # a change has left a default of another type
+            counts["no schema"] += 1  # a default of another type, a record that holds itself
             continue
         findings = [each for each in compatible(reader, writer) if not each.warning]
         case = Case(writer, reader, findings)
@@ -268,7 +268,7 @@ def test_verdicts_and_readings_are_javas_but_for_listed_reasons(jvm: Java) -> No
                 compare_readings(seed, case, jvm, body, counts)
     print("\n".join(f"{count:6} {name}" for name, count in counts.most_common()))
     if len(tried) == PAIRS:
-        assert counts["no schema"] < PAIRS / 20
+        assert counts["no schema"] < PAIRS / 10
         assert counts["verdict compatible"] > PAIRS / 4
         assert counts["verdict incompatible"] > PAIRS / 10
         assert counts["read alike by ours and Java's"] > PAIRS

@@ -93,6 +93,34 @@ def test_a_default_that_holds_itself_is_refused() -> None:
         resolve(record(field("f", "R", default={})))
 
 
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        (record(field("r", "R")), "/"),
+        (record(field("a", "int"), field("u", ["R"])), "/"),
+        ([record(field("i", record(field("r", ["R", "I"]), name="I")))], "/0"),
+    ],
+)
+def test_a_record_that_always_holds_itself_is_refused(schema: Any, where: str) -> None:
+    """fastavro does not survive reading one, whatever the bytes."""
+    with pytest.raises(
+        InvalidSchema, match=f"at {where}: the record R holds itself: it has no value"
+    ):
+        resolve(schema)
+    resolve(schema, strict=False)
+
+
+@pytest.mark.parametrize("kind", [["null", "R"], {"type": "array", "items": "R"}])
+def test_a_record_that_may_hold_itself_is_taken(kind: Any) -> None:
+    resolve(record(field("r", kind)))
+
+
+def test_long_chains_of_records_are_checked_in_no_time() -> None:
+    """A round for each record would take minutes."""
+    chain = [record(field("n", f"R{i - 1}" if i else "int"), name=f"R{i}") for i in range(5_000)]
+    assert len(resolve(chain)) > 300_000
+
+
 def test_a_default_is_not_tried_again_for_every_way_through_nested_unions() -> None:
     """Ten kinds of records, each of which may hold any of them, and a value forty deep that fits none."""
     names = [f"B{i}" for i in range(10)]

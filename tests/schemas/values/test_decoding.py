@@ -207,3 +207,20 @@ def test_what_is_nested_without_end_is_an_error() -> None:
     with pytest.raises(BROKEN) as raised:
         decode(b"\x02" * 100_000, 0)
     assert "nested too deeply" in str(in_words(raised.value))
+
+
+def test_a_branch_that_has_the_writer_s_name_as_an_alias_comes_before_one_of_another_namespace() -> (
+    None
+):
+    wanted = [enum("X", name="C"), enum("A", name="z.C", aliases=["y.C"])]
+    assert read(enum("A", name="y.C"), wanted, "A") == "A"
+
+
+def test_of_two_fields_with_one_alias_the_first_reads_what_was_written() -> None:
+    fields = [{"name": name, "type": "int", "aliases": ["a"], "default": 7} for name in ("x", "y")]
+    assert read(record(("a", "int")), record() | {"fields": fields}, {"a": 1}) == {"x": 1, "y": 7}
+    both = {"name": "x", "type": "int", "aliases": ["b", "a"]}
+    for _ in range(3):
+        assert read(
+            record(("a", "int"), ("b", "int")), record() | {"fields": [both]}, {"a": 1, "b": 2}
+        ) == {"x": 2}
