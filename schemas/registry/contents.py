@@ -58,6 +58,10 @@ class Contents:
         """What was read before."""
         return self._contents.get((context, number))
 
+    def known_resolved(self, context: str, number: int) -> str | None:
+        """The same, of `resolved`."""
+        return self._resolved.get((context, number))
+
     def content(self, context: str, number: int) -> Recipe[Content]:
         """All that an id names. Raises SchemaNotFound, Malformed."""
         found = self.known(context, number)
@@ -74,7 +78,7 @@ class Contents:
 
     def resolved(self, context: str, number: int) -> Recipe[str]:
         """The schema that an id names, with all it refers to. Raises SchemaNotFound, Malformed."""
-        text = self._resolved.get((context, number))
+        text = self.known_resolved(context, number)
         if text is None:
             content = yield from self.content(context, number)
             texts = yield from self.referred(context, content.references)

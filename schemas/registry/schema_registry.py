@@ -202,7 +202,8 @@ class SchemaRegistry:
     def resolved(self, id: int, *, subject: str | None = None) -> str:
         """The schema that an id names as one canonical text, with all it refers to. Raises SchemaNotFound."""
         context = DEFAULT_CONTEXT if subject is None else parse(subject).context
-        return self._run(self._contents.resolved(context, id))
+        text = self._contents.known_resolved(context, id)
+        return text if text is not None else self._run(self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""

@@ -73,9 +73,11 @@ def test_what_an_id_names_is_not_asked_for_again() -> None:
     session = CountingSession(memory_session())
     registry = SchemaRegistry(session)
     number = registry.register("s", LONG).id
-    registry.get(number)
+    registry.resolved(number)
     asked = session.asked
     assert registry.get(number).schema == LONG_TEXT
+    registry.close()
+    assert registry.resolved(number) == '"long"'
     assert session.asked == asked
 
 
