@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
-    decoder = Decoder(args.zookeeper, _readers(args))
+    decoder = Decoder(args.zookeeper, args.bootstrap, args.timeout, _readers(args))
     write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
         decoder,
@@ -149,8 +149,6 @@ def _readers(args: argparse.Namespace) -> dict[str, str]:
     if readers:
         from folkmoot.schemas.avro.identity import canonical
 
-        if not args.zookeeper:
-            raise ConfigError("schemas are in ZooKeeper: use --zookeeper")
         for text in readers.values():
             canonical(text)
     return readers

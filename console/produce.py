@@ -182,7 +182,7 @@ def _reader(
     """From a line to what is to be sent."""
     encode, encode_key = encoders.get("value"), encoders.get("key")
     if args.input == "json":
-        decode = stack.enter_context(Decoder(args.zookeeper))
+        decode = stack.enter_context(Decoder(args.zookeeper, args.bootstrap, args.timeout))
         return lambda line: draft_of(line, decode, encode, encode_key)
     separator = b"" if args.key_separator is None else os.fsencode(args.key_separator)
 

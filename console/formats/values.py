@@ -16,15 +16,25 @@ MAX_UNKNOWN = 10_000
 
 
 class Decoder:
-    """Values by the schema whose id they carry; without one, or without Avro or ZooKeeper here, as they are.
+    """Values by the schema whose id they carry; without one, or without Avro here, as they are.
+
+    Schemas come from `zookeeper`, or else from the brokers at `bootstrap`.
 
     `readers` are the schemas that values and keys are read as, by "value" and "key"; without one values
     are as they were written, and keys are bytes. What cannot be decoded is shown as bytes, as a value may
     begin with a zero by chance; what cannot be read by one of `readers` is an error.
     """
 
-    def __init__(self, zookeeper: str | None, readers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        zookeeper: str | None,
+        bootstrap: str | None = None,
+        timeout: float = 15.0,
+        readers: Mapping[str, str] | None = None,
+    ) -> None:
         self._zookeeper = zookeeper
+        self._bootstrap = bootstrap
+        self._timeout = timeout
         self._readers = readers or {}
         self._opened = False
         self._registry: Any = None
@@ -67,19 +77,23 @@ class Decoder:
         if self._opened:
             return bool(self._deserialize)
         self._opened = True
-        if self._zookeeper is None:
-            print("folkmoot: values are shown as bytes: schemas are in ZooKeeper", file=sys.stderr)
+        if not (self._zookeeper or self._bootstrap):
             return False
         try:
+            from folkmoot.consumers.broker_schemas import BrokerSchemas
             from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-            from folkmoot.schemas.values.deserializer import AvroDeserializer
+            from folkmoot.schemas.values.deserializer import AvroDeserializer, SchemaLookup
         except MissingExtra as missing:
             print(f"folkmoot: values are shown as bytes: {missing}", file=sys.stderr)
             return False
-        self._registry = SchemaRegistry(self._zookeeper)
+        schemas: SchemaLookup
+        if self._zookeeper:
+            schemas = self._registry = SchemaRegistry(self._zookeeper)
+        else:
+            schemas = BrokerSchemas(self._bootstrap or "", timeout=self._timeout)
         for field in ("key", "value"):
             reader = self._readers.get(field)
-            self._deserialize[field] = AvroDeserializer(self._registry, reader)
+            self._deserialize[field] = AvroDeserializer(schemas, reader)
         return True
 
 

@@ -42,10 +42,17 @@ def test_what_needs_zookeeper_says_so(shell: Shell, addresses: str, schema: str)
     assert "a group's members find each other in ZooKeeper: use --zookeeper" in refused
     refused = shell.refused(2, "produce", shell.topic, "--value-schema", schema, *by, stdin=b"{}\n")
     assert "schemas are in ZooKeeper" in refused
-    shell.done("produce", shell.topic, *by, stdin=b"\0\0\0\0\1 looks like Avro\n")
-    code, out, err = shell.run("consume", shell.topic, *by)
-    assert (code, "looks like Avro" in out) == (0, True)
-    assert "values are shown as bytes: schemas are in ZooKeeper" in err
+
+
+def test_brokers_tell_the_schemas_of_values(shell: Shell, addresses: str, schema: str) -> None:
+    by = ("--bootstrap", addresses)
+    shell.done("produce", shell.topic, *by, stdin=b"\0\x7f\0\0\1 looks like Avro\n")
+    line = '{"carrier": "UA", "delay": 1}'
+    words = ("--zookeeper", shell.zookeeper, "--value-schema", schema)
+    shell.done("produce", shell.topic, *words, stdin=line)
+    shown = shell.lines(*by, "--format", "%s\\n")
+    assert line in shown
+    assert any("looks like Avro" in each for each in shown)
 
 
 @pytest.mark.parametrize(
