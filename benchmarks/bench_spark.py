@@ -24,7 +24,7 @@ from folkmoot.console.java import find_java, spark_java_home
 
 NAME: Final = "spark"
 TITLE: Final = "Spark: streams and batch reads"
-ESTIMATE: Final = Estimate(seconds=120, per_round=80, quick_seconds=150, disk=3e9)
+ESTIMATE: Final = Estimate(seconds=110, per_round=55, quick_seconds=120, disk=3e9)
 
 OURS: Final = "Folkmoot"
 KAFKA: Final = "Spark's source for Kafka"

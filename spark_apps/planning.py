@@ -13,7 +13,7 @@ EVEN_SHARE = 4
 
 TASKS: Final = 8
 """Into so many tasks a batch is divided, if that makes none too small …"""
-SMALL_TASK: Final = 20_000
+SMALL_TASK: Final = 50_000
 """… with so many records: a task costs some ten milliseconds, as many as they do …"""
 LARGE_TASK: Final = 250_000
 LARGE_TASK_BYTES: Final = 32 * 1024 * 1024
