@@ -131,7 +131,11 @@ def handlers(tmp_path: Path, registry: Registry) -> Iterator[RequestHandlers]:
 def batch(schema_id: int, *values: bytes | None, producer: int = -1, first: int = -1) -> bytes:
     """What a producer sends whose header says this id, whatever the values are."""
     given = list(values or (b"v",))
-    identity: dict[str, Any] = {"producer_id": producer, "producer_epoch": 0, "base_sequence": first}
+    identity: dict[str, Any] = {
+        "producer_id": producer,
+        "producer_epoch": 0,
+        "base_sequence": first,
+    }
     columns = Columns(len(given), None, given, 1000)
     return record_batch.encode(
         columns, Codec.NONE, schema_id=schema_id, **(identity if producer >= 0 else {})
