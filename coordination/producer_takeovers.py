@@ -57,13 +57,18 @@ class Begun(NamedTuple):
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """A name's node. `topics` are known by their ids: one that is created anew has nothing of the round."""
+    """A name's node. `topics` are known by their ids: one that is created anew has nothing of the round.
+
+    `since` is the epoch of the first attempt at the round: what has an earlier one is of another, also
+    where a leader that was replaced has told of an earlier end.
+    """
 
     producer_id: int
     epoch: int
     round: int
     attempt: str
     topics: dict[str, Begun] = {}
+    since: int = 0
 
 
 _decoder = msgspec.json.Decoder(Takeover)
@@ -97,8 +102,9 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
             )
         last = MAX_PRODUCER_EPOCH if round_ == found.round else MAX_PRODUCER_EPOCH // 2
         if found.epoch < last:
-            topics = found.topics if round_ == found.round else {}
-            taken = Takeover(found.producer_id, found.epoch + 1, round_, attempt, topics)
+            again, epoch = round_ == found.round, found.epoch + 1
+            noted = (found.topics, found.since) if again else ({}, epoch)
+            taken = Takeover(found.producer_id, epoch, round_, attempt, *noted)
         elif round_ > found.round:
             taken = yield from _anew(round_, attempt)
         else:

@@ -277,7 +277,7 @@ class RoundWriter:
                 raise self._changed(topic)  # a leader that was not in sync has lost some
             elif count:
                 batches = self._batches(partition, begun.offset, each.log_end)
-                expected = written_by(batches, taken.producer_id, count)
+                expected = written_by(batches, taken.producer_id, taken.since, count)
                 if expected.count < count:
                     raise self._changed(topic)  # compaction or retention was faster
                 known.written[number] = _Written(count, expected)

@@ -32,6 +32,7 @@ def test_a_round_that_follows_another_takes_the_next_epoch_of_the_same_id(
     assert execute(session, begin("query 7/0", "a", "t", [Begin(0, 0)])) == (1, [Begin(0, 0)])
     second = execute(session, take_over("query 7/0", 1, "b"))
     assert (second.producer_id, second.epoch, second.topics) == (first.producer_id, 1, {})
+    assert second.since == execute(session, take_over("query 7/0", 1, "c")).since == 1
     assert execute(session, take_over("query 7/1", 0, "c")).producer_id != first.producer_id
 
 

@@ -1,5 +1,6 @@
 """Rounds of rows on real brokers: what runs again adds what is missing, and a zombie adds nothing."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -211,6 +212,31 @@ def test_a_log_that_ends_before_the_round_began_is_written_anew_without_waiting(
     scene.close(writer)
     whole_round(scene.writer(1), scene.topic, rows(100, 110))
     assert set(scene.read()) == set(range(110))
+
+
+def test_rows_of_the_round_before_are_not_taken_for_equal_ones_of_this_round(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = scene.writer(0)
+    whole_round(writer, scene.topic, rows(0, 100))
+    describe = RoundWriter._described
+
+    def late(*asked: Any) -> list[Any]:
+        """As a leader tells that was replaced before the round, and has not heard of it."""
+        nothing = {"producer_epoch": -1, "next_sequence": 0, "log_end": 0}
+        return [msgspec.structs.replace(each, **nothing) for each in describe(*asked)]
+
+    writer.begin(scene.name, 1)
+    with monkeypatch.context() as patch, pytest.raises(OutOfOrderSequence):
+        patch.setattr(RoundWriter, "_described", late)
+        whole_round(writer, scene.topic, rows(0, 100))
+    scene.close(writer)
+    again = scene.writer(1)
+    with pytest.raises(RowsChanged):
+        whole_round(again, scene.topic, rows(0, 100))
+    scene.close(again)
+    whole_round(scene.writer(1), scene.topic, rows(0, 100))
+    assert Counter(scene.read()) == Counter([*range(100)] * 2)
 
 
 def test_a_process_that_writes_with_ever_other_options_keeps_few_writers(
