@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
@@ -12,12 +14,14 @@ import pytest
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
+from folkmoot.network.client import Connections
 from folkmoot.protocol.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     RowsChanged,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.messages import Api, MetadataRequest
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SinkConfig
 from folkmoot.spark_apps.reading import CACHED
@@ -25,6 +29,7 @@ from folkmoot.spark_apps.sink import rounds
 from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
 from tests.spark_apps.sink.topics import contents
+from tests.waiting import eventually
 
 PARTITIONS = 3
 
@@ -56,6 +61,19 @@ class Scene:
     def close(self, writer: RoundWriter) -> None:
         self.writers.remove(writer)
         writer.close()
+
+    def await_partitions(self, count: int) -> None:
+        """Until every broker says that the topic has so many."""
+        with Admin(zookeeper=self.zookeeper) as admin, closing(Connections("test")) as brokers:
+            for broker in admin.describe_brokers().values():
+                address = broker.listeners["client"]
+                eventually(partial(self._has, brokers, address, count))
+
+    def _has(self, brokers: Connections, address: str, count: int) -> bool:
+        brokers.send(address, Api.METADATA, MetadataRequest([self.topic]))
+        (reply,) = eventually(lambda: brokers.poll(1.0))
+        topics = () if reply.response is None else reply.response.topics
+        return [len(each.partitions) for each in topics] == [count]
 
     def read(self, count: int = PARTITIONS) -> list[int]:
         """The numbers of all that is there, partition by partition."""
@@ -163,6 +181,7 @@ def test_a_partition_that_is_added_between_attempts_takes_the_rows_that_name_it(
     scene.close(dying)
     with Admin(zookeeper=scene.zookeeper) as admin:
         admin.add_partitions(scene.topic, 5)
+    scene.await_partitions(5)
     for _ in range(2):
         again = scene.writer(0)
         again.write(scene.topic, rows(0, 100))
@@ -174,13 +193,14 @@ def test_a_partition_that_is_added_between_attempts_takes_the_rows_that_name_it(
 def test_a_topic_that_is_created_anew_between_attempts_gets_all_rows_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "PATIENCE", 10.0)
+    monkeypatch.setattr(rounds, "PATIENCE", 30.0)
     dying = scene.writer(0)
     whole_round(dying, scene.topic, rows(0, 100))
     scene.close(dying)
     with Admin(zookeeper=scene.zookeeper) as admin:
         admin.delete_topic(scene.topic)
         admin.create_topic(scene.topic, 1)
+    scene.await_partitions(1)
     for _ in range(2):
         again = scene.writer(0)
         whole_round(again, scene.topic, rows(0, 100))
@@ -263,7 +283,6 @@ def test_a_process_that_writes_with_ever_other_options_keeps_few_writers(
 def test_rows_go_where_they_say_by_their_key_or_by_turns_that_do_not_change(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "TOPIC_PATIENCE", 0.3)
     values = pa.array([b"%d" % number for number in range(10_000)])
     writer = scene.writer(0)
     given = pa.array([0, 1, 2, None] * 2500, pa.int32())
@@ -279,6 +298,7 @@ def test_rows_go_where_they_say_by_their_key_or_by_turns_that_do_not_change(
         again.write(
             scene.topic, Rows(values=pa.array([b"x"]), partitions=pa.array([3], pa.int32()))
         )
+    monkeypatch.setattr(rounds, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(UnknownTopicOrPartition, match="no-such-topic does not exist"):
         again.write("no-such-topic", rows(0, 1))
 
