@@ -19,6 +19,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Exists,
     Get,
     Multi,
+    Operation,
     Recipe,
     SessionLost,
     Sync,
@@ -440,3 +441,31 @@ def test_fifty_thousand_subjects_are_listed_by_prefix_within_a_second(empty_chro
 
 def create(batch: Multi) -> Recipe[None]:
     yield batch
+
+
+def test_a_schema_is_judged_again_when_what_it_refers_to_has_changed_meanwhile() -> None:
+    ensemble = MemoryZooKeeper()
+    other = SchemaRegistry(ensemble.connect())
+
+    def inner(kind: str) -> Any:
+        return {"type": "record", "name": "Inner", "fields": [{"name": "f", "type": kind}]}
+
+    def outer(*more: str) -> Any:
+        added = [{"name": name, "type": "int", "default": 0} for name in more]
+        return {
+            "type": "record", "name": "Outer", "fields": [{"name": "a", "type": "Inner"}, *added],
+        }  # fmt: skip
+
+    def overtaken(operation: Operation) -> None:
+        if isinstance(operation, Multi) and len(other.versions("inner")) == 1:
+            other.register("inner", inner("string"))
+
+    other.set_compatibility("NONE", "inner")
+    other.register("inner", inner("long"))
+    latest = [Reference("Inner", "inner", -1)]
+    other.register("outer", outer(), references=latest)
+    registry = SchemaRegistry(CountingSession(ensemble.connect(), overtaken))
+    with pytest.raises(IncompatibleSchema):
+        registry.register("outer", outer("b"), references=latest)
+    assert other.versions("inner") == [1, 2]
+    assert other.versions("outer") == [1]
