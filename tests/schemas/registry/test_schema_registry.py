@@ -375,13 +375,17 @@ def test_what_can_change_is_read_after_a_sync() -> None:
     assert len(behind().check("s", LONG)) == 1
 
 
-def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_later() -> None:
+def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opener = Opener()
-    registry = SchemaRegistry(opener, timeout=0.05)
+    registry = SchemaRegistry(opener, timeout=20.0)
     registry.register("s", LONG)
     opener.ensemble.suspend(opener.opened[0])
+    monkeypatch.setattr(registry, "_timeout", 0.05)
     with pytest.raises(ZooKeeperUnreachable):
         registry.versions("s")
+    monkeypatch.undo()
     assert registry.get(1).schema == LONG_TEXT
     opener.ensemble.resume(opener.opened[0])
     assert registry.versions("s") == [1]
