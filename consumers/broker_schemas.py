@@ -10,7 +10,12 @@ from typing import Final
 
 from folkmoot.network.client import Connections, Reply
 from folkmoot.protocol.addresses import bootstrap_addresses
-from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, RetriableError
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    FolkmootError,
+    RetriableError,
+    ZooKeeperUnreachable,
+)
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
 from folkmoot.schemas.avro.references import resolve
 
@@ -91,6 +96,7 @@ class BrokerSchemas:
                     return found
                 if not isinstance(error, RetriableError):
                     raise error
-                trouble = error
+                if not isinstance(trouble, ZooKeeperUnreachable):  # silence tells less
+                    trouble = error
                 time.sleep(min(PAUSE, left))
         raise type(trouble)(f"schema {number} was not told within {self._timeout:g} s: {trouble}")

@@ -26,6 +26,7 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 
 MAX_BYTES = 500_000
 """Of a schema's text, also with its references written out."""
+MAX_FIXED_BYTES = 2**31 - 1
 MAX_DEPTH = 256
 """Of JSON inside JSON. A record in a record takes three; the libraries' own functions take two frames of
 Python's stack for each."""
@@ -266,8 +267,10 @@ class _Walk:
             result["fields"] = self._fields(schema.get("fields"), own, f"{where}/fields")
         elif schema["type"] == "enum":
             self._check_symbols(schema, where)
-        elif type(schema.get("size")) is not int or schema["size"] < 0:
-            raise _invalid(f"{where}/size", "the size of a fixed is a number of bytes")
+        elif type(schema.get("size")) is not int or not 0 <= schema["size"] <= MAX_FIXED_BYTES:
+            raise _invalid(
+                f"{where}/size", f"the size of a fixed is a number of bytes up to {MAX_FIXED_BYTES}"
+            )
         return result
 
     def _check_symbols(self, schema: Mapping[str, Any], where: str) -> None:

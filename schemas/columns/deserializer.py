@@ -80,13 +80,13 @@ class ColumnDeserializer:
         layout, count, unknown = self._layout, len(cells), dict[int, str]()
         decoder = _Decoder(layout.columns, layout.levels, count)
         with self._lock:
-            nodes = self._nodes
+            nodes, roots = self._nodes, self._roots
 
         def root_of(number: int) -> int:
             if number in unknown:
                 return -1
             try:
-                root = self._root(number, nodes)
+                root = self._root(number, nodes, roots)
             except (SchemaNotFound, InvalidSchema, SerializationError) as error:
                 unknown[number] = str(error)
                 return -1
@@ -108,23 +108,23 @@ class ColumnDeserializer:
     def _shapes(self) -> Sequence[Shape]:
         return self._layout.root.children if self._layout.is_record else (self._layout.root,)
 
-    def _root(self, number: int, nodes: list[Node]) -> int:
+    def _root(self, number: int, nodes: list[Node], roots: dict[int, int]) -> int:
         """The first node for values of a schema. Raises SerializationError, and what the lookup raises."""
         with self._lock:
-            if nodes is self._nodes and number in self._roots:
-                return self._roots[number]
+            if number in roots:
+                return roots[number]
         text = self._schemas.resolved(number)
-        try:
-            writer = Parsed(text)
-            with self._lock:
-                root = resolve(nodes, writer, self._layout)
-                if len(self._roots) >= MAX_PROGRAMS:
-                    self._nodes, self._roots = [], {}
-                if nodes is self._nodes:
-                    self._roots[number] = root
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SerializationError(f"schema {number} cannot be used: {error!r:.200}") from None
-        return root
+        with self._lock:
+            before = len(nodes)
+            try:
+                roots[number] = resolve(nodes, Parsed(text), self._layout)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                del nodes[before:]
+                said = f"schema {number} cannot be used: {error!r:.200}"
+                raise SerializationError(said) from None
+            if nodes is self._nodes and len(roots) >= MAX_PROGRAMS:
+                self._nodes, self._roots = [], {}
+            return roots[number]
 
 
 def _said(

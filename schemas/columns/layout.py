@@ -13,9 +13,9 @@ import numpy as np
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import PRIMITIVES
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.program import Column, Kind
+from folkmoot.schemas.values.decoding import definition, named_types
 
 _DAY = 86_400_000
 _PRIMITIVE: dict[str, tuple[Kind, Any]] = {
@@ -46,37 +46,11 @@ class Parsed:
 
     def __init__(self, text: str) -> None:
         self.root: Json = json.loads(text)
-        self.names: dict[str, Json] = {}
-        self._collect(self.root)
+        self.names = named_types(self.root)
 
     def of(self, schema: Json) -> Json:
         """A list of branches, or a dict whose "type" is the word for it."""
-        while not isinstance(schema, list):
-            if isinstance(schema, str):
-                if schema in PRIMITIVES:
-                    return {"type": schema}
-                schema = self.names[schema]
-            elif schema["type"] in PRIMITIVES or schema["type"] in _COMPLEX:
-                return schema
-            else:
-                schema = schema["type"]
-        return schema
-
-    def _collect(self, schema: Json) -> None:
-        if isinstance(schema, list):
-            for branch in schema:
-                self._collect(branch)
-        elif isinstance(schema, dict):
-            if "name" in schema and schema["type"] in _COMPLEX:
-                self.names[schema["name"]] = schema
-            for inner in ("items", "values"):
-                self._collect(schema.get(inner))
-            for field in schema.get("fields", ()):
-                self._collect(field["type"])
-            self._collect(schema["type"])
-
-
-_COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})
+        return definition(schema, self.names)
 
 
 class Shape(NamedTuple):

@@ -9,17 +9,11 @@ from collections.abc import Callable
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, decimal_of
 from folkmoot.schemas.columns.program import OPS, Node, Op
+from folkmoot.schemas.values.decoding import PROMOTED
 from folkmoot.schemas.values.encoding import default_body
 
 _RECORDS = ("record", "error")
 _NAMED = (*_RECORDS, "enum", "fixed")
-_PROMOTED = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
 _UNITS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 
 
@@ -211,7 +205,7 @@ def _misfit(w: Json, r: Json) -> str:
     """Why a value of `w` cannot be one of `r`, looking at the two alone; nothing if it can."""
     kinds = [("record" if each["type"] == "error" else each["type"]) for each in (w, r)]
     if kinds[0] != kinds[1]:
-        if kinds[1] in _PROMOTED.get(kinds[0], ()):
+        if kinds[1] in PROMOTED.get(kinds[0], ()):
             return _other_meaning(w, r)
         return f"{_named(w)} cannot be read as {_named(r)}"
     if kinds[0] in _NAMED:

@@ -39,7 +39,7 @@ class AvroDraft:
         self._normalize = normalize
         self._made: dict[tuple[StoredReference, ...], tuple[Content, str]] = {}
         self._resolved = ""
-        self._accepted: set[tuple[str, tuple[int, ...]]] = set()
+        self._accepted: set[tuple[str, str, tuple[int, ...]]] = set()
 
     def content(self, references: tuple[StoredReference, ...]) -> Recipe[Content]:
         """What is to be stored, given what its references mean. Raises InvalidSchema."""
@@ -60,7 +60,8 @@ class AvroDraft:
 
     def judge(self, level: str, previous: Sequence[int]) -> Recipe[None]:
         """Whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
-        if (level, tuple(previous)) not in self._accepted:
+        question = self._resolved, level, tuple(previous)
+        if question not in self._accepted:
             findings = yield from self.findings(level, previous)
             wrong = [each for each in findings if not each.warning]
             if wrong:
@@ -69,7 +70,7 @@ class AvroDraft:
                     f"{wrong[0].message}" + (f" (and {len(wrong) - 1} more)" if wrong[1:] else ""),
                     findings,
                 )
-            self._accepted.add((level, tuple(previous)))
+            self._accepted.add(question)
 
     def findings(self, level: str, previous: Sequence[int]) -> Recipe[list[Finding]]:
         """What `judge` would say, and warnings; after `content`."""

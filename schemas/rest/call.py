@@ -1,20 +1,18 @@
 """One call as the functions behind the routes see it: what was asked for, typed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from folkmoot.coordination.schemas.nodes import MAX_NUMBER
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.protocol.errors import InvalidSubject, InvalidVersion, RegistryError
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 _T = TypeVar("_T")
-
-LARGEST: Final = 2**31 - 1
-"""Of ids and versions."""
 
 
 class BadRequest(RegistryError):
@@ -108,7 +106,7 @@ class Call:
         number = _number(text)
         if not number:
             raise InvalidVersion(
-                f'{text} is no version: versions are numbers from 1 to {LARGEST}, or "latest"'
+                f'{text} is no version: versions are numbers from 1 to {MAX_NUMBER}, or "latest"'
             )
         return number
 
@@ -152,4 +150,4 @@ def _number(text: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         return None
     number = int(text)
-    return number if number <= LARGEST else None
+    return number if number <= MAX_NUMBER else None

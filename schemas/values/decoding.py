@@ -22,7 +22,7 @@ BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError
 """What is raised for bytes that are no value of the schema."""
 
 _FLOAT: Final = struct.Struct("<f")
-_NUMBERS: Final = {
+PROMOTED: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
     "float": ("double",),
@@ -52,7 +52,7 @@ def decoder(
     """
     written = json.loads(writer)
     wanted = written if reader is None else json.loads(reader)
-    decoders = _Decoders(_named(written), _named(wanted), classes or {})
+    decoders = _Decoders(named_types(written), named_types(wanted), classes or {})
     if classes is not None and _is_record(written) and _is_record(wanted):
         return decoders.of_record(written, wanted)
     return decoders.of(written, wanted)
@@ -294,7 +294,7 @@ def _union(branches: list[Decode]) -> Decode:
 # -- schemas ------------------------------------------------------------------------------------------
 
 
-def _named(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json]:
+def named_types(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json]:
     """The definitions of a schema's named types, by full name."""
     found = {} if found is None else found
     for each in schema if isinstance(schema, list) else [schema]:
@@ -305,11 +305,11 @@ def _named(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json
             inner += [field["type"] for field in each.get("fields", ())]
             for schema_within in inner:
                 if not isinstance(schema_within, str):
-                    _named(schema_within, found)
+                    named_types(schema_within, found)
     return found
 
 
-def _definition(schema: Json, named: Mapping[str, Json]) -> Any:
+def definition(schema: Json, named: Mapping[str, Json]) -> Any:
     """A schema as a list of branches, or as an object whose type is a word."""
     while not isinstance(schema, list):
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -335,7 +335,7 @@ class _Decoders:
         self._skipping: _Decoders | None = None
 
     def of(self, written: Json, wanted: Json) -> Decode:
-        writer, reader = _definition(written, self._written), _definition(wanted, self._wanted)
+        writer, reader = definition(written, self._written), definition(wanted, self._wanted)
         if isinstance(writer, list):
             return self._of_writers_union(writer, reader)
         if isinstance(reader, list):
@@ -343,7 +343,7 @@ class _Decoders:
             if branch is None:
                 return _refused(f"the reader's union has no place for {_name(writer)}")
             return self.of(writer, branch)
-        if not self._fits(writer, reader) and reader["type"] not in _NUMBERS.get(
+        if not self._fits(writer, reader) and reader["type"] not in PROMOTED.get(
             writer["type"], ()
         ):
             return _refused(f"the reader wants {_name(reader)}, and {_name(writer)} was written")
@@ -371,14 +371,14 @@ class _Decoders:
 
     def _chosen(self, writer: Json, reader: list[Json]) -> Json:
         """The branch of a reader's union: the same type, one that fits, one to be promoted to; or None."""
-        branches = [_definition(each, self._wanted) for each in reader]
+        branches = [definition(each, self._wanted) for each in reader]
         fit = [branch for branch in branches if self._fits(writer, branch)]
         exact = [
             branch
             for branch in fit
             if writer.get("name") in (branch.get("name"), *branch.get("aliases", ()))
         ]
-        wider = _NUMBERS.get(writer["type"], ())
+        wider = PROMOTED.get(writer["type"], ())
         promoted = [branch for branch in branches if branch["type"] in wider]
         return next(iter((*exact, *fit, *promoted)), None)
 

@@ -105,14 +105,19 @@ def test_a_broker_that_stands_still_is_not_waited_for(monkeypatch: pytest.Monkey
             assert BrokerSchemas([one.address, two.address], timeout=20).resolved(1) == '"long"'
 
 
-@pytest.mark.parametrize("error", [ZooKeeperUnreachable("away"), None])
-def test_when_nobody_can_say_the_error_is_that_of_the_last(error: FolkmootError | None) -> None:
+def test_when_nobody_can_say_the_error_is_what_a_broker_said_though_silent_since() -> None:
     brokers = Brokers()
-    brokers.answers[1] = error
-    if error is not None:
-        with StubBroker(brokers) as one, pytest.raises(ZooKeeperUnreachable, match="schema 1"):
-            BrokerSchemas(one.address, timeout=0.3).resolved(1)
-        return
+
+    def away_then_silent(_envelope: Any) -> None:
+        if brokers.asked == 1:
+            raise ZooKeeperUnreachable("away")
+
+    brokers.answers[1] = away_then_silent
+    with StubBroker(brokers) as one, pytest.raises(ZooKeeperUnreachable, match="schema 1"):
+        BrokerSchemas(one.address, timeout=1.0).resolved(1)
+
+
+def test_when_nobody_answers_the_brokers_are_unreachable() -> None:
     with pytest.raises(BrokerUnreachable, match="schema 1"):
         BrokerSchemas(unused_address(), timeout=0.3).resolved(1)
 

@@ -1,6 +1,6 @@
 """Our verdicts and readings beside Java's and fastavro's, over random pairs of schemas.
 
-The pairs follow from the code; FOLKMOOT_SEED=n tries the one pair of that seed, FOLKMOOT_PAIRS=n so many.
+The pairs are the same in every run; FOLKMOOT_SEED=n begins with that one, FOLKMOOT_PAIRS=n tries so many.
 """
 
 import io
@@ -24,7 +24,7 @@ from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
 from tests.schemas.avro.java import Java, java
 from tests.schemas.avro.samples import Bodies, Samples, places, plain
-from tests.simulation.fingerprint import fingerprint, first_seed
+from tests.seeds import fixed_seed
 
 pytestmark = pytest.mark.schemas
 
@@ -241,10 +241,7 @@ def read_by_java(jvm: Java, writer: str, reader: str, body: bytes) -> Any:
 
 
 def seeds() -> range:
-    if "FOLKMOOT_SEED" in os.environ:
-        return range(int(os.environ["FOLKMOOT_SEED"]), int(os.environ["FOLKMOOT_SEED"]) + 1)
-    first = first_seed(fingerprint(__name__))
-    return range(first, first + PAIRS)
+    return range(fixed_seed(), fixed_seed() + PAIRS)
 
 
 @pytest.mark.timeout(300)
@@ -267,7 +264,7 @@ def test_verdicts_and_readings_are_javas_but_for_listed_reasons(jvm: Java) -> No
             if body is not None:
                 compare_readings(seed, case, jvm, body, counts)
     print("\n".join(f"{count:6} {name}" for name, count in counts.most_common()))
-    if len(tried) == PAIRS:
+    if PAIRS >= 1000:
         assert counts["no schema"] < PAIRS / 10
         assert counts["verdict compatible"] > PAIRS / 4
         assert counts["verdict incompatible"] > PAIRS / 10

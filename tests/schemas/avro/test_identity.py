@@ -102,6 +102,7 @@ def test_what_fastavro_adds_to_a_parsed_schema_is_left_out() -> None:
         ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "at /symbols/1: the enum has A"),
         ({"type": "enum", "name": "E", "symbols": ["A", "-"]}, "'-' is not a name"),
         ({"type": "fixed", "name": "F", "size": "x"}, "the size of a fixed is a number"),
+        ({"type": "fixed", "name": "F", "size": 2**31}, "the size of a fixed is a number"),
         (record("n"), 'at /fields/0: a field is an object with "name" and "type"'),
         (record(field("a-b", "int")), "at /fields/0/name: 'a-b' is not a name"),
         (record(field("n", "int"), field("n", "int")), "at /fields/1/name: the record has"),

@@ -228,3 +228,23 @@ def test_columns_may_be_slices_chunks_and_large_and_have_no_rows() -> None:
 def test_a_schema_that_is_no_record_has_one_column() -> None:
     batch = columns('"string"')([framed(1, b"\x02a"), None])
     assert batch.to_pylist() == [{"value": "a"}, {"value": None}]
+
+
+def test_programs_that_are_too_many_to_keep_are_made_once_a_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deserializer, "MAX_PROGRAMS", 1)
+    known = Known([record("int")] * 3)
+    reading = ColumnDeserializer(known, known.texts[0])
+    values = [framed(number, b"\x02") for number in (1, 2, 3)] * 10
+    assert reading(values).num_rows == 30
+    assert known.asked == [1, 2, 3]
+
+
+def test_a_schema_that_cannot_be_used_leaves_nothing_behind() -> None:
+    known = Known([record("int"), record("int", "Missing")])
+    reading = ColumnDeserializer(known, known.texts[0])
+    for _ in range(3):
+        (bad,) = reading.decode([framed(2, b"\x02"), framed(1, b"\x02")])[1]
+        assert "schema 2 cannot be used" in bad.error
+        assert len(reading._nodes) == 2

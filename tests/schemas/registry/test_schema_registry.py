@@ -19,6 +19,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Exists,
     Get,
     Multi,
+    Operation,
     Recipe,
     SessionLost,
     Sync,
@@ -374,13 +375,17 @@ def test_what_can_change_is_read_after_a_sync() -> None:
     assert len(behind().check("s", LONG)) == 1
 
 
-def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_later() -> None:
+def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opener = Opener()
-    registry = SchemaRegistry(opener, timeout=0.05)
+    registry = SchemaRegistry(opener, timeout=20.0)
     registry.register("s", LONG)
     opener.ensemble.suspend(opener.opened[0])
+    monkeypatch.setattr(registry, "_timeout", 0.05)
     with pytest.raises(ZooKeeperUnreachable):
         registry.versions("s")
+    monkeypatch.undo()
     assert registry.get(1).schema == LONG_TEXT
     opener.ensemble.resume(opener.opened[0])
     assert registry.versions("s") == [1]
@@ -440,3 +445,31 @@ def test_fifty_thousand_subjects_are_listed_by_prefix_within_a_second(empty_chro
 
 def create(batch: Multi) -> Recipe[None]:
     yield batch
+
+
+def test_a_schema_is_judged_again_when_what_it_refers_to_has_changed_meanwhile() -> None:
+    ensemble = MemoryZooKeeper()
+    other = SchemaRegistry(ensemble.connect())
+
+    def inner(kind: str) -> Any:
+        return {"type": "record", "name": "Inner", "fields": [{"name": "f", "type": kind}]}
+
+    def outer(*more: str) -> Any:
+        added = [{"name": name, "type": "int", "default": 0} for name in more]
+        return {
+            "type": "record", "name": "Outer", "fields": [{"name": "a", "type": "Inner"}, *added],
+        }  # fmt: skip
+
+    def overtaken(operation: Operation) -> None:
+        if isinstance(operation, Multi) and len(other.versions("inner")) == 1:
+            other.register("inner", inner("string"))
+
+    other.set_compatibility("NONE", "inner")
+    other.register("inner", inner("long"))
+    latest = [Reference("Inner", "inner", -1)]
+    other.register("outer", outer(), references=latest)
+    registry = SchemaRegistry(CountingSession(ensemble.connect(), overtaken))
+    with pytest.raises(IncompatibleSchema):
+        registry.register("outer", outer("b"), references=latest)
+    assert other.versions("inner") == [1, 2]
+    assert other.versions("outer") == [1]
