@@ -25,6 +25,7 @@ from folkmoot.console.options import (
 from folkmoot.protocol.errors import (
     ConfigError,
     OffsetOutOfRange,
+    SerializationError,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
@@ -126,7 +127,11 @@ def run(args: argparse.Namespace) -> int:
             consumer.partitions_of(args.topic, args.timeout)
         for records in reading.polls(consumer, was_stopped):
             for record in records:
-                write(record)
+                try:
+                    write(record)
+                except SerializationError as error:
+                    where = f"{record.topic}-{record.partition}, offset {record.offset}"
+                    raise SerializationError(f"{where}: {error}") from None
             # Before the next poll says that they are processed: a reader that is gone is an error.
             sys.stdout.flush()
     if was_stopped() and not reading.follows:

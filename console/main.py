@@ -155,7 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tried(error: FolkmootError, args: argparse.Namespace) -> str:
     """Where it was that nobody answered, if the error does not say so."""
     address = getattr(args, "zookeeper", None) or getattr(args, "bootstrap", None)
-    if exit_code(error) != UNREACHABLE or not address or address in str(error):
+    if isinstance(error, RegistryUnreachable) or exit_code(error) != UNREACHABLE:
+        return ""
+    if not address or address in str(error):
         return ""
     return f" (the cluster at {address})"
 

@@ -125,21 +125,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
             check_name("instance id", self.instance_id)
         if (self.topics or self.pattern) and self.group is None:
             raise ConfigError("topics are divided within a group: give group=…, or use assign()")
-        if not isinstance(self.pattern, str):  # members tell each other of it
-            raise ConfigError(
-                f"pattern {self.pattern!r} is no text: give a regular expression as one"
-            )
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ConfigError(
-                f"pattern {self.pattern!r} is no regular expression: {error}"
-            ) from None
-        if _ways(import_module("re._parser").parse(self.pattern)) > MOST_WAYS:
-            raise ConfigError(
-                f"pattern {self.pattern!r} may take for ever to match: use at most four repetitions, and "
-                "within them neither others nor alternatives"
-            )
+        check_pattern(self.pattern)
         assignors_of(self.assignors)
         if self.on_decode_error not in ON_DECODE_ERROR and not callable(self.on_decode_error):
             raise ConfigError(
@@ -161,6 +147,21 @@ class AdminConfig(ClientConfig):
     session_timeout: _Seconds = 10.0
     timeout: _Seconds = 30.0
     """A call that is not told another `timeout` ends after this long."""
+
+
+def check_pattern(pattern: object) -> None:
+    """Raises ConfigError for what is no regular expression, or one that may take for ever."""
+    if not isinstance(pattern, str):  # members tell each other of it
+        raise ConfigError(f"pattern {pattern!r} is no text: give a regular expression as one")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
+    if _ways(import_module("re._parser").parse(pattern)) > MOST_WAYS:
+        raise ConfigError(
+            f"pattern {pattern!r} may take for ever to match: use at most four repetitions, and "
+            "within them neither others nor alternatives"
+        )
 
 
 def _ways(expression: Iterable[tuple[Any, Any]]) -> float:

@@ -244,6 +244,11 @@ class BatchConfig(SourceConfig):
         if ending.place == EARLIEST or EARLIEST in ending.offsets.values():
             raise ConfigError("option 'endingOffsets' is the earliest: then nothing would be read")
         self._known(ending, "endingOffsets")
+        if self.subscribePattern:
+            # Not at the top, as above.
+            from folkmoot.consumers.config import check_pattern
+
+            check_pattern(self.subscribePattern)
 
     def ending(self) -> Bound:
         """Where reading ends. Raises ConfigError."""

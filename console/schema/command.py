@@ -97,7 +97,13 @@ def _add_settings(actions: "_Actions[_Parser]") -> None:
             "subject", metavar="SUBJECT", nargs="?", help="without it: where a subject says nothing"
         )
         either = action.add_mutually_exclusive_group()
-        either.add_argument("--set", choices=choices, dest="given", metavar=name.upper())
+        either.add_argument(
+            "--set",
+            choices=choices,
+            dest="given",
+            metavar=name.upper(),
+            help=f"one of {', '.join(choices)}",
+        )
         either.add_argument("--unset", action="store_true", help="back to what holds for all")
         if name == "mode":
             action.add_argument(

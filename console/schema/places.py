@@ -129,6 +129,8 @@ class Remote:
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
             raise ConfigError(f"{url!r} is no address of a registry: {error}") from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise ConfigError(f"{url!r} is no address of a registry: write http[s]://HOST:PORT")
         self._name = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         self._path = parts.path.rstrip("/")
         self._headers = {
@@ -219,7 +221,7 @@ class Remote:
 
 
 def is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
+    return "://" in text
 
 
 @contextmanager

@@ -112,6 +112,8 @@ def save(schemas: Schemas, path: Path) -> None:
     lines = [json_of(each) for each in ordered(schemas.versions)]
     lines += [{"subject": name, "compatibility": level} for name, level in schemas.levels.items()]
     text = "".join(f"{json.dumps(each)}\n" for each in lines)
+    if path.is_dir():
+        raise ConfigError(f"{path} cannot be written: it is a directory")
     new = path.with_name(f"{path.name}.new")
     try:
         new.write_text(text, encoding="utf-8")

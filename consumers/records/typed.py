@@ -34,7 +34,12 @@ class TypedColumns:
     """What `poll_arrow` was given to make columns with."""
 
     def __init__(self, schema: ColumnDeserializer, headers: bool, on_decode_error: object) -> None:
-        """Raises ConfigError for a schema with a field that is named as what stands beside it."""
+        """Raises ConfigError for what makes no columns, and for a schema with a field that is named as
+        what stands beside it."""
+        if not isinstance(schema, ColumnDeserializer):
+            raise ConfigError(
+                f"schema={schema!r:.60} makes no columns: give ColumnDeserializer(registry, schema)"
+            )
         if on_decode_error == "raw":
             raise ConfigError(_NO_RAW)
         self._values = schema

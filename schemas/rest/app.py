@@ -189,7 +189,8 @@ class _Front:
                 return None
         except FolkmootError as error:
             return _refused(error)
-        answer = _answer(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED, "name a user and a password")
+        why = "wrong user or password" if authorization else "name a user and a password"
+        answer = _answer(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED, why)
         answer.headers["WWW-Authenticate"] = 'Basic realm="folkmoot"'
         return answer
 

@@ -31,4 +31,5 @@ def said(value: Any) -> str:
     """A value in a few words, with its type."""
     if value is None or isinstance(value, bool):
         return repr(value)
-    return f"{type(value).__name__} {_short.repr(value)}"
+    shown = " ".join(_short.repr(value).splitlines())  # of tables it has several lines
+    return f"{type(value).__name__} {shown}"

@@ -309,7 +309,9 @@ def test_values_are_read_as_the_readers_schema_says(shell: Shell, tmp_path: Path
     as_second = ("--reader-schema", str(second), "--format", "%s\\n")
     assert shell.lines(*as_second) == ['{"note": "-", "number": 1}', '{"note": "n", "number": 2}']
     words = ("--reader-schema", str(other))
-    assert "gate" in shell.refused(1, "consume", shell.topic, *words)
+    said = shell.refused(1, "consume", shell.topic, *words)
+    assert f"{shell.topic}-0, offset 0: " in said
+    assert "gate" in said
     other.write_text("{")
     assert "not JSON" in shell.refused(1, "consume", shell.topic, *words)
     words = ("--reader-schema", "nowhere")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -162,6 +162,9 @@ def test_a_table_with_a_schema_has_no_place_for_bytes_or_for_two_columns_of_a_na
 ) -> None:
     bad_in_the_middle(bench, registry)
     schema = ColumnDeserializer(registry, OLD)
+    words = pytest.raises(ConfigError, match="give ColumnDeserializer")
+    with bench.reader() as consumer, words:
+        consumer.poll_arrow(0.0, schema=cast("ColumnDeserializer", OLD))
     raw = pytest.raises(ConfigError, match="has no place for raw bytes")
     with bench.reader(on_decode_error="raw") as consumer, raw:
         consumer.poll_arrow(0.0, schema=schema)

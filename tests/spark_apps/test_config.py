@@ -131,6 +131,14 @@ def test_a_wrong_way_to_name_partitions_is_told(options: dict[str, str], said: s
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("(", "is no regular expression"), ("(a*)*b", "may take for ever")]
+)
+def test_a_wrong_pattern_of_a_batch_is_told(pattern: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BatchConfig.of({"zookeeper": "z", "subscribePattern": pattern})
+
+
 def test_a_batch_that_would_end_where_logs_begin_is_refused() -> None:
     for ending in ("earliest", '{"flights": {"0": -2}}'):
         with pytest.raises(ConfigError, match="'endingOffsets' is the earliest"):

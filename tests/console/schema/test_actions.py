@@ -1,9 +1,12 @@
 """`folkmoot schema`: what its actions say and change."""
 
 import json
+import re
 
 import pytest
 
+from folkmoot.console.main import main
+from folkmoot.console.schema.command import LEVELS, MODES
 from tests.console.schema.conftest import GATE, NOTE, NUMBER, Terminal, Typed, record
 
 FIRST, SECOND = record(NUMBER), record(NUMBER, NOTE)
@@ -138,12 +141,30 @@ def test_what_is_deleted_can_be_looked_at_until_it_is_gone_for_good(
         (["import", "nowhere.json"], 2, "nowhere.json cannot be read"),
         (["import", "http://127.0.0.1:1"], 3, "http://127.0.0.1:1 does not answer"),
         (["import", "http://host:port"], 2, "no address of a registry"),
+        (["export", "http://"], 2, "no address of a registry"),
+        (["export", "ftp://host/file"], 2, "no address of a registry"),
+        (["export", "."], 2, ". cannot be written: it is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_an_exit_code(
     words: list[str], code: int, sentence: str, terminal: Terminal
 ) -> None:
     assert sentence in terminal.refused(code, *words)
+
+
+def test_a_registry_elsewhere_that_is_silent_is_not_taken_for_the_cluster(
+    terminal: Terminal,
+) -> None:
+    assert "the cluster at" not in terminal.refused(3, "import", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(("action", "words"), [("compat", LEVELS), ("mode", MODES)])
+def test_help_names_what_can_be_set(
+    action: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["schema", action, "--help"])
+    assert set(words) <= set(re.findall(r"[A-Z_]+", capsys.readouterr().out))
 
 
 def test_what_is_no_schema_is_refused_with_the_place_in_it(terminal: Terminal) -> None:

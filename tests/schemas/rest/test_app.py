@@ -215,7 +215,8 @@ def test_only_users_are_let_in(file_of_users: Path) -> None:
         {"Authorization": "Basic /w=="},
         {"Authorization": "Bearer " + basic("alice", "s:cret")["Authorization"][6:]},
     ):
-        assert api("GET /subjects", **refused)[0] == 401
+        status, said = api("GET /subjects", **refused)
+        assert (status, said["message"]) == (401, "wrong user or password")
     for _ in range(2):
         assert api("GET /subjects", **basic("alice", "s:cret")) == (200, [])
     assert api("GET /subjects", **basic("bob", "pässword")) == (200, [])

@@ -13,6 +13,7 @@ from uuid import UUID
 import fastavro
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from folkmoot.schemas.values.decoding import decoder
@@ -167,6 +168,12 @@ ORDER = text_of(
 def test_the_path_to_what_does_not_fit_is_said(value: Any, said: str) -> None:
     with pytest.raises(Misfit, match=said):
         encoder(ORDER)(value)
+
+
+def test_what_does_not_fit_is_one_line_also_of_objects_that_show_themselves_in_several() -> None:
+    with pytest.raises(Misfit, match="not Table pyarrow") as refusal:
+        encoder(ORDER)(pa.table({"id": [1]}))
+    assert "\n" not in str(refusal.value)
 
 
 def test_fields_that_are_left_out_have_their_defaults() -> None:
