@@ -31,17 +31,15 @@ def columns(headers: bool) -> StructType:
     return all_of_them.add("headers", ArrayType(_HEADER)) if headers else all_of_them
 
 
-def chosen(schema: StructType, headers: bool) -> tuple[str, ...]:
+def chosen(schema: StructType, offered: StructType) -> tuple[str, ...]:
     """The names in a schema that a user has given, or Spark. Raises ConfigError for what is none of ours."""
-    offered = {field.name: field.dataType for field in columns(headers).fields}
+    kinds = {field.name: field.dataType for field in offered.fields}
     for field in schema.fields:
-        if field.name == "headers" and not headers:
+        if field.name == "headers" and "headers" not in kinds:
             raise ConfigError("column 'headers' is there with option includeHeaders=true")
-        if field.name not in offered:
-            raise ConfigError(
-                f"there is no column {field.name!r}: choose from {', '.join(offered)}"
-            )
-        kind = offered[field.name]
+        if field.name not in kinds:
+            raise ConfigError(f"there is no column {field.name!r}: choose from {', '.join(kinds)}")
+        kind = kinds[field.name]
         if field.dataType != kind:
             raise ConfigError(
                 f"column {field.name!r} is {kind.simpleString()}, not "

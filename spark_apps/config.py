@@ -23,6 +23,7 @@ from folkmoot.protocol.records import TopicPartition
 
 FORMAT = "folkmoot"
 NO_GROUP: Final = ""
+LATEST_SCHEMA: Final = "latest"
 
 _Seconds = Annotated[float, Meta(gt=0)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
@@ -122,6 +123,15 @@ class SourceConfig(ClusterConfig):
     """Add the column `headers`."""
     failOnDataLoss: bool = True
     """End with an error when records that were to be read are gone; else go on behind them, and warn."""
+    valueFormat: Literal["binary", "avro"] = "binary"
+    """What values are: bytes, or Avro with the id of a schema, whose fields become the columns."""
+    readerSchema: str = LATEST_SCHEMA
+    """The schema whose fields are the columns: `latest` of the subject when the query is made, the id of
+    one, `subject:version`, or a schema in JSON."""
+    subject: str = ""
+    """The subject of `latest`. Without it `<topic>-value`, where one topic is read."""
+    onDecodeError: Literal["fail", "null"] = "fail"
+    """A value that cannot be read ends the query, or is a row of nulls, with columns `_error` and `_raw`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,6 +153,43 @@ class SourceConfig(ClusterConfig):
                 f"{self.startingOffsetsByTimestampStrategy!r}: use error or latest"
             )
         self._known(self.starting(), "startingOffsets")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raises ConfigError for options of typed columns that do not go together."""
+        for name, words in (
+            ("valueFormat", ("binary", "avro")),
+            ("onDecodeError", ("fail", "null")),
+        ):
+            if getattr(self, name) not in words:
+                raise ConfigError(
+                    f"option {name!r} is {getattr(self, name)!r}: use {' or '.join(words)}"
+                )
+        if self.valueFormat == "avro":
+            if not self.readerSchema.isdecimal() and self.readerSchema[:1] not in ("{", "[", '"'):
+                self.schema_version()
+            return
+        given = self.readerSchema != LATEST_SCHEMA, self.subject, self.onDecodeError != "fail"
+        for name, is_given in zip(("readerSchema", "subject", "onDecodeError"), given, strict=True):
+            if is_given:
+                raise ConfigError(f"option {name!r} means nothing without valueFormat=avro")
+
+    def schema_version(self) -> tuple[str, str]:
+        """Subject and version, where `readerSchema` names these. Raises ConfigError."""
+        if self.readerSchema != LATEST_SCHEMA:
+            subject, _, version = self.readerSchema.rpartition(":")
+            if not subject or not (version.isdecimal() or version == LATEST_SCHEMA):
+                raise ConfigError(
+                    f"option 'readerSchema' is {self.readerSchema!r}: use latest, an id, "
+                    "subject:version, or a schema in JSON"
+                )
+            return subject, version
+        if not self.subject and (len(self.topics) != 1 or self.subscribePattern):
+            raise ConfigError(
+                "values of several topics need option 'subject', or 'readerSchema' with another word "
+                "than latest"
+            )
+        return self.subject or f"{self.topics[0]}-value", LATEST_SCHEMA
 
     @property
     def topics(self) -> tuple[str, ...]:

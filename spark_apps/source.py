@@ -53,6 +53,9 @@ DRAIN_SIGNAL = signal.SIGUSR1
 class FolkmootDataSource(DataSource):
     """`format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
 
+    _reader_schema = ""
+    """What was found when the columns were asked for: all readers of this source are to have the same."""
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -68,17 +71,29 @@ class FolkmootDataSource(DataSource):
             if "group" in {name.lower() for name in self.options}:
                 raise
             config = BatchConfig.of(self.options)
-        return columns(config.includeHeaders)
+        return self._offered(config)
+
+    def _offered(self, config: SourceConfig) -> StructType:
+        """All columns that there are. Raises ConfigError, and why there is no schema of values."""
+        if config.valueFormat != "avro":
+            return columns(config.includeHeaders)
+        from folkmoot.spark_apps.typed.reader_schema import reader_schema, typed_columns
+
+        self._reader_schema = self._reader_schema or reader_schema(config)
+        return typed_columns(self._reader_schema, config)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         config = StreamConfig.of(self.options)
-        return FolkmootStreamReader(config, chosen(schema, config.includeHeaders))
+        names = chosen(schema, self._offered(config))
+        return FolkmootStreamReader(config, names, self._reader_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         config = BatchConfig.of(self.options)
         # In a session that hands no filters down Spark refuses a reader that would take them.
-        kind = FilteringReader if _FILTERS in sys.modules else FolkmootReader
-        return kind(config, chosen(schema, config.includeHeaders))
+        # A field may be called like a column of bytes: filters on typed columns are Spark's to see to.
+        is_plain = _FILTERS in sys.modules and config.valueFormat != "avro"
+        kind = FilteringReader if is_plain else FolkmootReader
+        return kind(config, chosen(schema, self._offered(config)), self._reader_schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter
@@ -94,9 +109,12 @@ class FolkmootDataSource(DataSource):
 class FolkmootReader(DataSourceReader):
     """A read of what is there now, without a group: see batch.py."""
 
-    def __init__(self, config: BatchConfig, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: BatchConfig, names: tuple[str, ...], reader_schema: str = ""
+    ) -> None:
         self._config = config
         self._names = names
+        self._reader_schema = reader_schema
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -105,7 +123,7 @@ class FolkmootReader(DataSourceReader):
         return [InputPartition(task) for task in tasks(self._config, self._filters)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read(partition, self._config, self._names)
+        return _read(partition, self._config, self._names, self._reader_schema)
 
 
 class FilteringReader(FolkmootReader):
@@ -119,10 +137,14 @@ class FilteringReader(FolkmootReader):
 
 
 def _read(
-    partition: InputPartition, config: SourceConfig, names: tuple[str, ...]
+    partition: InputPartition, config: SourceConfig, names: tuple[str, ...], reader_schema: str
 ) -> "Iterator[pa.RecordBatch]":
     if partition.value is None:  # Spark's own, if there is no task
         return iter(())
+    if reader_schema:
+        from folkmoot.spark_apps.typed.decoding import read_typed
+
+        return read_typed(partition.value, config, names, reader_schema)
     from folkmoot.spark_apps.reading import ReadOptions, read
 
     options = ReadOptions(config.clientId, config.listener, names, config.failOnDataLoss)
@@ -140,13 +162,16 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Executors unpickle another instance for `read`, which needs nothing but its partition.
     """
 
-    def __init__(self, config: StreamConfig, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: StreamConfig, names: tuple[str, ...], reader_schema: str = ""
+    ) -> None:
         self._config = config
         self._names = names
+        self._reader_schema = reader_schema
         self._share: Share | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_config": self._config, "_names": self._names, "_share": None}
+        return self.__dict__ | {"_share": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Constant and empty: where partitions start is said by the first end."""
@@ -177,7 +202,7 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             share.leave(LEAVE_TIMEOUT)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read(partition, self._config, self._names)
+        return _read(partition, self._config, self._names, self._reader_schema)
 
     def _joined(self) -> "Share":
         if self._share is None:

@@ -102,6 +102,11 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
         ({"kafka.group.id": "g"}, "use 'group'"),
         ({"groupIdPrefix": "g"}, "use 'group'"),
         ({"kafka.security.protocol": "SSL"}, "known are zookeeper"),
+        ({"valueformat": "json"}, "'valueFormat' is 'json': use binary or avro"),
+        ({"subject": "s"}, "'subject' means nothing without valueFormat=avro"),
+        ({"valueformat": "avro", "ondecodeerror": "deadLetter"}, "use fail or null"),
+        ({"valueformat": "avro", "readerschema": "newest"}, "use latest, an id, subject:version"),
+        ({"valueformat": "avro", "subscribe": "a,b"}, "several topics need option 'subject'"),
     ],
 )
 def test_a_wrong_option_is_named_with_the_way_out(options: dict[str, str], said: str) -> None:

@@ -234,7 +234,7 @@ def test_rows_have_the_columns_that_are_asked_for_and_no_others() -> None:
     schema = StructType().add("offset", LongType()).add("value", BinaryType())
     log = Log(made(0, 2), made(2, 2), per_fetch=2)
     with serve(log) as broker:
-        options = QUICK._replace(columns=chosen(schema, False))
+        options = QUICK._replace(columns=chosen(schema, columns(False)))
         (alone,) = read(a_task(broker, log, 0, 1), options)
         (joined,) = read(a_task(broker, log, 0, 4), options)
     for found in (alone, joined):

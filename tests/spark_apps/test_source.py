@@ -106,7 +106,8 @@ def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
     reader = FolkmootStreamReader(config, ("value",))
     reader._share = FakeShare()  # type: ignore[assignment]
     travelled = pickle.loads(pickle.dumps(reader))
-    assert travelled.__dict__ == {"_config": config, "_names": ("value",), "_share": None}
+    kept = {"_config": config, "_names": ("value",), "_reader_schema": "", "_share": None}
+    assert travelled.__dict__ == kept
 
 
 def test_headers_are_a_column_if_they_are_asked_for() -> None:

@@ -1,0 +1,1 @@
+"""Values with schemas as columns of Spark's."""

@@ -1,0 +1,167 @@
+"""The executor's side: the columns of values that have the id of a schema in front of them.
+
+Ids are looked up at the brokers that the task names, once in each worker.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.protocol.errors import SerializationError
+from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
+from folkmoot.schemas.columns.extra import pa, pc
+from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.spark_apps.config import SourceConfig
+from folkmoot.spark_apps.planning import Task
+from folkmoot.spark_apps.reading import ReadOptions, read
+
+METADATA: Final[Mapping[str, str]] = {
+    "_key": "key",
+    "_topic": "topic",
+    "_partition": "partition",
+    "_offset": "offset",
+    "_timestamp": "timestamp",
+    "_headers": "headers",
+}
+"""The columns beside the fields, and what they are called where values are bytes."""
+ERROR: Final = "_error"
+RAW: Final = "_raw"
+
+_NEEDED: Final = ("value", "topic", "partition", "offset")
+MOST_KEPT: Final = 4
+
+
+def arrow_fields(text: str) -> pa.Schema:
+    """The columns of a schema's fields, in types that Spark has. Raises InvalidSchema."""
+    return _for_spark(Layout(Parsed(text)).schema)
+
+
+def read_typed(
+    task: Task, config: SourceConfig, names: Sequence[str], reader_schema: str
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task in the columns named. Raises SerializationError, and what `read` raises."""
+    wanted = [METADATA[name] for name in names if name in METADATA]
+    raw = tuple(dict.fromkeys((*_NEEDED, *wanted)))
+    options = ReadOptions(config.clientId, config.listener, raw, config.failOnDataLoss)
+    decode = _deserializer(reader_schema, task[0].brokers, config.clientId)
+    fails = config.onDecodeError == "fail"
+    for batch in read(task, options):
+        yield typed(batch, decode, names, fails=fails)
+
+
+def typed(
+    batch: pa.RecordBatch, decode: ColumnDeserializer, names: Sequence[str], *, fails: bool
+) -> pa.RecordBatch:
+    """The columns named, of records with values in bytes.
+
+    Raises SerializationError for a value that cannot be read, if it `fails`, and what asking brokers
+    raises.
+    """
+    values = batch.column("value")
+    fields, bad = _decoded(values, decode)
+    if bad and fails:
+        row, number, error = bad[0]
+        topic, partition, offset = (batch.column(name)[row].as_py() for name in _NEEDED[1:])
+        raise SerializationError(
+            f"topic {topic}, partition {partition}, offset {offset}, schema id "
+            f"{'none' if number is None else number}: {error}"
+        )
+    found: dict[str, Any] = dict(zip(fields.schema.names, fields.columns, strict=True))
+    found |= {
+        name: batch.column(raw) for name, raw in METADATA.items() if raw in batch.schema.names
+    }
+    found[ERROR], found[RAW] = _told(values, bad)
+    return pa.RecordBatch.from_arrays([found[name] for name in names], names=list(names))
+
+
+def _decoded(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """Columns in types that Spark has: a time that is none there makes a bad row, too."""
+    fields, bad = decode.decode(values)
+    schema = _for_spark(fields.schema)
+    try:
+        return _cast(fields, schema), bad
+    except pa.ArrowInvalid:
+        too_far = [
+            BadRow(row, int.from_bytes(values[row].as_py()[1:5], "big"), str(error))
+            for row in range(len(values))
+            if (error := _misfit(fields.slice(row, 1), schema)) is not None
+        ]
+    rows = {each.row for each in too_far}
+    cells = [None if row in rows else cell for row, cell in enumerate(values.to_pylist())]
+    fields, bad = decode.decode(pa.array(cells, pa.binary()))
+    return _cast(fields, schema), sorted([*bad, *too_far])
+
+
+def _cast(fields: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        column
+        if column.type == field.type
+        else column.cast(options=pc.CastOptions(field.type, allow_time_truncate=True))
+        for column, field in zip(fields.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _misfit(row: pa.RecordBatch, schema: pa.Schema) -> str | None:
+    try:
+        _cast(row, schema)
+    except pa.ArrowInvalid as error:
+        return str(error)
+    return None
+
+
+def _told(values: pa.Array, bad: Sequence[BadRow]) -> tuple[pa.Array, pa.Array]:
+    """Why rows could not be read, and their values."""
+    count = len(values)
+    if not bad:
+        return pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
+    errors: list[str | None] = [None] * count
+    raw: list[bytes | None] = [None] * count
+    for row, _, error in bad:
+        errors[row], raw[row] = error, values[row].as_py()
+    return pa.array(errors, pa.string()), pa.array(raw, pa.binary())
+
+
+# -- types --------------------------------------------------------------------------------------------
+
+
+def _for_spark(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, _type(field.type)) for field in schema])
+
+
+def _type(kind: Any) -> Any:
+    """The type that Spark has for one of a layout: instants in microseconds, times of day as they are
+    written, numbers."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_time32(kind):
+        return pa.int32()
+    if pa.types.is_time64(kind):
+        return pa.int64()
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _type(kind.item_type))
+    return pa.list_(_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+# -- what outlives a task -----------------------------------------------------------------------------
+
+_Key = tuple[int, str, tuple[str, ...], str]
+_kept: dict[_Key, ColumnDeserializer] = {}
+
+
+def _deserializer(text: str, brokers: tuple[str, ...], client_id: str) -> ColumnDeserializer:
+    key = (os.getpid(), text, brokers, client_id)
+    found = _kept.pop(key, None)
+    if found is None:
+        schemas = BrokerSchemas(brokers, client_id=client_id)
+        found = ColumnDeserializer(schemas, json.loads(text))
+    _kept[key] = found
+    while len(_kept) > MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    return found
