@@ -94,7 +94,7 @@ class Call:
         """The id in the path. Raises NotFound."""
         number = _number(self.part("id"))
         if number is None:
-            raise NotFound(f"{self.part('id')} is no id: ids are numbers from 1 to {LARGEST}")
+            raise NotFound(f"{self.part('id')} is no id: ids are numbers from 1 to {MAX_NUMBER}")
         return number
 
     @property
