@@ -33,6 +33,7 @@ def package_dirs() -> dict[str, str]:
     for folder in FOLDERS:
         for marker in Path(folder).rglob("__init__.py"):
             found[".".join(("folkmoot", *marker.parent.parts))] = str(marker.parent)
+    found["folkmoot.examples.spark"] = "examples/spark"  # for `folkmoot spark`
     return found
 
 

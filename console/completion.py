@@ -12,6 +12,7 @@ from typing import Final
 
 from folkmoot.console.options import ENVIRONMENT, SESSION_TIMEOUT
 from folkmoot.console.parser import Parser
+from folkmoot.console.spark.apps import apps
 from folkmoot.protocol.errors import FolkmootError
 
 WORDS: Final = "words"
@@ -89,6 +90,8 @@ def _values(argument: argparse.Action, before: Sequence[str]) -> list[str]:
     """What may stand for an argument or behind an option: choices, or names that the cluster knows."""
     if argument.choices is not None:
         return [str(each) for each in argument.choices]
+    if argument.dest == "app":
+        return list(apps())
     given = (two for one, two in pairwise(before) if one == "--zookeeper")
     joined = (each.partition("=")[2] for each in before if each.startswith("--zookeeper="))
     address = next(given, None) or next(joined, None) or os.environ.get(ENVIRONMENT)

@@ -95,6 +95,9 @@ COMMANDS: Final = {
         "folkmoot.console.schema.command", "register, judge, compare, delete and copy schemas"
     ),
     "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
+    "spark": Command(
+        "folkmoot.console.spark.command", "run Spark applications, and a cluster of Spark's here"
+    ),
     "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
     "completion": Command("folkmoot.console.completion", "have the shell complete words"),
     "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),

@@ -38,7 +38,8 @@ class Parser(argparse.ArgumentParser):
         is none of its commands, and how many arguments come behind it."""
         parser, unknown, given, left = self, list[str](), 0, iter(words)
         for word in left:
-            if word == "--" or any(each.nargs == argparse.REMAINDER for each in parser._actions):
+            behind = parser.positionals()[given : given + 1]
+            if word == "--" or any(each.nargs == argparse.REMAINDER for each in behind):
                 break
             option = parser.option(word.partition("=")[0])
             if option is not None and option.nargs is None and "=" not in word:

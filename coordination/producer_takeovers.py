@@ -2,11 +2,12 @@
 
 A task that may be run again, by another process and perhaps beside the first, writes rounds of records:
 the same records in the same order whenever a round is run again. Its name's node holds the producer id,
-the epoch, the round, and where the round begins in each partition: the sequence of its first record, and
-the offset behind which that lies. Brokers keep the sequence behind the last record of a producer; what
-lies between the two is written.
+the epoch, the round, and where the round begins in each partition of a topic, under the topic's id: the
+sequence of its first record, and the offset behind which that lies. Brokers keep the sequence behind the
+last record of a producer; what lies between the two is written.
 
-- **Whoever comes** takes the next epoch, by compare-and-set; after the last one a new round has a new id.
+- **Whoever comes** takes the next epoch, by compare-and-set. A new round has a new id where half of the
+  epochs are used up: the other half is for attempts at one round.
 - **A new round** asks the brokers where it begins, and notes that before it writes anything. Attempts at an
   earlier round have nothing left to write: all of that round is in the log.
 - **A round that runs again** finds where it begins. It asks how far the attempt before got, looks whether
@@ -47,14 +48,27 @@ class Begin(NamedTuple):
     offset: int
 
 
+class Begun(NamedTuple):
+    """A topic in a round: how many partitions it had when the round began there, by which rows are placed
+    whoever runs it again, and where the round begins in each, those that were added since behind them."""
+
+    partitions: int
+    begins: list[Begin]
+
+
 class Takeover(msgspec.Struct, frozen=True):
-    """A name's node. `begins`: topic → where the round begins in each partition."""
+    """A name's node. `topics` are known by their ids: one that is created anew has nothing of the round.
+
+    `since` is the epoch of the first attempt at the round: what has an earlier one is of another, also
+    where a leader that was replaced has told of an earlier end.
+    """
 
     producer_id: int
     epoch: int
     round: int
     attempt: str
-    begins: dict[str, list[Begin]] = {}
+    topics: dict[str, Begun] = {}
+    since: int = 0
 
 
 _decoder = msgspec.json.Decoder(Takeover)
@@ -86,14 +100,16 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
                 f"producer {name} has begun round {found.round}: round {round_} is over (if it runs "
                 "from an older copy of a checkpoint, give it another name)"
             )
-        if found.epoch < MAX_PRODUCER_EPOCH:
-            begins = found.begins if round_ == found.round else {}
-            taken = Takeover(found.producer_id, found.epoch + 1, round_, attempt, begins)
+        last = MAX_PRODUCER_EPOCH if round_ == found.round else MAX_PRODUCER_EPOCH // 2
+        if found.epoch < last:
+            again, epoch = round_ == found.round, found.epoch + 1
+            noted = (found.topics, found.since) if again else ({}, epoch)
+            taken = Takeover(found.producer_id, epoch, round_, attempt, *noted)
         elif round_ > found.round:
             taken = yield from _anew(round_, attempt)
         else:
             raise ProducerFenced(
-                f"producer {name} has tried round {round_} in all {MAX_PRODUCER_EPOCH + 1} epochs"
+                f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"
             )
         try:
             yield Set(path, _encode(taken), stat.version)
@@ -102,9 +118,9 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
         return taken
 
 
-def begin(name: str, attempt: str, begins: dict[str, list[Begin]]) -> Recipe[Takeover]:
-    """Note where the round begins in more topics, before anything is written to them; what was noted
-    before stays → the node as it is now.
+def begin(name: str, attempt: str, topic_id: str, begins: list[Begin]) -> Recipe[Begun]:
+    """Note where the round begins in the partitions of a topic, before anything is written to them; what
+    was noted before stays → all that is noted of the topic.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
@@ -113,14 +129,16 @@ def begin(name: str, attempt: str, begins: dict[str, list[Begin]]) -> Recipe[Tak
         found, stat = yield from read(_decoder, path)
         if found is None or stat is None or found.attempt != attempt:
             raise _taken_over(name)
-        if begins.keys() <= found.begins.keys():
-            return found
-        taken = msgspec.structs.replace(found, begins={**begins, **found.begins})
+        noted = found.topics.get(topic_id, Begun(len(begins), []))
+        begun = noted._replace(begins=noted.begins + begins[len(noted.begins) :])
+        if begun == found.topics.get(topic_id):
+            return begun
+        taken = msgspec.structs.replace(found, topics={**found.topics, topic_id: begun})
         try:
             yield Set(path, _encode(taken), stat.version)
         except (BadVersion, NoNode, ConnectionLost):
             continue
-        return taken
+        return begun
 
 
 def begin_again(name: str, attempt: str) -> Recipe[None]:
@@ -133,10 +151,10 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
         found, stat = yield from read(_decoder, path)
         if found is None or stat is None or found.attempt != attempt:
             raise _taken_over(name)
-        if not found.begins:
+        if not found.topics:
             return
         try:
-            yield Set(path, _encode(msgspec.structs.replace(found, begins={})), stat.version)
+            yield Set(path, _encode(msgspec.structs.replace(found, topics={})), stat.version)
         except (BadVersion, NoNode, ConnectionLost):
             continue
         return

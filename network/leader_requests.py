@@ -92,7 +92,9 @@ class LeaderRequests:
                 del self._left[partition]
 
     def _take(self, reply: Reply) -> None:
-        partitions = self._asked.pop(reply.correlation_id, ())
+        partitions = self._asked.pop(reply.correlation_id, None)
+        if partitions is None:
+            return  # to a question that somebody else has given up
         if reply.error is not None:
             for partition in partitions:
                 self._refused(partition, reply.error)

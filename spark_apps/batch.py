@@ -204,7 +204,8 @@ def _offsets(filters: Iterable[Filter], first: int, end: int) -> tuple[int, int]
             case EqualTo(("offset",), offset):
                 first, end = max(first, offset), min(end, offset + 1)
             case In(("offset",), offsets):
-                first, end = max(first, min(offsets)), min(end, max(offsets) + 1)
+                some = [offset for offset in offsets if offset is not None]
+                first, end = max(first, min(some, default=end)), min(end, max(some, default=-1) + 1)
             case LessThan(("offset",), offset):
                 end = min(end, offset)
             case LessThanOrEqual(("offset",), offset):

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -91,7 +91,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
                         yield from rows.take()
         yield from rows.take()
     finally:
-        _put_back(key, cluster)
+        put_back(_idle, key, cluster)
 
 
 # -- the collector ------------------------------------------------------------------------------------
@@ -113,13 +113,15 @@ _Key = tuple[int, tuple[str, ...], ReadOptions]
 _idle: dict[_Key, Cluster] = {}
 
 
-def _put_back(key: _Key, cluster: Cluster) -> None:
-    if key in _idle:
-        cluster.close()
+def put_back(idle: dict[Any, Any], key: Any, kept: Any) -> None:
+    """Keep it for the next task; of each kind one, and of kinds those that were put back last. Keys begin
+    with the process id."""
+    if key in idle:
+        kept.close()
         return
-    _idle[key] = cluster
-    for other in list(_idle)[:-CACHED]:
-        forgotten = _idle.pop(other)
+    idle[key] = kept
+    for other in list(idle)[:-CACHED]:
+        forgotten = idle.pop(other)
         if other[0] == os.getpid():  # a socket of the process that forked us is not ours to close
             forgotten.close()
 

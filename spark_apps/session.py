@@ -35,7 +35,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("folkmoot")` known. Needed in editable installs, where Spark cannot find it."""
+    """Make `format("folkmoot")` known where Spark does not find it, as its workers have another Python."""
     spark.dataSource.register(FolkmootDataSource)
 
 

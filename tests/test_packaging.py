@@ -75,7 +75,7 @@ def code_in_the_tree() -> set[str]:
         if is_test(path) or path.suffix != ".py":
             continue
         relative = path.relative_to(ROOT)
-        if code_folder(path):
+        if code_folder(path) or relative.is_relative_to("examples/spark"):
             names.add(f"folkmoot/{relative}")
         elif relative.parts[0] == "src":
             names.add(str(relative.relative_to("src")))

@@ -37,12 +37,13 @@ class RowsDigest:
 
 
 def written_by(
-    batches: Iterator[tuple[BatchHeader, memoryview]], producer_id: int, rows: int
+    batches: Iterator[tuple[BatchHeader, memoryview]], producer_id: int, since: int, rows: int
 ) -> RowsDigest:
-    """Of the first `rows` records that a producer has in these batches, or of fewer if there are no more."""
+    """Of the first `rows` records that a producer has in these batches since an epoch, or of fewer if
+    there are no more."""
     found = RowsDigest()
     for header, data in batches:
-        if header.producer_id != producer_id:
+        if header.producer_id != producer_id or header.producer_epoch < since:
             continue
         columns = record_batch.columns_of(header, data)
         columns = columns.rows(0, rows - found.count)

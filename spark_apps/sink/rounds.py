@@ -102,9 +102,11 @@ class _Written:
 
 @dataclass
 class _Topic:
-    """A topic in this attempt. `spread` counts rows without a key."""
+    """A topic in this attempt. Rows go to the first `count` of its partitions, unless they say where;
+    `spread` counts those without a key."""
 
     count: int
+    partitions: int
     spread: int = 0
     written: dict[int, _Written] = field(default_factory=dict)
 
@@ -208,8 +210,8 @@ class RoundWriter:
         if rows.partitions is not None:
             given = rows.partitions.fill_null(-1)
             places = np.asarray(given.to_numpy(zero_copy_only=False), np.int64).copy()
-            if count and int(places.max()) >= known.count:
-                raise no_partition(topic, int(places.max()), known.count)
+            if count and int(places.max()) >= known.partitions:
+                raise no_partition(topic, int(places.max()), known.partitions)
         if rows.keys is not None:
             keyed = np.flatnonzero((places < 0) & rows.keys.is_valid().to_numpy(False))
             if len(keyed):
@@ -254,27 +256,28 @@ class RoundWriter:
     def _prepared(self, topic: str) -> _Topic:
         """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,
         UnknownTopicOrPartition, RequestTimeout."""
-        taken = self._taken
+        taken, partitions = self._taken, self._partitions(topic)
         if taken is None or self._sequences is None:
-            return _Topic(self._partitions(topic))
-        begins = taken.begins.get(topic)
-        count = self._partitions(topic)
-        known = _Topic(count if begins is None else len(begins))
-        found = self._described(topic, known.count, taken.producer_id)
-        if begins is None:
-            here = [Begin(each.next_sequence, each.log_end) for each in found]
-            taken = self._ask(partial(begin, self._name, self._attempt, {topic: here}))
-            self._taken, begins = taken, here
+            return _Topic(partitions, partitions)
+        topic_id = self._cluster.topic_id(topic) or ""
+        if (noted := taken.topics.get(topic_id)) is not None:
+            partitions = max(partitions, len(noted.begins))
+        found = self._described(topic, partitions, taken.producer_id)
+        here = [Begin(each.next_sequence, each.log_end) for each in found]
+        noted = self._ask(partial(begin, self._name, self._attempt, topic_id, here))
+        known = _Topic(noted.partitions, partitions)
         places = {}
-        for number, (each, begun) in enumerate(zip(found, begins, strict=True)):
+        for number, (each, begun) in enumerate(zip(found, noted.begins, strict=True)):
             partition = TopicPartition(topic, number)
             places[partition] = Identity(taken.producer_id, taken.epoch, each.next_sequence)
             count = (each.next_sequence - begun.sequence) & MAX_SEQUENCE
             if each.producer_epoch < 0 and begun.sequence:
                 log.warning("%s has forgotten this producer: its rows may come twice", partition)
+            elif count > each.log_end - begun.offset:
+                raise self._changed(topic)  # a leader that was not in sync has lost some
             elif count:
                 batches = self._batches(partition, begun.offset, each.log_end)
-                expected = written_by(batches, taken.producer_id, count)
+                expected = written_by(batches, taken.producer_id, taken.since, count)
                 if expected.count < count:
                     raise self._changed(topic)  # compaction or retention was faster
                 known.written[number] = _Written(count, expected)

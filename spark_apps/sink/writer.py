@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 from folkmoot.protocol.errors import ConfigError, SerializationError
 from folkmoot.protocol.names import check_name
 from folkmoot.spark_apps.config import FORMAT, SinkConfig
+from folkmoot.spark_apps.reading import put_back
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -100,7 +101,7 @@ def _write(
     except BaseException:
         writer.close()
         raise
-    _idle[key] = writer
+    put_back(_idle, key, writer)
     return WriterCommitMessage()
 
 

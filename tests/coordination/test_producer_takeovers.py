@@ -6,6 +6,7 @@ import pytest
 from folkmoot.coordination import paths
 from folkmoot.coordination.producer_takeovers import (
     Begin,
+    Begun,
     Takeover,
     begin,
     begin_again,
@@ -28,11 +29,10 @@ def test_a_round_that_follows_another_takes_the_next_epoch_of_the_same_id(
 ) -> None:
     session = open_session()
     first = execute(session, take_over("query 7/0", 0, "a"))
-    assert execute(session, begin("query 7/0", "a", {"t": [Begin(0, 0)]})).begins == {
-        "t": [Begin(0, 0)]
-    }
+    assert execute(session, begin("query 7/0", "a", "t", [Begin(0, 0)])) == (1, [Begin(0, 0)])
     second = execute(session, take_over("query 7/0", 1, "b"))
-    assert (second.producer_id, second.epoch, second.begins) == (first.producer_id, 1, {})
+    assert (second.producer_id, second.epoch, second.topics) == (first.producer_id, 1, {})
+    assert second.since == execute(session, take_over("query 7/0", 1, "c")).since == 1
     assert execute(session, take_over("query 7/1", 0, "c")).producer_id != first.producer_id
 
 
@@ -41,26 +41,29 @@ def test_a_round_that_runs_again_takes_the_next_epoch_and_knows_where_it_begins(
 ) -> None:
     session, other = open_session(), open_session()
     first = execute(session, take_over("q", 3, "a"))
-    execute(session, begin("q", "a", {"t": [Begin(10, 500), Begin(20, 0)]}))
+    execute(session, begin("q", "a", "t", [Begin(10, 500), Begin(20, 0)]))
     again = execute(other, take_over("q", 3, "b"))
     assert (again.producer_id, again.epoch) == (first.producer_id, first.epoch + 1)
-    assert again.begins == {"t": [Begin(10, 500), Begin(20, 0)]}
-    # What was noted stays; more topics may come.
-    assert execute(other, begin("q", "b", {"t": [Begin(99, 99)], "u": [Begin(5, 7)]})).begins == {
-        "t": [Begin(10, 500), Begin(20, 0)],
-        "u": [Begin(5, 7)],
-    }
+    begun = Begun(2, [Begin(10, 500), Begin(20, 0)])
+    assert again.topics == {"t": begun}
+    # What was noted stays; more partitions and topics may come.
+    assert execute(other, begin("q", "b", "t", [Begin(99, 99)])) == begun
+    more = [Begin(99, 99), Begin(99, 99), Begin(30, 3)]
+    grown = Begun(2, [*begun.begins, Begin(30, 3)])
+    assert execute(other, begin("q", "b", "t", more)) == grown
+    other_topic = execute(other, begin("q", "b", "u", [Begin(5, 7)]))
+    assert execute(other, take_over("q", 3, "b")).topics == {"t": grown, "u": other_topic}
     with pytest.raises(ProducerFenced, match="taken over by another attempt"):
-        execute(session, begin("q", "a", {"v": [Begin(0, 0)]}))
+        execute(session, begin("q", "a", "v", [Begin(0, 0)]))
 
 
 def test_a_round_may_begin_again_behind_what_was_written_of_it(open_session: Opener) -> None:
     session = open_session()
     execute(session, take_over("q", 3, "a"))
-    execute(session, begin("q", "a", {"t": [Begin(10, 500)]}))
+    execute(session, begin("q", "a", "t", [Begin(10, 500)]))
     execute(session, begin_again("q", "a"))
     execute(session, begin_again("q", "a"))
-    assert execute(session, take_over("q", 3, "b")).begins == {}
+    assert execute(session, take_over("q", 3, "b")).topics == {}
     with pytest.raises(ProducerFenced, match="taken over by another attempt"):
         execute(session, begin_again("q", "a"))
 
@@ -72,12 +75,22 @@ def test_a_round_that_is_over_is_refused(open_session: Opener) -> None:
         execute(session, take_over("q", 2, "b"))
 
 
-def test_after_the_last_epoch_the_next_round_has_another_id(open_session: Opener) -> None:
+def test_a_new_round_has_another_id_while_there_are_epochs_left_to_run_it_again(
+    open_session: Opener,
+) -> None:
     session = open_session()
-    taken = execute(session, take_over("q", 3, "a"))
-    worn = Takeover(taken.producer_id, MAX_PRODUCER_EPOCH, 3, "a")
-    execute(session, Set(paths.producer_name("q"), msgspec.json.encode(worn)))
-    with pytest.raises(ProducerFenced, match="in all 32768 epochs"):
+    taken = execute(session, take_over("q", 2, "a"))
+
+    def wear(epoch: int, round_: int) -> None:
+        worn = Takeover(taken.producer_id, epoch, round_, "a")
+        execute(session, Set(paths.producer_name("q"), msgspec.json.encode(worn)))
+
+    wear(MAX_PRODUCER_EPOCH // 2, 2)
+    assert execute(session, take_over("q", 3, "x")).producer_id != taken.producer_id
+    wear(MAX_PRODUCER_EPOCH // 2, 3)
+    assert execute(session, take_over("q", 3, "y")).producer_id == taken.producer_id
+    wear(MAX_PRODUCER_EPOCH, 3)
+    with pytest.raises(ProducerFenced, match="in all epochs up to 32767"):
         execute(session, take_over("q", 3, "b"))
     fresh = execute(session, take_over("q", 4, "b"))
     assert (fresh.epoch, fresh.producer_id != taken.producer_id) == (0, True)
@@ -92,14 +105,15 @@ def test_a_lost_reply_at_any_step_takes_over_once(
     for lost in range(MOST_STEPS):
         name = f"q{lost}"
         before = execute(session, take_over(name, 0, "a"))
-        execute(session, begin(name, "a", {"t": [Begin(7, 7)]}))
+        execute(session, begin(name, "a", "t", [Begin(7, 7)]))
         taken = Steps(open_session()).run(take_over(name, round_, "b"), lost, executed=executed)
         assert (taken.producer_id, taken.attempt) == (before.producer_id, "b")
-        assert (taken.epoch, taken.begins) == (1, {"t": [Begin(7, 7)]} if round_ == 0 else {})
+        assert (taken.epoch, taken.topics) == (1, {"t": (1, [Begin(7, 7)])} if round_ == 0 else {})
         noted = Steps(open_session()).run(
-            begin(name, "b", {"u": [Begin(1, 1)]}), lost, executed=executed
+            begin(name, "b", "u", [Begin(1, 1)]), lost, executed=executed
         )
-        assert noted.begins == {**taken.begins, "u": [Begin(1, 1)]}
+        again = execute(session, take_over(name, round_, "b"))
+        assert again.topics == {**taken.topics, "u": noted}
 
 
 def test_one_who_dies_at_any_step_leaves_a_name_that_the_next_one_takes_over() -> None:

@@ -140,6 +140,13 @@ def test_a_lost_answer_is_asked_for_again() -> None:
     assert len(leaders.asked) == 3
 
 
+def test_an_answer_to_what_somebody_else_has_asked_is_passed_over() -> None:
+    leaders = Leaders()
+    stray = DeleteRecordsResponse([DeleteRecordsResult("u", 0, 0, "", 1)])
+    leaders._replies.append(Reply(-7, "broker-0:1", Api.DELETE_RECORDS, stray, None, []))
+    assert starts(delete(leaders, 0)) == {TopicPartition("t", 0): 10}
+
+
 def test_without_a_leader_it_ends_in_time_and_says_so() -> None:
     leaders = Leaders()
     leaders.nobody = True

@@ -89,9 +89,9 @@ class World:
             next_sequence = partition.state.next_of(taken.producer_id)[1]
             found.append(Begin(next_sequence, len(partition.records)))
             yield
-        taken = execute(self.session, begin("q", me, {"t": found}))
+        noted = execute(self.session, begin("q", me, "t", found))
         yield
-        places = list(enumerate(zip(self.rows(number), taken.begins["t"], found, strict=True)))
+        places = list(enumerate(zip(self.rows(number), noted.begins, found, strict=True)))
         self.chance.shuffle(places)
         for place, (rows, begins, (sequence, end)) in places:
             written = self.partitions[place].records[begins.offset : end]

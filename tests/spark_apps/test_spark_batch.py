@@ -73,6 +73,7 @@ def test_filters_on_partition_offset_and_time_are_handed_down(queries: Scene) ->
         (col("timestamp") < lit(moment), 150, 300),
         (col("topic").isin("another"), 0, 0),
         (col("offset").isin(3, 7), 6, 15),
+        (col("offset").isin(3, None, 7), 6, 15),
         (col("value") == b"3", 3, 300),
     )
     for condition, expected, scanned in cases:

@@ -1,9 +1,12 @@
 """Rounds of rows on real brokers: what runs again adds what is missing, and a zombie adds nothing."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +19,10 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.config import SinkConfig
+from folkmoot.spark_apps.reading import CACHED
+from folkmoot.spark_apps.sink import rounds
+from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
 from tests.spark_apps.sink.topics import contents
 
@@ -50,9 +57,9 @@ class Scene:
         self.writers.remove(writer)
         writer.close()
 
-    def read(self) -> list[int]:
+    def read(self, count: int = PARTITIONS) -> list[int]:
         """The numbers of all that is there, partition by partition."""
-        partitions = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+        partitions = [TopicPartition(self.topic, number) for number in range(count)]
         return [int(record.value or b"") for record in contents(self.zookeeper, partitions)]
 
 
@@ -144,7 +151,118 @@ def test_fewer_rows_than_were_written_are_other_rows(scene: Scene) -> None:
         again.end()
 
 
-def test_rows_go_where_they_say_by_their_key_or_by_turns_that_do_not_change(scene: Scene) -> None:
+def test_a_partition_that_is_added_between_attempts_takes_the_rows_that_name_it(
+    scene: Scene,
+) -> None:
+    dying = scene.writer(0)
+    dying.write(scene.topic, rows(0, 100))
+    dying.end()
+    named = Rows(values=pa.array([b"100"]), partitions=pa.array([4], pa.int32()))
+    with pytest.raises(UnknownTopicOrPartition, match="has no partition 4, only 0 to 2"):
+        dying.write(scene.topic, named)
+    scene.close(dying)
+    with Admin(zookeeper=scene.zookeeper) as admin:
+        admin.add_partitions(scene.topic, 5)
+    for _ in range(2):
+        again = scene.writer(0)
+        again.write(scene.topic, rows(0, 100))
+        whole_round(again, scene.topic, named)
+        assert sorted(scene.read(5)) == list(range(101))
+        scene.close(again)
+
+
+def test_a_topic_that_is_created_anew_between_attempts_gets_all_rows_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "PATIENCE", 10.0)
+    dying = scene.writer(0)
+    whole_round(dying, scene.topic, rows(0, 100))
+    scene.close(dying)
+    with Admin(zookeeper=scene.zookeeper) as admin:
+        admin.delete_topic(scene.topic)
+        admin.create_topic(scene.topic, 1)
+    for _ in range(2):
+        again = scene.writer(0)
+        whole_round(again, scene.topic, rows(0, 100))
+        assert sorted(scene.read(1)) == list(range(100))
+        scene.close(again)
+
+
+def test_a_log_that_ends_before_the_round_began_is_written_anew_without_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = scene.writer(0)
+    whole_round(writer, scene.topic, rows(0, 100))
+    writer.begin(scene.name, 1)
+    whole_round(writer, scene.topic, rows(100, 110))
+    describe = RoundWriter._described
+
+    def cut(*asked: Any) -> list[Any]:
+        """As after an election of a leader that was not in sync."""
+        return [
+            msgspec.structs.replace(each, next_sequence=5, log_end=5) for each in describe(*asked)
+        ]
+
+    writer.begin(scene.name, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(RoundWriter, "_described", cut)
+        patch.setattr(RoundWriter, "_batches", None)
+        with pytest.raises(RowsChanged):
+            writer.write(scene.topic, rows(100, 110))
+    scene.close(writer)
+    whole_round(scene.writer(1), scene.topic, rows(100, 110))
+    assert set(scene.read()) == set(range(110))
+
+
+def test_rows_of_the_round_before_are_not_taken_for_equal_ones_of_this_round(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = scene.writer(0)
+    whole_round(writer, scene.topic, rows(0, 100))
+    describe = RoundWriter._described
+
+    def late(*asked: Any) -> list[Any]:
+        """As a leader tells that was replaced before the round, and has not heard of it."""
+        nothing = {"producer_epoch": -1, "next_sequence": 0, "log_end": 0}
+        return [msgspec.structs.replace(each, **nothing) for each in describe(*asked)]
+
+    writer.begin(scene.name, 1)
+    with monkeypatch.context() as patch, pytest.raises(OutOfOrderSequence):
+        patch.setattr(RoundWriter, "_described", late)
+        whole_round(writer, scene.topic, rows(0, 100))
+    scene.close(writer)
+    again = scene.writer(1)
+    with pytest.raises(RowsChanged):
+        whole_round(again, scene.topic, rows(0, 100))
+    scene.close(again)
+    whole_round(scene.writer(1), scene.topic, rows(0, 100))
+    assert Counter(scene.read()) == Counter([*range(100)] * 2)
+
+
+def test_a_process_that_writes_with_ever_other_options_keeps_few_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers: list[Any] = []
+
+    def made(*_: Any, **__: Any) -> Any:
+        writers.append(Mock())
+        return writers[-1]
+
+    monkeypatch.setattr(writer_module, "RoundWriter", made)
+    monkeypatch.setattr(writer_module, "_idle", {})
+    row = pa.RecordBatch.from_pydict({"value": [b"x"]})
+    for _ in range(2):
+        for number in range(3 * CACHED):
+            config = SinkConfig.of({"zookeeper": "nowhere:1", "topic": f"t{number}"})
+            writer_module._write(config, iter([row]), None)
+    open_ = [each for each in writers if not each.close.called]
+    assert len(open_) == CACHED
+
+
+def test_rows_go_where_they_say_by_their_key_or_by_turns_that_do_not_change(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "TOPIC_PATIENCE", 0.3)
     values = pa.array([b"%d" % number for number in range(10_000)])
     writer = scene.writer(0)
     given = pa.array([0, 1, 2, None] * 2500, pa.int32())

@@ -1,0 +1,1 @@
+"""`folkmoot spark`: applications started as Spark wants it, and a standalone cluster on this machine."""
