@@ -24,6 +24,7 @@ from folkmoot.spark_apps.config import StreamConfig
 from folkmoot.spark_apps.log_watch import End, LogWatch, Place
 from tests.network.stub import StubBroker
 from tests.spark_apps.test_reading import made
+from tests.waiting import eventually
 
 LONG = 10.0
 CONFIG = StreamConfig(zookeeper="z", group="g", subscribe="flights")
@@ -115,6 +116,7 @@ def test_what_has_nothing_new_is_not_asked_for_again(logs: LogWatch, leader: Lea
     assert look(logs, {P0: Place("id", 7, -1), P1: Place("id", 50, -1)}) == ends
     for _ in range(20):
         assert look(logs, {P0: Place("id", 40, 3), P1: Place("id", 50, 3)}, 0.005) == ends
+    eventually(lambda: len(leader.fetches) >= 2)
     assert len(leader.fetches) == 2
     assert [each.offset for each in leader.fetches[1].entries] == [40, 50]
     assert leader.fetches[1].max_wait > 0
