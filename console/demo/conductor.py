@@ -70,6 +70,8 @@ class Demo:
     def _first(self, this: Pass) -> tuple[Consumed, list[str]]:
         with ExitStack() as stack:
             stack.enter_context(this)
+            feed = stack.enter_context(self._feed(this))
+            schema_id = feed.schema_id  # registered before Spark asks for its columns
             this.members.start_spark()
             for name in PLAIN:
                 this.members.start_plain(name)
@@ -77,9 +79,8 @@ class Demo:
             self._screen.line(f"started {names}, members of the group {this.group}")
             expected = direct.by_carrier(self._archive, self._total)
             this.wait(this.all_own, JOIN_TIMEOUT, "not every member got partitions")
-            feed = stack.enter_context(self._feed(this))
             story = Story(this.members, this.watch, this.store, this.committed)
-            self._screen.line(f"sending flights, Avro schema {feed.schema_id}")
+            self._screen.line(f"sending flights, Avro schema {schema_id}")
             with self._screen.bar("flights sent", self._total) as bar:
                 self._send_paced(feed, story, this, bar)
             this.drain()

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from folkmoot.console.demo.flights import SUBJECT
 from folkmoot.console.demo.member import say, stop_requests
 from folkmoot.console.demo.store import Departure, Result, ResultStore, result
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.deserializer import AvroDeserializer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,26 +21,24 @@ if TYPE_CHECKING:
 
 TRIGGER: Final = "500 milliseconds"
 MOST_RECORDS: Final = 20_000
+COLUMNS: Final = ("_topic", "_partition", "_offset", *Departure.__struct_fields__)
+"""Where a record stands, and what the sums need of it."""
 
 
 class Sink:
     """Applies micro-batches to the store, in the driver. Spark calls it in a thread of its own."""
 
-    def __init__(self, results: Path, member: str, registry: SchemaRegistry) -> None:
+    def __init__(self, results: Path, member: str) -> None:
         self._results = results
         self._member = member
-        self._deserialize = AvroDeserializer(registry, Departure)
 
     def __call__(self, frame: "DataFrame", batch: int) -> None:
-        names = ("topic", "partition", "offset", "value")
-        table = frame.select(*names).toArrow()
-        topics, partitions, offsets, values = (table.column(each).to_pylist() for each in names)
-        flights = [self._deserialize(value) for value in values]
+        table = frame.toArrow()
+        rows = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
         work: dict[TopicPartition, list[Result]] = {}
-        for topic, partition, offset, flight in zip(
-            topics, partitions, offsets, flights, strict=True
-        ):
-            work.setdefault(TopicPartition(topic, partition), []).append(result(offset, flight))
+        for topic, partition, offset, *departure in rows:
+            one = result(offset, Departure(*departure))
+            work.setdefault(TopicPartition(topic, partition), []).append(one)
         for some in work.values():
             some.sort()  # a partition may have been read in several slices
         with ResultStore(self._results, self._member) as store:
@@ -67,15 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spark.sparkContext.setLogLevel("ERROR")
     say("session", version=spark.version)
     try:
-        with SchemaRegistry(args.zookeeper) as registry:
-            query = _query(spark, args, Sink(args.results, args.name, registry))
-            while query.isActive and not stopping.wait(0.2):
-                pass
-            failure: Any = query.exception()
-            if failure is not None:
-                say("failed", reason=str(failure).splitlines()[0])
-                return 1
-            say("stopped", rested=stop_gracefully(query, 20.0))
+        query = _query(spark, args, Sink(args.results, args.name))
+        while query.isActive and not stopping.wait(0.2):
+            pass
+        failure: Any = query.exception()
+        if failure is not None:
+            say("failed", reason=str(failure).splitlines()[0])
+            return 1
+        say("stopped", rested=stop_gracefully(query, 20.0))
     finally:
         spark.stop()
     return 0
@@ -90,10 +86,13 @@ def _query(spark: "SparkSession", args: argparse.Namespace, sink: Sink) -> "Stre
         .option("clientId", args.name)
         .option("revokeTimeout", str(args.hand_over))
         .option("maxOffsetsPerTrigger", str(MOST_RECORDS))
+        .option("valueFormat", "avro")
+        .option("subject", SUBJECT)
         .load()
     )
     return (
-        records.writeStream.foreachBatch(sink)
+        records.select(*COLUMNS)
+        .writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(args.checkpoint))
         .trigger(processingTime=TRIGGER)
         .start()
