@@ -210,8 +210,10 @@ class RoundWriter:
         if rows.partitions is not None:
             given = rows.partitions.fill_null(-1)
             places = np.asarray(given.to_numpy(zero_copy_only=False), np.int64).copy()
-            if count and int(places.max()) >= known.partitions:
-                raise no_partition(topic, int(places.max()), known.partitions)
+            is_given = rows.partitions.is_valid().to_numpy(False)
+            wrong = places[is_given & ((places < 0) | (places >= known.partitions))]
+            if len(wrong):
+                raise no_partition(topic, int(wrong[0]), known.partitions)
         if rows.keys is not None:
             keyed = np.flatnonzero((places < 0) & rows.keys.is_valid().to_numpy(False))
             if len(keyed):

@@ -294,10 +294,10 @@ def test_rows_go_where_they_say_by_their_key_or_by_turns_that_do_not_change(
     again.end()
     assert sorted(scene.read()) == list(range(10_000))
     again.begin(scene.name, 1)
-    with pytest.raises(UnknownTopicOrPartition, match="has no partition 3, only 0 to 2"):
-        again.write(
-            scene.topic, Rows(values=pa.array([b"x"]), partitions=pa.array([3], pa.int32()))
-        )
+    for wrong in (3, -1):
+        one = Rows(values=pa.array([b"x"]), partitions=pa.array([wrong], pa.int32()))
+        with pytest.raises(UnknownTopicOrPartition, match=f"has no partition {wrong}, only 0 to 2"):
+            again.write(scene.topic, one)
     monkeypatch.setattr(rounds, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(UnknownTopicOrPartition, match="no-such-topic does not exist"):
         again.write("no-such-topic", rows(0, 1))

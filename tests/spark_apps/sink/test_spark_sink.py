@@ -13,6 +13,9 @@ from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.records import TopicPartition
 from tests.spark_apps.queries import LONG, Scene
 from tests.spark_apps.sink.topics import contents
+from tests.waiting import eventually
+
+DIGITS = 2000
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -55,20 +58,27 @@ def test_a_stream_writes_every_row_once_also_when_its_batches_run_again(
 def test_a_task_that_dies_in_the_middle_adds_nothing_twice_when_its_batch_runs_again(
     queries: Scene, target: str
 ) -> None:
-    def dies(value: Any) -> Any:
+    seen = Path(queries.checkpoint).with_name("seen")
+
+    def dies(value: Any) -> Any:  # in a worker
         if int(value) == 900:
-            time.sleep(1.0)  # while the rows before this one go out
+            deadline = time.monotonic() + LONG
+            while not seen.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
             raise ValueError("no")
-        return value
+        return value.zfill(DIGITS)
 
     queries.send(1000, partition=0)
     # So that rows come to the sink, and leave it, a few at a time.
     queries.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
     try:
         dying = udf(lambda value: dies(value), "binary")("value")
-        frame = queries.stream().select("key", wide(dying))
+        frame = queries.stream().select("key", dying.alias("value"))
+        query = sink(queries, frame, target)
+        eventually(lambda: written(queries, target), LONG)  # rows before that one
+        seen.touch()
         with pytest.raises(StreamingQueryException):
-            sink(queries, frame, target).awaitTermination(int(LONG))
+            query.awaitTermination(int(LONG))
     finally:
         queries.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert 0 < len(written(queries, target)) < 1000
@@ -94,7 +104,7 @@ def test_a_batch_write_appends_all_columns_there_are(queries: Scene, target: str
 
 def wide(column: Any) -> Any:
     """Numbers of so many digits that they do not stay in some buffer on their way to the sink."""
-    return lpad(column.cast("string"), 2000, "0").alias("value")
+    return lpad(column.cast("string"), DIGITS, "0").alias("value")
 
 
 BAD: list[tuple[list[str], dict[str, str], str]] = [
