@@ -48,10 +48,11 @@ demo: env
 # Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
 # What is compiled has a twin in plain Python, which passes the same tests.
-FAST := not slow and not spark and not chaos and not schemas
+# Tests wait for processes and deadlines more than they compute: two files are at work at a time.
+FAST := -n 2 --dist loadfile -m "not slow and not spark and not chaos and not schemas"
 test: env
-	$(BIN)/python -m pytest -m "$(FAST)" $(TEST_ARGS)
-	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "$(FAST)" tests/producers tests/protocol \
+	$(BIN)/python -m pytest $(FAST) $(TEST_ARGS)
+	FOLKMOOT_PURE=1 $(BIN)/python -m pytest $(FAST) tests/producers tests/protocol \
 	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
