@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS, bytes_of
+from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.columns import BinaryColumn
+from folkmoot.protocol.columns import BinaryColumn, bytes_of
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.planning import Slice
 
