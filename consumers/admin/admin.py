@@ -27,7 +27,7 @@ from folkmoot.consumers.admin.replica_moves import (
     drain,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, no_answer
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
@@ -80,8 +80,6 @@ from folkmoot.protocol.records import TopicPartition
 TIMEOUT: Final = 30.0
 PATIENCE: Final = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
-_TURN: Final = 1.0
-_PAUSE: Final = 0.1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
@@ -716,21 +714,8 @@ class Admin:
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        deadline = time.monotonic() + timeout
-        found: dict[TopicPartition, int] = {}
         with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
-            while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
-                left := deadline - time.monotonic()
-            ) > 0:
-                found.update(lookups.find(missing, place, min(left, _TURN)))
-                unanswered = missing.keys() - found.keys()
-                if unanswered <= lookups.leaderless.keys():
-                    break
-                lookups.wait(min(left, _PAUSE))
-            leaderless = {
-                each: at for each, at in lookups.leaderless.items() if each in wanted.keys() - found
-            }
-        return found, leaderless
+            return known_offsets(lookups, wanted, place, timeout)
 
     def _at_time(
         self,
