@@ -46,7 +46,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """How long a record may wait for others to share its batch."""
     batch_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
     """A batch of this size, before compression, is sent without lingering; at most 15 MiB. It may grow
-    to twice this size, and fails as a whole if, compressed, it exceeds the topic's `max_batch_bytes`."""
+    to twice this size, and is sent in halves if, compressed, it exceeds the topic's `max_batch_bytes`."""
     max_record_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
     """Key, value and headers of one record may be this large; at most 30 MiB."""
     buffer_bytes: Annotated[int, Meta(gt=0)] = 64 * 1024 * 1024
