@@ -15,6 +15,7 @@ from folkmoot.coordination.schemas.names import (
     DEFAULT_CONTEXT,
     GLOBAL,
     SubjectName,
+    context_of,
     parse,
     parse_subject,
 )
@@ -193,15 +194,18 @@ class SchemaRegistry:
 
         What an id names stays for ever, deleted or not, so it is cached.
         """
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        context = context_of(subject)
         content = self._contents.known(context, id)
         if content is None:
             content = self._run(self._contents.content(context, id))
         return _stored_schema(id, content)
 
     def resolved(self, id: int, *, subject: str | None = None) -> str:
-        """The schema that an id names as one canonical text, with all it refers to. Raises SchemaNotFound."""
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        """One canonical text of what an id names in the context of `subject`, with all it refers to.
+
+        Raises SchemaNotFound, InvalidSubject.
+        """
+        context = context_of(subject)
         text = self._contents.known_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
@@ -323,7 +327,7 @@ class SchemaRegistry:
         Raises SchemaNotFound.
         """
         self.get(id, subject=subject)
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        context = context_of(subject)
         names = self._run(lookups.users(context, id))
         session = self._session()
         found = execute_all(session, map(lookups.subject_of, names), timeout=self._timeout)

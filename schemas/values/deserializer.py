@@ -15,9 +15,12 @@ MAX_KEPT: Final = 1_000
 
 
 class SchemaLookup(Protocol):
-    """Where the schema of an id comes from: a registry, or a client that asks brokers."""
+    """Where the schema of an id comes from: a registry, or a client that asks brokers.
 
-    def resolved(self, id: int) -> str: ...
+    `subject` says in which context, as `:.context:` alone does; None is the default one.
+    """
+
+    def resolved(self, id: int, *, subject: str | None = None) -> str: ...
 
 
 class AvroDeserializer(Generic[T]):

@@ -28,7 +28,7 @@ NAMES = ["tail", "at", "stops", "_offset", "_error", "_raw"]
 
 
 class Schemas:
-    def resolved(self, id: int) -> str:
+    def resolved(self, id: int, *, subject: str | None = None) -> str:
         if id != 7:
             raise SchemaNotFound(f"no schema has the id {id}")
         return FLIGHT

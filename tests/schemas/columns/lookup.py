@@ -12,7 +12,7 @@ class Known:
         self.texts = list(texts)
         self.asked: list[int] = []
 
-    def resolved(self, id: int) -> str:
+    def resolved(self, id: int, *, subject: str | None = None) -> str:
         self.asked.append(id)
         if not 0 < id <= len(self.texts):
             raise SchemaNotFound(f"there is no schema {id}")

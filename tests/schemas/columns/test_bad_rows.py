@@ -136,7 +136,7 @@ def test_an_unknown_schema_is_asked_for_once_a_column_and_again_with_the_next() 
 
 def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_row() -> None:
     class Away:
-        def resolved(self, id: int) -> str:
+        def resolved(self, id: int, *, subject: str | None = None) -> str:
             raise ZooKeeperUnreachable("nobody is there")
 
     with pytest.raises(ZooKeeperUnreachable):

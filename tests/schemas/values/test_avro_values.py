@@ -130,7 +130,7 @@ def test_values_of_one_schema_cost_one_look_up(
 
 def test_a_text_that_is_no_schema_is_a_serialization_error() -> None:
     class Lookup:
-        def resolved(self, id: int) -> str:
+        def resolved(self, id: int, *, subject: str | None = None) -> str:
             return '{"type":"array"}'
 
     with pytest.raises(SerializationError, match="schema 7: its schema cannot"):
