@@ -10,6 +10,7 @@ import numpy as np
 
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.schemas.columns.program import MAX_DEPTH, MOST, Column, Fault, Kind, Node, Op
+from folkmoot.schemas.values.decoding import as_float
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS
 
 _TYPES: dict[Kind, Any] = {
@@ -166,7 +167,7 @@ class Decoder:
         data = self._take(at, node.size if node.op is Op.FIXED else self._varint(at))
         return data if column is None else _checked(at, column, data)
 
-    def _integer(self, at: int, column: Column | None) -> int:
+    def _integer(self, at: int, column: Column | None) -> float:
         node = self._nodes[at]
         number = self._varint(at)
         if node.op is Op.INT and not -(1 << 31) <= number < 1 << 31:
@@ -177,7 +178,7 @@ class Decoder:
                 raise _BadRow(at, Fault.RANGE)
             if column.size and not 0 <= number < column.size:
                 raise _BadRow(at, Fault.RANGE)
-        return number
+        return as_float(number) if column is not None and column.kind is Kind.FLOAT else number
 
     def _items(self, at: int, column: Column | None, depth: int) -> int:
         node = self._nodes[at]
