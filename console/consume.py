@@ -307,11 +307,10 @@ class _Reading:
         from folkmoot.coordination.groups.membership import assignee
         from folkmoot.coordination.zookeeper.execute import execute
 
-        member = consumer.member
-        if self._mine or consumer.assignment() or member is None:
+        health = consumer.health()
+        if self._mine or health.assignment or health.member is None or not health.generation:
             return False
-        session, name = member.session, member.name
-        if session is None or name is None:
-            return False
-        plan = execute(session, planning.get(self._args.group), self._args.timeout).plan
-        return assignee(name) in plan.members and not plan.share(assignee(name))
+        me = assignee(health.member)
+        with session_of(self._args) as session:
+            plan = execute(session, planning.get(self._args.group), self._args.timeout).plan
+        return me in plan.members and not plan.share(me)

@@ -78,7 +78,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
                 f"linger={self.linger:g} is not allowed: records would fail before they are sent; "
                 f"use less than delivery_timeout={self.delivery_timeout:g}"
             )
-        check_level(self.codec, self.compression_level)
+        check_level(Codec.named(self.compression), self.compression_level)
         for field in ("key", "value"):
             serializer(field, getattr(self, f"{field}_serializer"))
         if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
@@ -99,7 +99,3 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     @property
     def is_idempotent(self) -> bool:
         return self.acks != 0 if self.idempotent is None else self.idempotent
-
-    @property
-    def codec(self) -> Codec:
-        return Codec.named(self.compression)

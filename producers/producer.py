@@ -20,7 +20,7 @@ from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import discovery_of
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
-from folkmoot.protocol import compression
+from folkmoot.protocol.compression import Codec, require
 from folkmoot.protocol.errors import (
     BufferFull,
     ClosedError,
@@ -96,7 +96,7 @@ class Producer(Generic[K, V]):
         """
         if self._closed is not None:
             raise self._closed
-        compression.require(self.config.codec)
+        require(Codec.named(self.config.compression))
         if self._thread is None:
             self._discovery.open()
             self._accumulator.open()

@@ -50,9 +50,9 @@ def add_log_format(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def served(host: str | None, port: int, watched: "Watched", said: TextIO) -> Iterator[None]:
     """The pages as long as the block lasts; where they are is said. Raises MissingExtra, AddressTaken."""
-    from folkmoot.metrics.pages import serve
+    from folkmoot.metrics.pages import serve_metrics
 
-    with serve(host or METRICS_HOST, port, watched) as address:
+    with serve_metrics(host or METRICS_HOST, port, watched) as address:
         print(f"metrics at http://{address}/metrics", file=said, flush=True)
         yield
 

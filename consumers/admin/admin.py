@@ -61,7 +61,6 @@ from folkmoot.protocol.errors import (
     ConfigError,
     OffsetOutOfRange,
     RecordsNotDeleted,
-    StaleTopicId,
     UnknownGroup,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
@@ -404,7 +403,7 @@ class Admin:
         """
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
         ids = self._topic_ids(TopicPartition(*each) for each in before)
-        checked = self.checked(before, timeout)
+        checked = self.plan_delete_records(before, timeout)
         wanted = {
             each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
         }
@@ -427,7 +426,7 @@ class Admin:
             )
         return {each: starts[each] for each in wanted}
 
-    def checked(
+    def plan_delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
         """The offsets that `delete_records` would delete up to, in the order of the partitions.
@@ -603,15 +602,6 @@ class Admin:
         Raises InvalidName.
         """
         return {name: topic.topic_id for name, topic in self._topics(topics).items()}
-
-    def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
-        """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
-        ids = self.topic_ids(each.topic for each in known)
-        for each, topic_id in known.items():
-            if ids.get(each.topic, topic_id) != topic_id:
-                raise StaleTopicId(
-                    f"topic {each.topic} was made anew since: old offsets mean nothing in it"
-                )
 
     def delete_group(self, group: str, force: bool = False) -> None:
         """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.

@@ -246,7 +246,7 @@ class Consumer(Generic[K, V]):
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
         found: list[list[Record[Any, Any]]]
-        found = self._read(timeout, limit, lambda view: [*view.iterator()], take=take)
+        found = self._read(timeout, limit, RecordBatchView.records, take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -431,19 +431,14 @@ class Consumer(Generic[K, V]):
             raise NotOwner(f"{partition} is not owned by this consumer")
         return owned[partition]
 
-    @property
-    def member(self) -> Member | None:
-        """This consumer's place in its group; None without one."""
-        group = self._group  # read once: any thread may ask
-        return None if group is None else group.member
-
     def health(self) -> Health:
         """How it stands. From any thread, and never waits: for probes."""
         return health_of(self._group, self._fetcher, self._closed)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start (see `ConsumerCounters`), and how things stand now. From any thread."""
-        member = self.member
+        group = self._group  # read once: any thread may ask
+        member = None if group is None else group.member
         return {
             **self._fetcher.metrics(),
             "rebalances": 0 if member is None else member.rebalances,
