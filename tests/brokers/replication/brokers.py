@@ -233,20 +233,24 @@ class Cluster:
         designated = self.state.state.designate(leader, isr, 1)
         self.state = VersionedState(designated, self.state.partition_epoch + 1)
 
-    def show(self, *numbers: int) -> None:
+    def show(self, *numbers: int, registered: bool = True) -> None:
         """These brokers, or all, read everything, and what they write by that, too."""
         shown = self.state
-        self._show(numbers or tuple(self.nodes))
+        self._show(numbers or tuple(self.nodes), registered=registered)
         if self.state != shown and not self.lose_answers:
-            self._show(numbers or tuple(self.nodes))
+            self._show(numbers or tuple(self.nodes), registered=registered)
 
-    def _show(self, numbers: Sequence[int]) -> None:
+    def _show(self, numbers: Sequence[int], *, registered: bool) -> None:
         live = {number: self.registrations[number] for number in self.nodes}
         states = {TOPIC_ID: {0: self.state}}
         for number in numbers:
             node = self.nodes[number]
             settled, node.is_settled = not node.is_settled, True
-            view = ClusterView(live, {"t": self.topic}, None, (), states, is_settled=settled)
+            view = ClusterView(
+                *(live, {"t": self.topic}, None, (), states),
+                is_settled=settled,
+                is_registered=registered,
+            )
             node.handlers.show(view, ["t"], frozenset(), lambda work: work())
 
     # -- the network --------------------------------------------------------------------------------

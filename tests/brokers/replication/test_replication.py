@@ -432,7 +432,8 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
     posted: deque[Callable[[], None]] = deque()
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
     state = VersionedState(PartitionState(2, 1, (1, 2), 1, active=True), 2)
-    view = ClusterView({}, {"t": topic}, None, (), {TOPIC_ID: dict.fromkeys(range(20), state)})
+    states = {TOPIC_ID: dict.fromkeys(range(20), state)}
+    view = ClusterView({}, {"t": topic}, None, (), states, is_registered=True)
     with make_logs(tmp_path) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
@@ -958,6 +959,27 @@ def test_who_has_lost_its_page_cache_does_not_lead_before_it_has_all_again(
     cluster.designate(1, 1, 2, 3)
     cluster.show()
     assert cluster.nodes[1].replica.leader is not None
+    cluster.stop()
+
+
+def test_who_has_lost_its_page_cache_takes_no_isr_from_before_its_registration_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its last incarnation had brings it into the ISR between that read and the registration."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    in_sync = cluster.state
+    cluster.state = replace(in_sync, state=in_sync.state.with_isr((1, 2)))
+    lose_power(cluster, 3, monkeypatch)
+    cluster.start(3)
+    cluster.show(3, registered=False)
+    cluster.state = replace(in_sync, partition_epoch=in_sync.partition_epoch + 1)
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert not leads(cluster.nodes[3])
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (1, 2))
     cluster.stop()
 
 
