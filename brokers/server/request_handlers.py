@@ -28,7 +28,7 @@ from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.retention import Done, Retention
 from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -683,12 +683,19 @@ class RequestHandlers:
                     deleted(number, None, None)
                 else:
                     done = delayed.later(deleted, number, log)
-                    self.retention.delete_records(log, offset, done)
+                    self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
             except FolkmootError as error:
                 deleted(number, log, error)
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
         return delayed
+
+    def _given_up(self, log: Log, offset: int, done: Done, error: FolkmootError | None) -> None:
+        if error is not None:
+            done(error)
+            return
+        self.replica_fetches.committed(log)  # followers are told
+        self.replicas.when_given_up(log, offset, done)
 
     def _describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""

@@ -30,6 +30,8 @@ from folkmoot.network.client import Reply
 from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, RequestTimeout
 from folkmoot.protocol.messages import (
     Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
     DescribeProducersEntry,
     DescribeProducersRequest,
     ReplicaFetchRequest,
@@ -150,6 +152,11 @@ class Node:
         """Ask how far it got → where the result will be, or is."""
         asked = DescribeProducersEntry("t", TOPIC_ID, 0, -1, producer_id)
         return self._results(DescribeProducersRequest(30.0, [asked]))
+
+    def delete_records(self, offset: int) -> list[Any]:
+        """Give up what lies before an offset → where the result will be, or is."""
+        asked = DeleteRecordsEntry("t", TOPIC_ID, 0, -1, offset)
+        return self._results(DeleteRecordsRequest([asked]))
 
     def _results(self, request: Any, *payloads: bytes) -> list[Any]:
         results: list[Any] = []
