@@ -1,5 +1,6 @@
 """Brokers with a replica each: what is committed, who may lead, and what clients and impostors are told."""
 
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     RequestTimeout,
+    StorageError,
     UnknownFetch,
     UnknownLeaderEpoch,
     UnknownReplica,
@@ -1070,6 +1072,40 @@ def test_who_was_alone_in_sync_leads_without_its_page_cache(
     cluster.show()
     assert cluster.nodes[1].replica.leader is not None
     cluster.stop()
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "failed to stop"])
+def test_who_ended_since_a_flush_failed_has_lost_its_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The kernel gives up what it could not write, and the boot is the same."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    logs, log = cluster.nodes[1].logs, cluster.nodes[1].log
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        patch.setattr(os, "fsync", fails)
+        if end == "failed to stop":
+            with pytest.raises(StorageError):
+                logs.close()
+        else:
+            cluster.nodes[1].handlers.flusher.flush(log)
+            assert log.failed is not None
+    if end == "stopped":
+        logs.close()
+    cluster.kill(1)
+    for path in log.directory.glob("*.log"):
+        path.write_bytes(b"")
+    cluster.start(1)
+    cluster.show()
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (2, 3))
+    cluster.stop()
+
+
+def fails(fd: int) -> None:
+    raise OSError(EIO, "Input/output error")
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
