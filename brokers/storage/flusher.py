@@ -195,6 +195,7 @@ class Flusher:
                 failure = DiskFailed(
                     f"{log.directory} could not be flushed: {result.error.strerror or result.error}"
                 )
+                self._logs.distrust()
                 self.failed(failure)
             elif log.is_open:
                 if (point := log.point_to_note) is not None:

@@ -219,7 +219,9 @@ class Broker:
             return
         self._shows = shown
         states = {PARTITION.topic_id: {} if found is None else {PARTITION.partition: found}}
-        view = ClusterView(live, {TOPIC: topic}, None, (), states, is_settled=fresh)
+        view = ClusterView(
+            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=True
+        )
         self.loop.show(view, [TOPIC], frozenset())
         self.wake()
 
