@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.spark_apps.columns import chosen, columns
 from folkmoot.spark_apps.config import FORMAT, BatchConfig, SinkConfig, SourceConfig, StreamConfig
+from folkmoot.spark_apps.drain import DRAIN_SIGNAL
 from folkmoot.spark_apps.offsets import Ends, to_json
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ MOST_ROWS = 2**31 - 1
 _FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
 """Loaded in the process in which Spark hands filters down, and there alone."""
 LEAVE_TIMEOUT = 5.0
-DRAIN_SIGNAL = signal.SIGUSR1
-"""Tells the process of a running query's source to start no new batch (session.stop_gracefully)."""
 
 
 class FolkmootDataSource(DataSource):

@@ -123,6 +123,7 @@ def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:
         ),
         ({"startingTimestamp": BASE * 2}, "has no record of"),
         ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"listener": "inside"}, "no broker has a listener 'inside': they have client"),
     ):
         with pytest.raises(PySparkException, match=said):
             queries.batch(**options).count()

@@ -260,6 +260,7 @@ def test_what_makes_a_start_impossible_is_told_in_one_line(queries: Scene) -> No
         ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
         ({"subscribe": None, "subscribePattern": "no-such.*"}, "no topic matches 'no-such"),
         ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"listener": "inside"}, "no broker has a listener 'inside': they have client"),
     ):
         named = {"group": f"{queries.group}-{len(said)}"} | options
         checkpoint = f"{queries.checkpoint}-{len(said)}"

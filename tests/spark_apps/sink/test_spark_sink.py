@@ -116,6 +116,7 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["value"], {"kafka.acks": "all"}, "is one of Kafka's"),
     (["value"], {"zookeeper": ""}, "needs option 'zookeeper'"),
     (["value", "cast(null as string) as topic"], {"topic": ""}, "has no topic"),
+    (["value"], {"listener": "inside"}, "no broker has a listener 'inside'"),
     (["value"], {"topic": "no-such-topic"}, "topic no-such-topic does not exist"),
     (["repeat(value, 200000) as value"], {}, "is larger than max_record_bytes"),
 ]
