@@ -1,7 +1,7 @@
 """Columns of Avro values, in Confluent's wire format, to Arrow."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,17 +42,23 @@ class ColumnDeserializer:
     """Values of any writers' schemas to the columns of one reader's schema.
 
     `schema` is the reader's: text, or an id that `schemas` knows. The fields of a record are the
-    columns; of any other schema there is one column, `value`. A None cell (a tombstone) is a row of
-    nulls. May be called from any thread.
+    columns, or those of them in `fields`: what others hold is passed over. Of any other schema there is one
+    column, `value`. A None cell (a tombstone) is a row of nulls. May be called from any thread.
     """
 
-    def __init__(self, schemas: SchemaLookup, schema: Schema | int) -> None:
+    def __init__(
+        self, schemas: SchemaLookup, schema: Schema | int, *, fields: Collection[str] | None = None
+    ) -> None:
         """Raises InvalidSchema, also for a schema that contains itself; SchemaNotFound."""
         text = (
             schemas.resolved(schema) if isinstance(schema, int) else canonical(schema, strict=False)
         )
         self._schemas = schemas
-        self._layout = Layout(Parsed(text))
+        parsed = Parsed(text)
+        if fields is not None and isinstance(parsed.root, dict) and "fields" in parsed.root:
+            chosen = [each for each in parsed.root["fields"] if each["name"] in fields]
+            parsed.root = parsed.root | {"fields": chosen}
+        self._layout = Layout(parsed)
         self.arrow_schema: pa.Schema = self._layout.schema
         self._lock = threading.Lock()
         self._nodes: list[Node] = []

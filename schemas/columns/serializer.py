@@ -56,6 +56,8 @@ class ColumnEncoder:
                 raise SerializationError("the schema is no record: give one column, value")
             array = array.field(0)
         bound = Binding(self._layout, array, begun)
+        if not len(array):  # Arrow has no buffer of no memory, and ends the process
+            return pa.array([], pa.binary())
         encoder = _Encoder(bound.sources)
         encoder.load(bound.nodes)
         frame = FRAME.pack(MAGIC, self.schema_id)

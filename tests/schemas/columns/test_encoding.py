@@ -138,3 +138,11 @@ def test_rows_are_counted_over_the_chunks_of_a_table() -> None:
 def test_a_schema_that_contains_itself_is_refused() -> None:
     with pytest.raises(InvalidSchema, match="record R contains itself"):
         ColumnEncoder('{"type":"record","name":"R","fields":[{"name":"r","type":["null","R"]}]}', 1)
+
+
+def test_a_table_without_rows_is_compared_with_the_schema_and_makes_no_values() -> None:
+    encode = ColumnEncoder(record("int"), 1)
+    empty = pa.RecordBatch.from_pylist([], pa.schema([("f0", pa.int32())]))
+    assert encode(empty) == pa.array([], pa.binary())
+    with pytest.raises(SerializationError, match="f0: int32 is wanted, not string"):
+        encode(pa.RecordBatch.from_pylist([], pa.schema([("f0", pa.string())])))
