@@ -52,7 +52,7 @@ class Schemas:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def resolved(self, id: int) -> str:
+    def resolved(self, id: int, *, subject: str | None = None) -> str:
         return self.text
 
 
