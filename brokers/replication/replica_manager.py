@@ -612,7 +612,9 @@ class ReplicaManager:
             elif replica.leader.have_given_up(offset):
                 done(None)
             elif self._clock() >= deadline:
-                done(RequestTimeout(f"{replica.log.name}: a replica has not deleted the records yet"))
+                done(
+                    RequestTimeout(f"{replica.log.name}: a replica has not deleted the records yet")
+                )
             else:
                 replica.deletions.append(each)
 
