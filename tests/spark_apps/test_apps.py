@@ -319,7 +319,7 @@ def test_executors_run_on_a_packed_environment_and_reach_brokers_by_a_listener_o
     chroot: str, standalone: Standalone, tmp_path: Path
 ) -> None:
     """The other listener leads nowhere: whoever uses it, in the driver or in an executor, finds nobody."""
-    app, modules, packed = (tmp_path / each for each in ("app.py", "sent.py", "packed.tar"))
+    app, modules, packed = (tmp_path / each for each in ("app.py", "sent.py", "packed.tar.gz"))
     app.write_text(ELSEWHERE)
     modules.write_text("loud = str.upper\n")
     environment = tmp_path / "environment"
@@ -327,7 +327,7 @@ def test_executors_run_on_a_packed_environment_and_reach_brokers_by_a_listener_o
     (site,) = environment.glob("lib/python*/site-packages")
     # What the tests run on is too large to be packed, and need not be.
     (site / "more.pth").write_text("\n".join(each for each in sys.path if each))
-    with tarfile.open(packed, "w") as archive:
+    with tarfile.open(packed, "w:gz") as archive:
         for each in environment.iterdir():
             archive.add(each, each.name)
     listeners = [
