@@ -227,6 +227,11 @@ class Flusher:
             if done is not None:
                 done(error)
 
+    def disk_failed(self, error: FolkmootError) -> None:
+        """The broker is to end: the kernel may have given up what it could not write, of any log."""
+        self._logs.distrust()
+        self.failed(error)
+
     # -- recovery points ----------------------------------------------------------------------------
 
     def _note(self) -> None:
