@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -141,7 +142,7 @@ def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
 
 def _pieces(rows: list[dict[str, Any]], text: str) -> Iterator[pa.RecordBatch]:
     class Unasked:
-        def resolved(self, id: int, *, subject: str | None = None) -> str:
+        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
             return text
 
     schema = ColumnDeserializer(Unasked(), text).arrow_schema

@@ -471,7 +471,7 @@ class ReplicaManager:
                 replica.state.failed()
                 self._try_again(replica, DISK_AGAIN_AFTER)
         if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
-            self._flusher.failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
+            self._flusher.disk_failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
         elif outcome is not None:
             logger.error("leader epochs were not noted, trying again: %s", outcome)
         self._persist()
@@ -612,7 +612,9 @@ class ReplicaManager:
             elif replica.leader.have_given_up(offset):
                 done(None)
             elif self._clock() >= deadline:
-                done(RequestTimeout(f"{replica.log.name}: a replica has not deleted the records yet"))
+                done(
+                    RequestTimeout(f"{replica.log.name}: a replica has not deleted the records yet")
+                )
             else:
                 replica.deletions.append(each)
 
@@ -845,7 +847,7 @@ class ReplicaManager:
             replica.log.fail(f"it cannot follow its leader: {error}", readable=True)
             self.committed(replica.log)
             if isinstance(result, OSError) and result.errno in (errno.EIO, errno.EROFS):
-                self._flusher.failed(DiskFailed(f"a log could not be cut: {error}"))
+                self._flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
         else:
             if replica.log.is_incomplete:
                 replica.state.may_lead = replica.state.may_lead_alone = False

@@ -683,7 +683,9 @@ class RequestHandlers:
                     deleted(number, None, None)
                 else:
                     done = delayed.later(deleted, number, log)
-                    self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
+                    self.retention.delete_records(
+                        log, offset, partial(self._given_up, log, offset, done)
+                    )
             except FolkmootError as error:
                 deleted(number, log, error)
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:

@@ -195,8 +195,7 @@ class Flusher:
                 failure = DiskFailed(
                     f"{log.directory} could not be flushed: {result.error.strerror or result.error}"
                 )
-                self._logs.distrust()
-                self.failed(failure)
+                self.disk_failed(failure)
             elif log.is_open:
                 if (point := log.point_to_note) is not None:
                     self._logs.recovery_points[log.directory.name] = point
@@ -206,6 +205,11 @@ class Flusher:
             self.advanced(log)
             self._answer(log, failure)
         self._begin_wanted()
+
+    def disk_failed(self, failure: DiskFailed) -> None:
+        """A flush has failed, of a log or of what stands beside it: nobody knows what the disk has."""
+        self._logs.distrust()
+        self.failed(failure)
 
     def _answer(self, log: Log, error: FolkmootError | None) -> None:
         """Tell those that waited for as much as is on disk now, or all of them what went wrong."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,10 +48,10 @@ def all_offsets(
 
     Raises BrokerUnreachable, or why no broker told.
     """
-    found, leaderless = known_offsets(lookups, wanted, place, timeout, awaits_leaders=True)
+    found, _ = known_offsets(lookups, wanted, place, timeout, awaits_leaders=True)
     if missing := wanted.keys() - found.keys():
-        why = said_of(leaderless) if leaderless else no_answer(missing)
-        raise lookups.trouble or BrokerUnreachable(f"{why} ({timeout:g} s were waited)")
+        why = f"{lookups.why_silent(missing)} ({timeout:g} s were waited)"
+        raise lookups.trouble or BrokerUnreachable(why)
     return {each: found[each] for each in wanted}
 
 
@@ -156,6 +156,11 @@ class Lookups:
     def leaderless(self) -> Waiting:
         """Partitions that nobody leads, and whom they wait for."""
         return self._cluster.leaderless
+
+    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+        """What is said of partitions of which nothing was told."""
+        leaderless = {each: at for each, at in self.leaderless.items() if each in partitions}
+        return said_of(leaderless) if leaderless else no_answer(partitions)
 
     @property
     def trouble(self) -> FolkmootError | None:

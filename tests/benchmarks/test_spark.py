@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow.parquet as pq
 import pytest
@@ -45,7 +46,7 @@ def test_processes_are_counted_by_what_their_command_lines_say() -> None:
 
 def test_flights_are_the_same_bytes_for_both_sides_and_spark_can_read_them() -> None:
     class Known:
-        def resolved(self, id: int, *, subject: str | None = None) -> str:
+        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
             assert id == 7
             return flights.schema()
 

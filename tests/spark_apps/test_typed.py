@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -28,7 +29,7 @@ NAMES = ["tail", "at", "stops", "_offset", "_error", "_raw"]
 
 
 class Schemas:
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         if id != 7:
             raise SchemaNotFound(f"no schema has the id {id}")
         return FLIGHT

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -52,7 +53,7 @@ class Schemas:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         return self.text
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.spark_apps.queries import LONG, Scene
-from tests.spark_apps.sink.test_spark_sink import forget_last_commit
+from tests.spark_apps.sink.topics import forget_last_commit
 
 INT = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}'
 
@@ -51,7 +51,7 @@ def test_rows_are_read_as_they_were_written_and_a_stream_copies_them_once(
         sink = sink.options(zookeeper=queries.zookeeper, topic=copy)
         sink = sink.option("checkpointLocation", queries.checkpoint)
         sink.trigger(availableNow=True).start().awaitTermination(LONG)
-        forget_last_commit(queries)
+        forget_last_commit(queries.checkpoint)
     made, found = (
         queries.batch(subscribe=each, valueFormat="avro", subject=subject).drop("_topic")
         for each in (queries.topic, copy)
