@@ -42,6 +42,7 @@ def dev(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_topic_of_dev_has_three_replicas_and_is_there_at_the_same_address_next_time(
     tmp_path: Path,
 ) -> None:

@@ -193,6 +193,7 @@ def kill_child(process: subprocess.Popen[str], word: str) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_dev_starts_again_what_dies_and_ends_when_zookeeper_dies_again_and_again(
     tmp_path: Path,
 ) -> None:
@@ -218,6 +219,7 @@ def test_dev_starts_again_what_dies_and_ends_when_zookeeper_dies_again_and_again
         assert process.wait(20) == 1
 
 
+@pytest.mark.slow
 def test_dev_has_the_same_ports_again_and_says_whose_data_it_leaves_out(tmp_path: Path) -> None:
     def run(*options: str) -> tuple[list[str], str]:
         with dev(tmp_path, *options) as process:
