@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
 from typing import Final
+from uuid import UUID
 
+from folkmoot.coordination.schemas.names import context_of
 from folkmoot.network.client import Connections, Reply
 from folkmoot.protocol.addresses import bootstrap_addresses
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
     RetriableError,
+    SchemaNotFound,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
@@ -48,36 +51,41 @@ class BrokerSchemas:
         self._addresses = bootstrap_addresses(bootstrap)
         self._client_id = client_id
         self._timeout = timeout
-        self._resolved: dict[int, str] = {}
+        self._resolved: dict[tuple[str, int], str] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(BrokerSchemas, client_id=self._client_id, timeout=self._timeout)
         return make, (self._addresses,)
 
-    def resolved(self, id: int) -> str:
-        """The schema that an id names as one canonical text, with all it refers to.
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
+        """One canonical text of what an id names in the context of `subject`, with all it refers to.
 
-        Raises SchemaNotFound, and within `timeout` seconds ZooKeeperUnreachable, where a broker has not
-        heard of it and cannot ask, or BrokerUnreachable.
+        Brokers know no GUIDs. Raises SchemaNotFound, InvalidSubject, and within `timeout` seconds
+        ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or BrokerUnreachable.
         """
-        text = self._resolved.get(id)
+        if isinstance(id, UUID):
+            raise SchemaNotFound(
+                f"brokers tell schemas by their ids, not by the guid {id}: ask a SchemaRegistry"
+            )
+        key = context_of(subject), id
+        text = self._resolved.get(key)
         if text is not None:
             return text
         with self._lock:
-            text = self._resolved.get(id)
+            text = self._resolved.get(key)
             if text is None:
-                found = self._asked(id)
+                found = self._asked(*key)
                 text = resolve(found.schema, found.references, strict=False)
-                self._resolved[id] = text
+                self._resolved[key] = text
                 while len(self._resolved) > MAX_CACHED:
                     del self._resolved[next(iter(self._resolved))]
         return text
 
-    def _asked(self, number: int) -> GetSchemaResponse:
+    def _asked(self, context: str, number: int) -> GetSchemaResponse:
         """Of one broker after another, until one knows."""
         deadline = time.monotonic() + self._timeout
-        request = GetSchemaRequest(number)
+        request = GetSchemaRequest(number, context)
         trouble: FolkmootError = BrokerUnreachable("there was no time to ask a broker")
         addresses = random.sample(self._addresses, len(self._addresses))
         with Connections(self._client_id) as connections:

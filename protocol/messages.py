@@ -429,6 +429,7 @@ class GetSchemaRequest(_Message, frozen=True):
     """Asks any broker for a registered schema. It fails with SchemaNotFound, ZooKeeperUnreachable."""
 
     schema_id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    context: Annotated[str, Meta(pattern=r"^\.", max_length=512)] = "."
 
 
 class GetSchemaResponse(_Message, frozen=True):

@@ -25,7 +25,7 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher, Identity
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import Schemas, described
+from folkmoot.brokers.server.schemas import Key, Schemas, described
 from folkmoot.brokers.server.snapshots import (
     BrokerHealth,
     BrokerSnapshot,
@@ -262,8 +262,8 @@ class Broker:
         found = self._ask(lookups.subject_of(parse_subject(subject)))
         return {each.id for each in found.live()}
 
-    def _schema(self, number: int) -> GetSchemaResponse | None:
-        return self._ask(described(number))
+    def _schema(self, key: Key) -> GetSchemaResponse | None:
+        return self._ask(described(*key))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within, which is raised, or it is told to stop

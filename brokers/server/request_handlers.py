@@ -750,9 +750,10 @@ class RequestHandlers:
         return Response(messages.ReportDamageResponse(results))
 
     def _get_schema(self, body: messages.GetSchemaRequest) -> Steps:
-        found = self.schemas.schema(body.schema_id)
+        key = body.context, body.schema_id
+        found = self.schemas.schema(key)
         if found is None:
-            look = self.schemas.look_up(body.schema_id)
+            look = self.schemas.look_up(key)
             yield look
             if isinstance(look.outcome, Exception):
                 raise look.outcome

@@ -6,7 +6,6 @@ from typing import Any, Final, TypeVar
 
 from folkmoot.brokers.storage.jobs import Submit, result_of
 from folkmoot.coordination.schemas import lookups
-from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT
 from folkmoot.coordination.schemas.nodes import Content
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed
@@ -14,7 +13,6 @@ from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
 from folkmoot.protocol.errors import (
     FolkmootError,
     ResponseTooLarge,
-    SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
 )
@@ -22,6 +20,8 @@ from folkmoot.protocol.messages import GetSchemaResponse
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
 _T = TypeVar("_T")
+Key = tuple[str, int]
+"""A context and an id of it."""
 _Asked = TypeVar("_Asked")
 
 LIVE_FOR: Final = 30.0
@@ -90,7 +90,7 @@ class Schemas:
     def __init__(
         self,
         live_ids: Callable[[str], Collection[int]],
-        schema: Callable[[int], GetSchemaResponse | None],
+        schema: Callable[[Key], GetSchemaResponse | None],
         submit: Submit,
         pause: Callable[[float], object],
         clock: Callable[[], float],
@@ -103,7 +103,7 @@ class Schemas:
         self._clock = clock
         self._looks: dict[Hashable, Look] = {}
         self._subjects: dict[str, _Subject] = {}
-        self._schemas: dict[int, GetSchemaResponse] = {}
+        self._schemas: dict[Key, GetSchemaResponse] = {}
         self._characters = 0
         # Of the looks' threads: who waits behind a question that was not answered is not to wait as long.
         self._silence: FolkmootError | None = None
@@ -182,32 +182,34 @@ class Schemas:
             f"schema id {number} is no live version of subject {subject}: register it there first"
         )
 
-    def schema(self, number: int) -> GetSchemaResponse | None:
+    def schema(self, key: Key) -> GetSchemaResponse | None:
         """A schema that is known here."""
-        found = self._schemas.pop(number, None)
+        found = self._schemas.pop(key, None)
         if found is not None:
-            self._schemas[number] = found  # the one used last comes last
+            self._schemas[key] = found  # the one used last comes last
         return found
 
-    def look_up(self, number: int) -> Look:
+    def look_up(self, key: Key) -> Look:
         """The way to one that is not; the look's outcome is it, or the error."""
 
         def read() -> GetSchemaResponse:
-            found = self._asked(self._schema, number)
+            found = self._asked(self._schema, key)
             if found is None:
                 self._pause(PAUSE_IN_VAIN)
-                raise SchemaNotFound(f"no schema has the id {number} in this cluster")
+                raise lookups.unknown_id(*key)
             return found
 
-        return self._look("schemas", number, read, self._schema_answered)
+        def answered(_key: Hashable, outcome: Any) -> None:
+            if isinstance(outcome, GetSchemaResponse) and key not in self._schemas:
+                self._remember(key, outcome)
 
-    def _schema_answered(self, number: Hashable, outcome: Any) -> None:
-        if isinstance(outcome, GetSchemaResponse) and number not in self._schemas:
-            assert isinstance(number, int)
-            self._schemas[number] = outcome
-            self._characters += _characters(outcome)
-            while self._characters > MAX_CACHED_CHARACTERS:
-                self._characters -= _characters(self._schemas.pop(next(iter(self._schemas))))
+        return self._look("schemas", key, read, answered)
+
+    def _remember(self, key: Key, schema: GetSchemaResponse) -> None:
+        self._schemas[key] = schema
+        self._characters += _characters(schema)
+        while self._characters > MAX_CACHED_CHARACTERS:
+            self._characters -= _characters(self._schemas.pop(next(iter(self._schemas))))
 
     def _look(
         self,
@@ -228,10 +230,10 @@ class Schemas:
         return look
 
 
-def described(number: int) -> Recipe[GetSchemaResponse | None]:
+def described(context: str, number: int) -> Recipe[GetSchemaResponse | None]:
     """A schema and those that it refers to, None if the id was never given. Raises ResponseTooLarge,
     InvalidSchema (too many), Malformed."""
-    found = yield from lookups.content_of(DEFAULT_CONTEXT, number)
+    found = yield from lookups.content_of(context, number)
     if found is None:
         return None
     read: dict[tuple[str, int], Content] = {}
@@ -249,7 +251,7 @@ def described(number: int) -> Recipe[GetSchemaResponse | None]:
                 raise ResponseTooLarge("the schema and those that it refers to fit into no answer")
         return read[context, number]
 
-    texts = yield from lookups.referred(DEFAULT_CONTEXT, found.references, content)
+    texts = yield from lookups.referred(context, found.references, content)
     return GetSchemaResponse(found.schema, texts)
 
 

@@ -252,7 +252,7 @@ class LogManager:
         """It has all that is committed, or does not count on the page cache."""
         if log.directory.name in self.suspects:
             self.suspects.discard(log.directory.name)
-            if not self.suspects:
+            if not (self.suspects or self._has_lost):
                 work = partial(write_atomic, self.data / RUNNING_FILE, boot_id())
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
                 self._submit("leader-epochs", work, failed)

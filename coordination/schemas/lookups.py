@@ -22,7 +22,7 @@ from folkmoot.coordination.schemas.nodes import (
 )
 from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync
 from folkmoot.coordination.zookeeper.recipes import children, read, retry_on_connection_loss
-from folkmoot.protocol.errors import InvalidSchema
+from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,11 @@ def content_of(context: str, number: int) -> Recipe[Content | None]:
     if number < 1:
         return None
     return (yield from _read_certainly(content_decoder, paths.schema_id(context, number)))
+
+
+def unknown_id(context: str, number: int) -> SchemaNotFound:
+    where = "" if context == DEFAULT_CONTEXT else f" in context {context}"
+    return SchemaNotFound(f"no schema has the id {number}{where} in this cluster")
 
 
 def referred(

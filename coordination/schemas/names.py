@@ -47,6 +47,11 @@ def parse_subject(subject: str, context: str = DEFAULT_CONTEXT) -> SubjectName:
     return name
 
 
+def context_of(subject: str | None) -> str:
+    """The context that a subject lies in; None: the default one. Raises InvalidSubject."""
+    return DEFAULT_CONTEXT if subject is None else parse(subject).context
+
+
 def _invalid(subject: str, more: str) -> InvalidSubject:
     return InvalidSubject(
         f"subject {subject[:80]!r} is not allowed: use 1 to {MAX_CHARACTERS} printable "

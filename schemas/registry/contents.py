@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Generic, TypeVar
 
-from folkmoot.coordination.schemas.lookups import content_of, referred
+from folkmoot.coordination.schemas.lookups import content_of, referred, unknown_id
 from folkmoot.coordination.schemas.nodes import Content, StoredReference
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.protocol.errors import SchemaNotFound
 from folkmoot.schemas.avro.references import resolve
 
 MAX_CACHED_CHARACTERS = 16_000_000
@@ -68,8 +67,7 @@ class Contents:
         if found is None:
             found = yield from content_of(context, number)
             if found is None:
-                where = "" if context == "." else f" in context {context}"
-                raise SchemaNotFound(f"no schema has the id {number}{where} in this cluster")
+                raise unknown_id(context, number)
             self.keep(context, number, found)
         return found
 

@@ -15,6 +15,7 @@ from folkmoot.coordination.schemas.names import (
     DEFAULT_CONTEXT,
     GLOBAL,
     SubjectName,
+    context_of,
     parse,
     parse_subject,
 )
@@ -22,7 +23,7 @@ from folkmoot.coordination.schemas.nodes import MAX_NUMBER, Content, Subject, Ve
 from folkmoot.coordination.schemas.registering import referred, register
 from folkmoot.coordination.schemas.transaction import Transaction
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, StoredSchema
-from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.execute import AT_ONCE, execute, execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
 from folkmoot.coordination.zookeeper.recipes import Resumable
@@ -193,36 +194,31 @@ class SchemaRegistry:
 
         What an id names stays for ever, deleted or not, so it is cached.
         """
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        context = context_of(subject)
         content = self._contents.known(context, id)
         if content is None:
             content = self._run(self._contents.content(context, id))
         return _stored_schema(id, content)
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
-        """The schema that an id names as one canonical text, with all it refers to. Raises SchemaNotFound."""
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
+        """One canonical text of what an id names in the context of `subject`, with all it refers to.
+
+        A GUID in place of the id names the same in all contexts. Raises SchemaNotFound, InvalidSubject.
+        """
+        context = context_of(subject)
+        if isinstance(id, UUID):
+            context, id = self._run(_place_of(id))
         text = self._contents.known_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
 
-        def recipe() -> Recipe[StoredSchema]:
-            contexts = yield from lookups.contexts()
-            for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
-                number = yield from lookups.id_of(context, guid)
-                if number is not None:
-                    return _stored_schema(
-                        number, (yield from self._contents.content(context, number))
-                    )
-            raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
-
         try:
-            guid = str(UUID(guid))
+            context, number = self._run(_place_of(UUID(guid)))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
-        return self._run(recipe())
+        return _stored_schema(number, self._run(self._contents.content(context, number)))
 
     # -- versions and subjects ---------------------------------------------------------------------
 
@@ -279,6 +275,39 @@ class SchemaRegistry:
 
         return sorted({str(name) for name in self._run(recipe())})
 
+    def schemas(
+        self,
+        prefix: str = "",
+        *,
+        deleted: bool = False,
+        latest_only: bool = False,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> list[SchemaVersion]:
+        """The versions of `subjects(prefix)`, in their order; of each only the latest if `latest_only`.
+
+        From `offset` on, at most `limit`.
+        """
+        names = [parse(each) for each in self.subjects(prefix, deleted=deleted)]
+        end = None if limit is None else offset + limit
+        found: list[tuple[SubjectName, Version]] = []
+        for start in range(0, len(names), AT_ONCE):
+            if end is not None and len(found) >= end:
+                break
+            some = names[start : start + AT_ONCE]
+            subjects = execute_all(
+                self._session(), map(lookups.subject_of, some), timeout=self._timeout
+            )
+            for name, there in zip(some, subjects, strict=True):
+                versions = list(there.versions if deleted else there.live())
+                found += [(name, each) for each in (versions[-1:] if latest_only else versions)]
+        page = found[offset:end]
+        recipes = (self._contents.content(name.context, each.id) for name, each in page)
+        contents = execute_all(self._session(), recipes, timeout=self._timeout)
+        return [
+            _schema_version(*each, content) for each, content in zip(page, contents, strict=True)
+        ]
+
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False
     ) -> int:
@@ -323,7 +352,7 @@ class SchemaRegistry:
         Raises SchemaNotFound.
         """
         self.get(id, subject=subject)
-        context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+        context = context_of(subject)
         names = self._run(lookups.users(context, id))
         session = self._session()
         found = execute_all(session, map(lookups.subject_of, names), timeout=self._timeout)
@@ -491,6 +520,16 @@ def _checked(version: int) -> int:
 
 def _no_subject(name: SubjectName) -> SubjectNotFound:
     return SubjectNotFound(f"subject {name} has no schema")
+
+
+def _place_of(guid: UUID) -> Recipe[tuple[str, int]]:
+    """The first context that has a schema, and its id there. Raises SchemaNotFound."""
+    contexts = yield from lookups.contexts()
+    for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
+        number = yield from lookups.id_of(context, str(guid))
+        if number is not None:
+            return context, number
+    raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
 
 
 def _stored_schema(number: int, content: Content) -> StoredSchema:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from folkmoot.coordination.zookeeper.operations import ZooKeeperError
@@ -77,7 +77,9 @@ def create_app(
     for path, methods in CALLS.items():
         endpoint = by_id if methods.get("GET") is schema else partial(calls.answer, methods)
         routes.append(Route(path, endpoint, methods=list(methods)))
+    in_context = Router(list(routes), redirect_slashes=False)
     routes += [
+        Mount("/contexts/{context}", in_context),
         Route("/healthz", _alive),
         Route("/readyz", partial(calls.answer, {"GET": _ready})),
         *pages,
@@ -103,9 +105,12 @@ class _Calls:
     async def answer(self, methods: Mapping[str, Function], request: Request) -> Answer:
         function = methods["GET" if request.method == "HEAD" else request.method]
         body = await _body(request) if request.method in ("POST", "PUT") else b""
-        call = Call(self._registry, request.path_params, request.query_params, body)
+        call = self.call(request, body)
         workers = self._registrars if function is register else self._workers
         return Answer(await workers.run(lambda: msgspec.json.encode(function(call))))
+
+    def call(self, request: Request, body: bytes = b"") -> Call:
+        return Call(self._registry, request.path_params, request.query_params, body)
 
 
 class _ById:
@@ -117,7 +122,8 @@ class _ById:
         self._bytes = 0
 
     async def answer(self, request: Request) -> Answer:
-        key = (request.path_params["id"], _context(request.query_params.get("subject", "")))
+        call = self._calls.call(request)
+        key = (call.part("id"), _context(call.beside))
         answer = self._answers.get(key)
         if answer is None:
             answer = await self._calls.answer({"GET": schema}, request)

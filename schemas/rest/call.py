@@ -82,12 +82,39 @@ class Call:
 
     @property
     def subject(self) -> str:
-        return self.part("subject")
+        return self._placed(self.part("subject"))
 
     @property
     def scope(self) -> str | None:
-        """What a level or mode is of: the subject in the path, None if there is none: all of them."""
-        return self.subject if "subject" in self._path else None
+        """What a level or mode is of: the subject or context in the path, None if there is none: all."""
+        if "subject" in self._path:
+            return self.subject
+        return self._placed("") if "context" in self._path else None
+
+    @property
+    def beside(self) -> str:
+        """The subject in the query, whose context says which ids are meant."""
+        return self._placed(self._query.get("subject", ""))
+
+    @property
+    def prefix(self) -> str | None:
+        """What the subjects asked for begin with, and in which context; None: all of all contexts."""
+        found = self._query.get("subjectPrefix")
+        return found if found is None and "context" not in self._path else self._placed(found or "")
+
+    def _placed(self, name: str) -> str:
+        """A name that says no context lies in the one that the path begins with, /contexts/.name.
+
+        Raises InvalidSubject.
+        """
+        if "context" not in self._path or name.startswith((":.", ":*:")):
+            return name
+        context = self.part("context").strip(":").removeprefix(".")
+        if ":" in context:
+            raise InvalidSubject(
+                f"{context:.80} is no context: use one as in /contexts/.name/subjects"
+            )
+        return f":.{context}:{name}"
 
     @property
     def id(self) -> int:
@@ -114,15 +141,17 @@ class Call:
         """A parameter that is true or not: clients write it in either case. Absent, it is not."""
         return self._query.get(name, "").lower() == "true"
 
-    def text(self, name: str) -> str | None:
-        return self._query.get(name)
-
     def page(self, found: Sequence[_T]) -> Sequence[_T]:
-        """From `offset` on, as many as `limit` says; all if it is negative. Raises Unprocessable."""
+        """From `offset` on, as many as `limit` says. Raises Unprocessable."""
+        offset, limit = self.window()
+        return found[offset:] if limit is None else found[offset : offset + limit]
+
+    def window(self) -> tuple[int, int | None]:
+        """`offset` and `limit`; None, all, if that is negative. Raises Unprocessable."""
         offset, limit = self._integer("offset", 0), self._integer("limit", -1)
         if offset < 0:
             raise Unprocessable(f"offset={offset} is negative")
-        return found[offset:] if limit < 0 else found[offset : offset + limit]
+        return offset, None if limit < 0 else limit
 
     def _integer(self, name: str, default: int) -> int:
         text = self._query.get(name)

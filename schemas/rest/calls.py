@@ -13,6 +13,8 @@ from folkmoot.schemas.rest.call import Call, LevelBody, ModeBody, SchemaBody
 Json = Any
 
 TYPES: Final = ["AVRO"]
+MOST_SCHEMAS: Final = 1_000
+"""In one answer, as Confluent's has it: clients ask for the next page."""
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -23,11 +25,11 @@ def schema_types(call: Call) -> Json:
 
 
 def schema(call: Call) -> Json:
-    return _stored(call.registry.get(call.id, subject=call.text("subject")))
+    return _stored(call.registry.get(call.id, subject=call.beside))
 
 
 def schema_text(call: Call) -> Json:
-    return msgspec.Raw(call.registry.get(call.id, subject=call.text("subject")).schema.encode())
+    return msgspec.Raw(call.registry.get(call.id, subject=call.beside).schema.encode())
 
 
 def schema_by_guid(call: Call) -> Json:
@@ -36,14 +38,12 @@ def schema_by_guid(call: Call) -> Json:
 
 def schema_subjects(call: Call) -> Json:
     deleted = call.flag("deleted")
-    return call.page(
-        call.registry.subjects_of(call.id, subject=call.text("subject"), deleted=deleted)
-    )
+    return call.page(call.registry.subjects_of(call.id, subject=call.beside, deleted=deleted))
 
 
 def schema_versions(call: Call) -> Json:
     deleted = call.flag("deleted")
-    found = call.registry.versions_of(call.id, subject=call.text("subject"), deleted=deleted)
+    found = call.registry.versions_of(call.id, subject=call.beside, deleted=deleted)
     return call.page([{"subject": subject, "version": version} for subject, version in found])
 
 
@@ -52,10 +52,20 @@ def schema_versions(call: Call) -> Json:
 
 def subjects(call: Call) -> Json:
     """Without a prefix those of all contexts, with one, also an empty one, those of its context."""
-    prefix = call.text("subjectPrefix")
-    return call.page(
-        call.registry.subjects(ALL_CONTEXTS if prefix is None else prefix, **_deletion(call))
+    return call.page(call.registry.subjects(_prefix(call), **_deletion(call)))
+
+
+def schemas(call: Call) -> Json:
+    """Versions of subjects, which are chosen as `subjects` does."""
+    offset, limit = call.window()
+    found = call.registry.schemas(
+        _prefix(call),
+        latest_only=call.flag("latestOnly"),
+        deleted=call.flag("deleted"),
+        offset=offset,
+        limit=MOST_SCHEMAS if limit is None else min(limit, MOST_SCHEMAS),
     )
+    return [_version(each) for each in found]
 
 
 def lookup(call: Call) -> Json:
@@ -185,6 +195,7 @@ CALLS: Final[Mapping[str, Mapping[str, Function]]] = {
     "/schemas/ids/{id}/versions": {"GET": schema_versions},
     "/schemas/guids/{guid}": {"GET": schema_by_guid},
     "/schemas/types": {"GET": schema_types},
+    "/schemas": {"GET": schemas},
     "/compatibility/subjects/{subject}/versions": {"POST": check},
     "/compatibility/subjects/{subject}/versions/{version}": {"POST": check_version},
     "/config": _LEVEL,
@@ -213,6 +224,10 @@ def _level_body(call: Call) -> str:
         if isinstance(wanted, str):
             return wanted
     raise InvalidCompatibility('the body names no level: {"compatibility": "BACKWARD"}')
+
+
+def _prefix(call: Call) -> str:
+    return ALL_CONTEXTS if call.prefix is None else call.prefix
 
 
 def _deletion(call: Call) -> dict[str, bool]:

@@ -70,7 +70,7 @@ REQUESTS: dict[Api, list[Any]] = {
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
     Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
     Api.INIT_PRODUCER_ID: [InitProducerIdRequest()],
-    Api.GET_SCHEMA: [GetSchemaRequest(1), GetSchemaRequest(2**31 - 1)],
+    Api.GET_SCHEMA: [GetSchemaRequest(1), GetSchemaRequest(2**31 - 1, ".c")],
     Api.LOG_SIZES: [LogSizesRequest(None), LogSizesRequest(["a", "b"])],
     Api.REPLICA_FETCH: [
         ReplicaFetchRequest(

@@ -103,7 +103,10 @@ class Registry:
         self._ask(subject)
         return set(self.subjects.get(subject, ()))
 
-    def schema(self, number: int) -> GetSchemaResponse | None:
+    def schema(self, key: tuple[str, int]) -> GetSchemaResponse | None:
+        context, number = key
+        if context != ".":
+            return None
         self._ask(number)
         return self.texts.get(number)
 
@@ -336,7 +339,7 @@ def test_who_waits_behind_a_question_that_was_not_answered_does_not_ask_it_again
     registry: Registry,
 ) -> None:
     looks = [registry.schemas.look_for(f"s{number}", [1]) for number in range(10)]
-    looks.append(registry.schemas.look_up(5))
+    looks.append(registry.schemas.look_up((".", 5)))
     registry.trouble = ZooKeeperUnreachable("away")
     for look in looks:
         assert look is not None
@@ -542,6 +545,41 @@ def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
         assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
 
 
+def test_a_topic_takes_ids_of_a_subject_in_another_context_and_readers_resolve_them(
+    tmp_path: Path,
+) -> None:
+    ensemble = MemoryZooKeeper()
+    user = ensemble.connect()
+    registry = SchemaRegistry(user)
+    registry.register("item", ITEM)  # id 1 of the default context
+    item = registry.register(":.staging:item", '"int"')
+    order = registry.register(
+        ":.staging:orders-value", ORDER, references=[Reference("shop.Item", ":.:item", 1)]
+    )
+    assert (item.id, order.id) == (1, 2)
+    with (
+        make_broker(ensemble, tmp_path / "b") as broker,
+        Peer(broker.listeners["client"]) as peer,
+    ):
+        options = {"value_schema": ":.staging:orders-value"}
+        topic = execute(user, topics.create("t", 1, [1], options))
+        eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+        entry = into(0, topic_id=topic.topic_id)
+        for number, error in ((order.id, 0), (item.id, SchemaRefused.code)):
+            answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
+            assert [each.error for each in answer.results] == [error]
+        schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
+        assert schemas.resolved(1, subject=":.staging:") == '"int"'
+        assert schemas.resolved(1) == registry.resolved(1) != '"int"'
+        resolved = schemas.resolved(2, subject=":.staging:orders-value")
+        assert resolved == registry.resolved(2, subject=":.staging:")
+        assert '"shop.Item"' in resolved
+        with pytest.raises(SchemaNotFound, match=r"id 2 in this"):
+            schemas.resolved(2)
+        with pytest.raises(SchemaNotFound, match=r"id 2 in context \.other"):
+            schemas.resolved(2, subject=":.other:")
+
+
 def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -549,8 +587,8 @@ def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
     registry = SchemaRegistry(session)
     registry.register("items", ITEM)
     order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
-    assert execute(session, described(order)) == GetSchemaResponse(ORDER, [ITEM])
-    assert execute(session, described(order + 1)) is None
+    assert execute(session, described(".", order)) == GetSchemaResponse(ORDER, [ITEM])
+    assert execute(session, described(".", order + 1)) is None
     monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
     with pytest.raises(ResponseTooLarge):
-        execute(session, described(order))
+        execute(session, described(".", order))

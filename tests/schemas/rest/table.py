@@ -15,6 +15,7 @@ REFERRING = {
 }
 ONE = (REGISTER, LONG)
 TWO = (REGISTER, record("a")), (REGISTER, record("a", "b="))
+IN_CONTEXT = ("POST /contexts/.c/subjects/s/versions", STRING)
 READONLY = ("PUT /mode", {"mode": "READONLY"})
 IMPORT = ("PUT /mode/s", {"mode": "IMPORT"})
 NONE = ("PUT /config/s", {"compatibility": "NONE"})
@@ -66,6 +67,33 @@ CASES = (
     Case("subjects of an unknown id", ("GET /schemas/ids/1/subjects",), 40403),
     Case("types", ("GET /schemas/types",), ["AVRO"]),
     Case("by an unknown guid", ("GET /schemas/guids/00000000-0000-0000-0000-000000000000",), 40403),
+    # -- below a context
+    Case("registered below a context", ("GET /subjects",), [":.c:s", "s"], (ONE, IN_CONTEXT)),
+    Case("its version", ("GET /contexts/.c/subjects/s/versions/latest",), {"subject": ":.c:s", "id": 1, "schema": '"string"'}, (ONE, IN_CONTEXT)),
+    Case("by id below a context", ("GET /contexts/:.c:/schemas/ids/1",), {"schema": '"string"'}, (ONE, IN_CONTEXT, ("GET /schemas/ids/1",))),
+    Case("the same, as Confluent's also takes it", ("GET /contexts/c/schemas/ids/1?subject=x",), {"schema": '"string"'}, (ONE, IN_CONTEXT)),
+    Case("by id below the default one", ("GET /contexts/:.:/schemas/ids/1",), {"schema": '"long"'}, (ONE, IN_CONTEXT)),
+    Case("by id below another one", ("GET /contexts/.d/schemas/ids/1",), 40403, (ONE, IN_CONTEXT)),
+    Case("looked up below a context", ("POST /contexts/.c/subjects/s", LONG), 40403, (ONE, IN_CONTEXT)),
+    Case("checked below a context", ("POST /contexts/.c/compatibility/subjects/s/versions/latest", LONG), {"is_compatible": False}, (ONE, IN_CONTEXT)),
+    Case("subjects below a context", ("GET /contexts/.c/subjects?subjectPrefix=s",), [":.c:s"], (ONE, IN_CONTEXT)),
+    Case("subjects below a context, of another one", ("GET /contexts/.c/subjects?subjectPrefix=:.d:",), [], (ONE, IN_CONTEXT)),
+    Case("a context's level", ("GET /config/s?defaultToGlobal=true",), {"compatibilityLevel": "BACKWARD"}, (("PUT /contexts/.c/config", {"compatibility": "NONE"}),)),
+    Case("a context's level, which is its subjects'", ("GET /contexts/.c/config/s?defaultToGlobal=true",), {"compatibilityLevel": "NONE"}, (("PUT /contexts/.c/config", {"compatibility": "NONE"}),)),
+    Case("a context's mode", ("POST /contexts/.c/subjects/s/versions", LONG), 42205, (("PUT /contexts/.c/mode", {"mode": "READONLY"}),)),
+    Case("deleted below a context", ("GET /subjects",), ["s"], (ONE, IN_CONTEXT, ("DELETE /contexts/.c/subjects/s",))),
+    Case("a context that is none", ("GET /contexts/.a:b/subjects",), 42208),
+    Case("a method that a path below a context has not", ("PUT /contexts/.c/subjects/s", LONG), 405),
+    Case("a page that there is not below a context", ("GET /contexts/.c/favicon.ico",), 404),
+    # -- schemas
+    Case("schemas of all contexts", ("GET /schemas",), [":.c:s version 1", "s version 1", "t version 1"], (ONE, IN_CONTEXT, ("POST /subjects/t/versions", LONG))),
+    Case("schemas, a page", ("GET /schemas?offset=1&limit=1",), ["s version 2"], TWO),
+    Case("schemas by prefix", ("GET /schemas?subjectPrefix=t",), ["t version 1"], (ONE, ("POST /subjects/t/versions", LONG))),
+    Case("the latest schemas", ("GET /schemas?latestOnly=true",), ["s version 2", "t version 1"], (*TWO, ("POST /subjects/t/versions", LONG))),
+    Case("schemas, live ones", ("GET /schemas",), ["s version 2"], (*TWO, ("DELETE /subjects/s/versions/1",))),
+    Case("schemas, deleted ones too", ("GET /schemas?deleted=true",), ["s version 1", "s version 2", "t version 1"], (*TWO, ("DELETE /subjects/s/versions/1",), ("POST /subjects/t/versions", LONG), ("DELETE /subjects/t",))),
+    Case("schemas of nothing", ("GET /schemas",), []),
+    Case("schemas below a context", ("GET /contexts/.c/schemas",), [":.c:s version 1"], (ONE, IN_CONTEXT)),
     # -- subjects and versions
     Case("subjects", ("GET /subjects?deleted=false&deleted_only=false&offset=0&limit=-1",), [":.c:s", "s", "t"], (ONE, ("POST /subjects/:.c:s/versions", LONG), ("POST /subjects/t/versions", LONG))),
     Case("subjects by prefix", ("GET /subjects?subjectPrefix=s",), ["s"], (ONE, ("POST /subjects/t/versions", LONG))),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from folkmoot.schemas.rest import calls
 from tests.schemas.rest.api import LONG, STRING, Api, record
 from tests.schemas.rest.table import CASES, REGISTER, Case
 
@@ -12,6 +13,8 @@ def test_a_call_is_answered_as_clients_expect(case: Case) -> None:
     for step in case.before:
         api.done(*step)
     status, said = api(*case.call)
+    if case.call[0].split("?")[0].endswith("/schemas") and status == 200:
+        said = [f"{each['subject']} version {each['version']}" for each in said]
     if isinstance(case.answer, int) and case.answer > 100:
         assert (status, said["error_code"]) == (
             case.answer // 100 if case.answer > 999 else case.answer,
@@ -34,6 +37,19 @@ def test_what_is_in_an_answer_is_no_more_than_strict_clients_know() -> None:
     assert api.done("GET /config") == {"compatibilityLevel": "BACKWARD"}
     checked = api.done("POST /compatibility/subjects/s/versions/latest", STRING)
     assert checked == {"is_compatible": False}
+
+
+def test_schemas_come_as_versions_do_and_not_more_than_a_thousand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Api()
+    api.done(REGISTER, record("a"))
+    api.done(REGISTER, record("a", "b="))
+    first, second = api.done("GET /schemas")
+    assert [first, second] == [api.done(f"GET /subjects/s/versions/{n}") for n in (1, 2)]
+    monkeypatch.setattr(calls, "MOST_SCHEMAS", 1)
+    assert api.done("GET /schemas?limit=2") == api.done("GET /schemas") == [first]
+    assert api.done("GET /schemas?limit=2&offset=1") == [second]
 
 
 def test_a_schema_is_found_by_its_guid() -> None:
