@@ -295,6 +295,23 @@ def test_no_flipped_bit_under_an_open_log_makes_a_wrong_record(crashed: Crashed)
         log.abandon()
 
 
+def test_no_flipped_bit_in_the_index_of_an_open_log_hides_a_record(crashed: Crashed) -> None:
+    log = crashed.opened(crashed.bytes, clean=True)
+    [segment, *_] = log.segments
+    log.roll()
+    append(log, a_batch(b"behind"))
+    right = crashed.index.read_bytes()
+    for bit in range(8 * (len(right) - FOOTER_BYTES)):
+        rotten = bytearray(right)
+        rotten[bit // 8] ^= 1 << bit % 8
+        crashed.index.write_bytes(rotten)
+        segment.release()
+        for offset in reversed(range(log.log_end)):
+            records = values_of(log.read(offset, 1))
+            assert records[0][0] <= offset <= records[-1][0], f"bit {bit}"
+    log.abandon()
+
+
 def test_damage_in_the_middle_does_not_hide_what_lies_behind_the_next_entry(
     tmp_path: Path,
 ) -> None:
