@@ -226,7 +226,7 @@ def test_reading_and_committing_do_not_block_the_loop(
         note(Fetcher, name)
     for name in ("serve", "commit"):
         note(RebalanceListener, name)
-    note(RecordBatchView, "iterator")
+    note(RecordBatchView, "records")
 
     async def scenario() -> None:
         async with member(bench) as consumer:
@@ -237,7 +237,7 @@ def test_reading_and_committing_do_not_block_the_loop(
                 rows += len(await consumer.poll(1.0))
                 await consumer.commit()
         here = threading.get_ident()
-        assert threads.keys() == {"poll", "take_view", "serve", "commit", "iterator"}
+        assert threads.keys() == {"poll", "take_view", "serve", "commit", "records"}
         assert not any(here in each for each in threads.values())
 
     run(scenario)

@@ -276,6 +276,6 @@ def test_an_interrupted_close_leaves_no_member_behind(
         monkeypatch.setattr(own._wakeup, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
-    eventually(lambda: not own.member._thread.is_alive(), 10.0)
+    eventually(lambda: not own._group.member._thread.is_alive(), 10.0)
     with bench.member() as successor:
         until(successor, whole(successor))
