@@ -122,7 +122,10 @@ class ColumnDeserializer:
             arrays = [_array(layout, decoder, shape, count) for shape in self._shapes()]
         except OverflowError as error:
             raise BatchTooLarge(f"{count} values: {error}; decode fewer at a time") from None
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema), [
+        # As a struct: a record batch of no columns would have no rows.
+        kind = pa.struct(list(self.arrow_schema))
+        rows = pa.Array.from_buffers(kind, count, [None], children=arrays)
+        return pa.RecordBatch.from_struct_array(rows), [
             BadRow(row, _id(number), _said(cells, row, number, node, fault, nodes, unknown))
             for row, number, node, fault in bad
         ]
