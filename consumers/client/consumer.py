@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from folkmoot.consumers.records.typed import TypedColumns
-    from folkmoot.schemas.avro.identity import Schema
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
 _Made = TypeVar("_Made")
@@ -264,7 +263,7 @@ class Consumer(Generic[K, V]):
         max_records: int | None = None,
         *,
         headers: bool = False,
-        schema: "ColumnDeserializer | Schema | int | type | None" = None,
+        schema: "ColumnDeserializer | str | Mapping[str, Any] | Sequence[Any] | int | type | None" = None,
     ) -> "pa.Table":
         """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
 

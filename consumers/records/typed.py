@@ -11,7 +11,6 @@ from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ConfigError, DeserializationError
 from folkmoot.schemas.avro.identity import Schema
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
-from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serialization import VALUE
 from folkmoot.schemas.values.wire import framed
@@ -46,8 +45,8 @@ def columns_of(schema: object, values: object) -> ColumnDeserializer:
             f"schema={schema!r:.60} makes no columns: give ColumnDeserializer(registry, schema), or "
             "value_deserializer=AvroDeserializer(registry) to the consumer"
         )
-    reader = avro_schema(schema) if isinstance(schema, type) else schema
-    return ColumnDeserializer(values.schemas, cast("Schema | int", reader), subject=values.subject)
+    reader = cast("Schema | int | type", schema)
+    return ColumnDeserializer(values.schemas, reader, subject=values.subject)
 
 
 class TypedColumns:

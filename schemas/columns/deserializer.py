@@ -22,6 +22,7 @@ from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, texts
 from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind, Node
 from folkmoot.schemas.columns.resolution import resolve
+from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.deserializer import SchemaLookup
 from folkmoot.schemas.values.wire import schema_id
 
@@ -43,28 +44,30 @@ class BadRow(NamedTuple):
 class ColumnDeserializer:
     """Values of any writers' schemas to the columns of one reader's schema.
 
-    `schema` is the reader's: text, or an id that `schemas` knows; ids are those of the context of
-    `subject` (`":.staging:"`), and a value may begin with a GUID in place of one. The fields of a
-    record are the columns, or those of them in `fields`: what others hold is passed over. Of any other
-    schema there is one column, `value`. A None cell (a tombstone) is a row of nulls. May be called from
-    any thread.
+    `schema` is the reader's: text, an id that `schemas` knows, or a class that it is derived from, for
+    which a record's name does not matter. Ids are those of the context of `subject` (`":.staging:"`),
+    and a value may begin with a GUID in place of one. The fields of a record are the columns, or those
+    of them in `fields`: what others hold is passed over. Of any other schema there is one column,
+    `value`. A None cell (a tombstone) is a row of nulls. May be called from any thread.
     """
 
     def __init__(
         self,
         schemas: SchemaLookup,
-        schema: Schema | int,
+        schema: Schema | int | type,
         *,
         subject: str | None = None,
         fields: Collection[str] | None = None,
     ) -> None:
         """Raises InvalidSchema, also for a schema that contains itself; SchemaNotFound, InvalidSubject."""
         context_of(subject)
-        text = (
-            schemas.resolved(schema, subject=subject)
-            if isinstance(schema, int)
-            else canonical(schema, strict=False)
-        )
+        self._of_any_name = isinstance(schema, type)
+        if isinstance(schema, type):
+            text = avro_schema(schema)
+        elif isinstance(schema, int):
+            text = schemas.resolved(schema, subject=subject)
+        else:
+            text = canonical(schema, strict=False)
         self._schemas = schemas
         self._subject = subject
         parsed = Parsed(text)
@@ -119,7 +122,10 @@ class ColumnDeserializer:
             arrays = [_array(layout, decoder, shape, count) for shape in self._shapes()]
         except OverflowError as error:
             raise BatchTooLarge(f"{count} values: {error}; decode fewer at a time") from None
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema), [
+        # As a struct: a record batch of no columns would have no rows.
+        kind = pa.struct(list(self.arrow_schema))
+        rows = pa.Array.from_buffers(kind, count, [None], children=arrays)
+        return pa.RecordBatch.from_struct_array(rows), [
             BadRow(row, _id(number), _said(cells, row, number, node, fault, nodes, unknown))
             for row, number, node, fault in bad
         ]
@@ -140,7 +146,8 @@ class ColumnDeserializer:
         with self._lock:
             before = len(nodes)
             try:
-                roots[number] = resolve(nodes, Parsed(text), self._layout)
+                of_any_name = self._of_any_name
+                roots[number] = resolve(nodes, Parsed(text), self._layout, of_any_name=of_any_name)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 del nodes[before:]
                 said = f"schema {named} cannot be used: {error!r:.200}"

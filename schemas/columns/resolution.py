@@ -12,11 +12,16 @@ from folkmoot.schemas.values.logical import logical
 from folkmoot.schemas.values.matching import RECORDS, chosen, factor, fits, promotes, sources
 
 
-def resolve(nodes: list[Node], writer: Parsed, layout: Layout) -> int:
-    """Adds the nodes that read the writer's values into the layout's columns. → the first of them."""
-    return _Pair(nodes, writer, layout.parsed).node(
-        writer.root, layout.parsed.root, layout.root, ""
-    )
+def resolve(nodes: list[Node], writer: Parsed, layout: Layout, *, of_any_name: bool = False) -> int:
+    """Adds the nodes that read the writer's values into the layout's columns. → the first of them.
+
+    `of_any_name`: what a record as a whole was called does not matter.
+    """
+    pair, shape = _Pair(nodes, writer, layout.parsed), layout.root
+    w, r = writer.of(writer.root), layout.parsed.of(layout.parsed.root)
+    if of_any_name and all(isinstance(s, dict) and s["type"] in RECORDS for s in (w, r)):
+        return pair.record(w, r, shape, "")
+    return pair.node(w, r, shape, "")
 
 
 class _Pair:
@@ -46,7 +51,7 @@ class _Pair:
             return self._add(Op.FAIL, where, data=why.encode())
         kind = w["type"]
         if kind in RECORDS:
-            return self._record(w, r, shape, where)
+            return self.record(w, r, shape, where)
         if kind == "null":
             return self._add(Op.NULL, where)
         if kind == "fixed":
@@ -93,7 +98,7 @@ class _Pair:
         self._nodes[node].children = [item]
         return node
 
-    def _record(self, w: Json, r: Json, shape: Shape, where: str) -> int:
+    def record(self, w: Json, r: Json, shape: Shape, where: str) -> int:
         key = w["name"], shape.column
         if key in self._records:
             return self._records[key]

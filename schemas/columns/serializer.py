@@ -11,7 +11,7 @@ from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.layout import Layout, Parsed
 from folkmoot.schemas.columns.program import SAID, Fault
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.serializer import AvroSerializer
+from folkmoot.schemas.values.serializer import MAX_PREPARED, AvroSerializer
 from folkmoot.schemas.values.wire import FRAME, MAGIC
 
 _compiled = speedups.compiled("folkmoot.schemas.columns._speedups")
@@ -102,5 +102,7 @@ class ColumnSerializer:
             values = self._values
             text = values.registry.resolved(number, subject=values.subject)
             encoder = ColumnEncoder(text, number)
+            while len(self._encoders) >= MAX_PREPARED:
+                self._encoders.pop(next(iter(self._encoders)), None)
             self._encoders[topic] = encoder
         return encoder(rows)

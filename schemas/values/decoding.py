@@ -347,7 +347,9 @@ class _Decoders:
                 return _refused(f"the reader's union has no place for {_name(writer)}")
             return self.of(writer, branches[place])
         if not fits(writer, reader) and not promotes(writer, reader):
-            return _refused(f"the reader wants {_name(reader)}, and {_name(writer)} was written")
+            said = f"the reader wants {_name(reader)}, and {_name(writer)} was written"
+            renamed = "name" in writer and writer["type"] == reader["type"]
+            return _refused(f"{said}: give it that name as an alias" if renamed else said)
         match writer["type"]:
             case "record" | "error":
                 return self.of_record(writer, reader)

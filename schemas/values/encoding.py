@@ -306,6 +306,11 @@ def _nullable(null: int, branch: Encode, hinted: Encode) -> Encode:
     def encode(value: Any) -> bytes:
         if value is None:
             return nothing
+        if type(value) is tuple and value[:1] in (
+            ("array",),
+            ("null",),
+        ):  # as an array it would fit, too
+            return hinted(value)
         try:
             return prefix + branch(value)
         except Misfit:

@@ -74,6 +74,7 @@ class ChunkedArray:
 
 class RecordBatch:
     num_rows: int
+    num_columns: int
     schema: Schema
     columns: list[Array]
     def __len__(self) -> int: ...
@@ -84,6 +85,8 @@ class RecordBatch:
     def from_arrays(
         arrays: Sequence[Array], names: Sequence[str] | None = ..., schema: Schema | None = ...
     ) -> RecordBatch: ...
+    @staticmethod
+    def from_struct_array(struct_array: Array) -> RecordBatch: ...
     @staticmethod
     def from_pylist(
         mapping: Sequence[Mapping[str, Any]], schema: Schema | None = ...

@@ -122,6 +122,39 @@ def test_a_callback_is_told_of_each_once_when_its_turn_has_come(
     assert told[0].record.topic_partition == bench.partition(0)
 
 
+@each
+@ways
+@pytest.mark.parametrize("what", ["skip", "raw"])
+def test_keys_of_which_nothing_can_be_made_are_treated_alike(
+    client: Any, bench: Bench, word: str, what: Any
+) -> None:
+    for key in (b"0", BAD, None, b"3"):
+        bench.producer.send(bench.topic, b"1", key=key, partition=0)
+    bench.producer.send(bench.topic, BAD, key=BAD, partition=0)
+    bench.producer.send(bench.topic, b"5", key=b"5", partition=0)
+    bench.producer.flush(20.0)
+    told: list[tuple[Any, ...]] = []
+
+    def decide(consumer: Any, error: DeserializationError) -> Any:
+        told.append((error.field, error.record.offset, error.record.key, error.record.value))
+        return what
+
+    async def scenario() -> None:
+        options = {"key_deserializer": json.loads, "on_decode_error": decide}
+        async with partition_0(client, bench, **options) as consumer:
+            await consumer.assign([bench.partition(0)])
+            wanted = [1, 1, 1, 5] if what == "skip" else [1, 1, 1, 1, BAD, 5]
+            assert await read(consumer, word, len(wanted)) == wanted
+            assert await consumer.poll(0.2) == []
+            assert await consumer.position(bench.partition(0)) == 6
+            if what == "raw":
+                await consumer.seek(bench.partition(0), 1)
+                assert (await consumer.poll(5.0, 1))[0].key == BAD
+
+    run(scenario)
+    assert told[:2] == [("key", 1, BAD, b"1"), ("value", 4, BAD, BAD)]
+
+
 def test_the_callback_of_an_event_loop_may_await(bench: Bench) -> None:
     fill(bench, BAD, b"1")
     letters: list[int] = []

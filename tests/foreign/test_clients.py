@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from folkmoot import AvroDeserializer, AvroSerializer
+from folkmoot import AvroDeserializer, AvroSerializer, ColumnDeserializer
 from folkmoot.protocol.errors import IncompatibleSchema
 from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.wire import framed
 from tests.foreign.client import Client
 from tests.foreign.conftest import Start
 from tests.foreign.table import CALLS, ONLY_HTTP, offering
@@ -312,3 +313,9 @@ def test_a_client_writes_the_schemas_guid_into_a_header(
     assert held == "01" + guid.replace("-", "")
     read = client.call("read_by_guid", topic=subject, data=data, headers=headers)
     assert read == value
+    # As our consumers do it, one by one and in columns.
+    row = tuple((name, bytes.fromhex(each)) for name, each in headers)
+    (ours_to_read,) = framed("value", [bytes.fromhex(data)], [row])
+    assert ours_to_read is not None
+    assert AvroDeserializer(ours)(ours_to_read) == value
+    assert ColumnDeserializer(ours, SECOND)([ours_to_read]).to_pylist() == [value]

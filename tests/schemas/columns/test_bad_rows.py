@@ -244,6 +244,12 @@ def test_a_schema_that_is_no_record_has_one_column() -> None:
     assert batch.to_pylist() == [{"value": "a"}, {"value": None}]
 
 
+def test_a_record_without_fields_has_rows_all_the_same() -> None:
+    batch = columns(record())([framed(1, b""), None, framed(1, b"")])
+    assert (batch.num_rows, batch.num_columns) == (3, 0)
+    assert batch.schema.equals(columns(record()).arrow_schema)
+
+
 def test_programs_that_are_too_many_to_keep_are_made_once_a_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,6 +52,15 @@ def test_a_column_is_written_by_the_schema_of_its_context() -> None:
     assert by_id(values).to_pylist() == rows.to_pylist()
 
 
+def test_encoders_of_few_topics_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serializer, "MAX_PREPARED", 2)
+    writing = ColumnSerializer(SchemaRegistry(memory_session()), record("int"), subject="s")
+    for number in range(5):
+        for topic in ("a", f"t{number}"):
+            assert len(writing.serialize(topic, pa.table({"f0": [1]}))) == 1
+            assert len(writing._encoders) <= 2
+
+
 MOMENT = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
 

@@ -251,6 +251,21 @@ def test_a_union_takes_the_branch_that_is_meant(value: Any, branch: int) -> None
     assert UNION(value)[0] == branch * 2
 
 
+@pytest.mark.parametrize(
+    ("value", "body"),
+    [
+        (("array", ["a"]), "02 02 00 02 61 00"),  # not a list of two
+        (("null", None), "00"),
+        (("a", "b"), "02 04 00 02 61 00 02 62 00"),
+        (["array", []], "02 04 00 0a 6172726179 02 00 00"),
+    ],
+)
+def test_a_tuple_that_names_a_branch_is_no_list(value: Any, body: str) -> None:
+    items = ["string", {"type": "array", "items": "string"}]
+    nullable = encoder(text_of(["null", {"type": "array", "items": items}]))
+    assert nullable(value) == bytes.fromhex(body)
+
+
 def test_bodies_are_those_of_fastavro_and_are_read_as_it_reads_them() -> None:
     random = Random(fixed_seed())
     for _ in range(300):
