@@ -1,6 +1,7 @@
 """Whether a field's default is a value of the field's type."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 Json = Any
@@ -45,75 +46,74 @@ class Defaults:
         self._types = types
         # A value is tried against every branch of a union, at each level of nested ones again: without
         # this the tries multiply with each level. The keys live as long as what they are of.
-        self._tried: dict[tuple[int, int], Misfit | None] = {}
+        self._tried: dict[tuple[int, int], Misfit | int] = {}
 
-    def check(self, default: Json, kind: Json) -> None:
-        """Raises Misfit for what is no value of `kind`; of a union it may be one of any branch."""
+    def check(self, default: Json, kind: Json) -> int:
+        """Of how many values it is made, with the defaults of fields that it leaves out.
+
+        Raises Misfit for what is no value of `kind`; of a union it may be one of any branch.
+        """
         while isinstance(kind, dict) and kind["type"] in _IS:
             kind = kind["type"]
         if isinstance(kind, str) and kind in _IS:
             if not _IS[kind](default):
                 raise Misfit("", f"{_shown(default)} is no {kind}")
-            return
+            return 1
         if isinstance(kind, str):
             kind = self._types[kind]
             if kind is None:
-                return
+                return 1
         key = id(default), id(kind)
         if key not in self._tried:
             self._tried[key] = Misfit("", "the default holds itself")
             try:
-                self._complex(default, kind)
-                self._tried[key] = None
+                self._tried[key] = 1 + self._complex(default, kind)
             except Misfit as misfit:
                 self._tried[key] = misfit
         found = self._tried[key]
-        if found is not None:
+        if isinstance(found, Misfit):
             raise found
+        return found
 
-    def _inside(self, key: str | int, default: Json, kind: Json) -> None:
+    def _inside(self, key: str | int, default: Json, kind: Json) -> int:
         try:
-            self.check(default, kind)
+            return self.check(default, kind)
         except Misfit as misfit:
             raise Misfit(f"{pointer('', str(key))}{misfit.where}", str(misfit)) from None
 
-    def _complex(self, default: Json, kind: Json) -> None:
+    def _complex(self, default: Json, kind: Json) -> int:
+        """How many values there are within."""
         if isinstance(kind, list):
-            if not any(self._fits(default, branch) for branch in kind):
-                raise Misfit("", f"{_shown(default)} is of no branch of the union")
-            return
+            for branch in kind:
+                with suppress(Misfit):
+                    return self.check(default, branch)
+            raise Misfit("", f"{_shown(default)} is of no branch of the union")
         name = kind["type"]
         if name == "array" and isinstance(default, list):
-            for number, each in enumerate(default):
-                self._inside(number, each, kind["items"])
-        elif name == "map" and isinstance(default, dict):
-            for key, each in default.items():
-                self._inside(key, each, kind["values"])
-        elif name in ("record", "error") and isinstance(default, dict):
-            self._record(default, kind)
-        elif not (name == "enum" and default in kind["symbols"]) and not (
+            return sum(self._inside(n, each, kind["items"]) for n, each in enumerate(default))
+        if name == "map" and isinstance(default, dict):
+            return sum(self._inside(key, each, kind["values"]) for key, each in default.items())
+        if name in ("record", "error") and isinstance(default, dict):
+            return self._record(default, kind)
+        if not (name == "enum" and default in kind["symbols"]) and not (
             name == "fixed" and _IS["bytes"](default) and len(default) == kind["size"]
         ):
             raise Misfit("", f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())
+        return 0
 
-    def _fits(self, default: Json, kind: Json) -> bool:
-        try:
-            self.check(default, kind)
-        except Misfit:
-            return False
-        return True
-
-    def _record(self, default: dict[str, Json], kind: Json) -> None:
+    def _record(self, default: dict[str, Json], kind: Json) -> int:
+        within = 0
         for field in kind["fields"]:
             name = field["name"]
             if name in default:
-                self._inside(name, default[name], field["type"])
+                within += self._inside(name, default[name], field["type"])
             elif "default" in field:
-                self.check(field["default"], field["type"])
+                within += self.check(field["default"], field["type"])
             else:
                 raise Misfit("", f"the record {kind['name']} needs a value of {name}")
         for name in default.keys() - {field["name"] for field in kind["fields"]}:
             raise Misfit(pointer("", name), f"the record {kind['name']} has no field {name:.80}")
+        return within
 
 
 def pointer(where: str, key: str) -> str:

@@ -26,6 +26,9 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 
 MAX_BYTES = 500_000
 """Of a schema's text, also with its references written out."""
+MAX_PARTS = 100_000
+"""Of the smallest value of each record, and of all defaults of a schema. What is short as text may be
+endless when it is written out: records that name another one twice, defaults that leave out fields."""
 MAX_FIXED_BYTES = 2**31 - 1
 MAX_DEPTH = 256
 """Of JSON inside JSON. A record in a record takes three; the libraries' own functions take two frames of
@@ -140,32 +143,57 @@ class _Walk:
     def check_defaults(self) -> None:
         """At the end: a default may be of a type that was not complete where it stood."""
         defaults = Defaults({**self._known, **self._defined})
+        made = 0
         for value, kind, where in self._defaults:
             try:
-                defaults.check(value, kind)
+                made += defaults.check(value, kind)
             except Misfit as misfit:
                 raise _invalid(f"{where}{misfit.where}", str(misfit)) from None
+            if made > MAX_PARTS:
+                raise _invalid(
+                    where,
+                    f"the defaults up to here are made of {made} values, more than "
+                    f"{MAX_PARTS}: one that leaves out fields has their defaults, too",
+                )
 
     def check_ends(self) -> None:
-        """At the end: a record that always holds itself has no value, and ends its readers' stacks."""
-        left = {name: kind for name, kind in self._defined.items() if kind["type"] in RECORDS}
+        """At the end: a record that always holds itself has no value, and ends its readers' stacks.
+
+        Nor does anybody write one whose smallest value doubles with each record within.
+        """
+        types = {name: kind for name, kind in {**self._known, **self._defined}.items() if kind}
+        left = {name: kind for name, kind in types.items() if kind["type"] in RECORDS}
+        parts: dict[str, int] = {}
         before = 0
         while len(left) != before:
             before = len(left)
             # In the order of their definition: one record more in a chain takes no round more.
             for name, kind in list(left.items()):
-                if self._ends(kind["fields"], left):
-                    del left[name]
+                if (least := self._least(kind["fields"], left, parts)) is None:
+                    continue
+                if least > MAX_PARTS:
+                    raise _invalid(
+                        self._places.get(name, ""),
+                        f"the smallest value of the record {name} has {least} parts, more than {MAX_PARTS}",
+                    )
+                parts[name] = least
+                del left[name]
         for name in left:
             raise _invalid(self._places[name], f"the record {name} holds itself: it has no value")
 
-    def _ends(self, fields: Json, left: Mapping[str, Json]) -> bool:
+    def _least(
+        self, fields: Json, left: Mapping[str, Json], parts: Mapping[str, int]
+    ) -> int | None:
+        """The parts of the smallest value of a record; None if it has none, as far as is known."""
+        least = 1
         for field in fields:
             branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
-            names = (each["name"] if _is_named(each) else each for each in branches)
-            if all(isinstance(name, str) and name in left for name in names):
-                return False
-        return True
+            names = [each["name"] if _is_named(each) else str(each) for each in branches]
+            ends = [parts.get(name, 1) for name in names if name not in left]
+            if not ends:
+                return None
+            least += min(ends)
+        return least
 
     def _reference(self, name: str, namespace: str, where: str) -> str:
         full = self._full_name(name, namespace, where)

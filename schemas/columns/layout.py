@@ -37,6 +37,8 @@ _LOGICAL: dict[tuple[str, str], tuple[Kind, Any, int]] = {
     for word, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
     for local, zone in (("", "UTC"), ("local-", None))
 }
+MAX_COLUMNS = 10_000
+"""A type that is named twice in the next has its columns twice: they double with each level."""
 MAX_DIGITS = 38
 """Of an Arrow decimal of 128 bits. A decimal of more stays the bytes that it is written as."""
 
@@ -63,7 +65,7 @@ class Shape(NamedTuple):
 
 
 class Layout:
-    """The columns of a schema. Raises InvalidSchema for a type that contains itself."""
+    """The columns of a schema. Raises InvalidSchema for a type that contains itself, and for too many."""
 
     def __init__(self, parsed: Parsed) -> None:
         self.parsed = parsed
@@ -77,6 +79,11 @@ class Layout:
         )
 
     def _column(self, kind: Kind, level: int, size: int = 0) -> int:
+        if len(self.columns) >= MAX_COLUMNS:
+            raise InvalidSchema(
+                f"the schema has more than {MAX_COLUMNS} columns, those within others counted: read it "
+                "with a schema of fewer fields, or record by record"
+            )
         self.columns.append(Column(kind, level, size))
         return len(self.columns) - 1
 

@@ -30,6 +30,9 @@ class _Pair:
         self._writer = writer
         self._reader = reader
         self._skipped: dict[str, int] = {}
+        # Several writers' records may be read into the same columns, in several ways at each level.
+        self._records: dict[tuple[str, int], int] = {}
+        self._empty: dict[str, bool] = {}
 
     def _add(self, op: Op, where: str, column: int = -1, size: int = 0, data: bytes = b"") -> int:
         self._nodes.append(Node(op, where, column, size, [], data))
@@ -96,7 +99,10 @@ class _Pair:
         return node
 
     def _record(self, w: Json, r: Json, shape: Shape, where: str) -> int:
-        node = self._add(Op.RECORD, where, shape.column)
+        key = w["name"], shape.column
+        if key in self._records:
+            return self._records[key]
+        node = self._records[key] = self._add(Op.RECORD, where, shape.column)
         children, found = [], set()
         places = _places(w, r)
         for field in w["fields"]:
@@ -161,18 +167,17 @@ class _Pair:
             return self._add(Op.FIXED, where, size=w["size"])
         return self._add(Op.NULL if kind == "null" else OPS[kind], where)
 
-    def _is_empty(self, writer: Json, around: tuple[str, ...] = ()) -> bool:
+    def _is_empty(self, writer: Json) -> bool:
         """Whether a value may take no bytes."""
         w = self._writer.of(writer)
         if isinstance(w, list):
             return False
         if w["type"] in _RECORDS:
-            around = (*around, w["name"])
-            return all(
-                self._is_empty(field["type"], around)
-                for field in w["fields"]
-                if field["type"] not in around
-            )
+            name = w["name"]
+            if name not in self._empty:
+                self._empty[name] = True  # within itself
+                self._empty[name] = all(self._is_empty(field["type"]) for field in w["fields"])
+            return self._empty[name]
         return bool(w["type"] == "null" or (w["type"] == "fixed" and not w["size"]))
 
 
